@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _TRACES = 100  # the newest ones are read
+_DRAWN_POINTS, _LISTED_POINTS = 120, 50
 _BY_SUFFIX = {".md": "md", ".tex": "latex", ".json": "json", ".html": "html", ".htm": "html"}
 Form = Literal["html", "md", "latex", "json"]
 
@@ -167,9 +168,7 @@ def _write(place: Path, text: bytes) -> None:
         raise UsageError(f"-o {place} cannot be written: {error.strerror or error}") from error
 
 
-def _read(
-    place: tuple[Path, History], name: str, given: str, *, deep: bool
-) -> JobReport | None:
+def _read(place: tuple[Path, History], name: str, given: str, *, deep: bool) -> JobReport | None:
     """Return all about a job; ``None`` if no run has ended. ``deep``: also power and belief."""
     trials = [trial for trial in place[1].trials(name) if trial.status.finished]
     if not trials:
@@ -185,7 +184,8 @@ def _read_traces(trials: Sequence[Trial]) -> list[tuple[Trial, PowerTrace]]:
     """Return the newest traces, oldest first; run directories may be gone."""
     found: list[tuple[Trial, PowerTrace]] = []
     for trial in reversed(trials):
-        trace = read_power(RunPaths(Path(trial.run_dir)).power)
+        points = _DRAWN_POINTS if len(found) < charts.DRAWN_TRACES else _LISTED_POINTS
+        trace = read_power(RunPaths(Path(trial.run_dir)).power, points)
         if trace is not None:
             found.append((trial, trace))
         if len(found) == _TRACES:
@@ -230,7 +230,9 @@ def _text(
         with drawing():
             shown = charts.draw(figure, reports[0].facts, reports[0].power, LIGHT)
             if shown is None:
-                raise UsageError(f"{reports[0].facts.job} has nothing to draw for --figure {figure}")
+                raise UsageError(
+                    f"{reports[0].facts.job} has nothing to draw for --figure {figure}"
+                )
             return figure_bytes(shown, place.suffix.lower().removeprefix("."))
     if form == "json":
         return reports_json(reports).encode()
@@ -244,19 +246,22 @@ def _text(
         (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
     else:
         title = f"zeusrun report: {plural(len(reports), 'job')}"
-        heading = tag("h1", f"{plural(len(reports), 'job')}, {plural(sum(r.facts.runs for r in reports), 'run')}")
+        heading = tag(
+            "h1",
+            f"{plural(len(reports), 'job')}, {plural(sum(r.facts.runs for r in reports), 'run')}",
+        )
         content = join((heading, *(part for part, _ in parts)))
         links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
     return build_page(title, links, content, moment(timestamp(read_clock()))).encode()
 
 
-def _compare(
-    store: History, jobs: Sequence[str], sides: tuple[str, str]
-) -> tuple[str, Comparison]:
+def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> tuple[str, Comparison]:
     kind = find_kind(sides, store.jobs())
     if kind == "jobs":
         if jobs:
-            raise UsageError(f"--compare {' '.join(sides)} names two jobs; leave out {' '.join(jobs)}")
+            raise UsageError(
+                f"--compare {' '.join(sides)} names two jobs; leave out {' '.join(jobs)}"
+            )
         left, right = ([t for t in store.trials(side) if t.status.finished] for side in sides)
         return "two jobs", compare(sides, left, right)
     known = store.jobs()
@@ -295,5 +300,3 @@ def _comparison_text(
         content = comparison_section(comparison, subject)
     title = f"{' and '.join(comparison.names)}: zeusrun report"
     return build_page(title, (), content, moment(timestamp(read_clock()))).encode()
-
-

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-POINTS = 120
-"""Into how many points a trace is shortened."""
-
 _WHOLE_BYTES = 256 << 10  # a longer file is read in pieces, one for each point
 _PIECE_BYTES = 6 << 10  # about 60 rows: seven readings of eight GPUs
 _MOST_W = 1e6  # of a device; more comes from a damaged file
@@ -54,10 +51,10 @@ class _Sample(NamedTuple):
     reasons: tuple[bytes, ...]
 
 
-def read_power(path: Path, points: int = POINTS) -> PowerTrace | None:
+def read_power(path: Path, points: int) -> PowerTrace | None:
     """Return the trace of a run; ``None`` if there are no readings.
 
-    A long file is read in evenly spaced pieces: an hour of eight GPUs takes 30 MB. Rows that are no
+    ``points`` is the number of spans at most, at least 2. A long file is read in pieces: an hour of eight GPUs takes 30 MB. Rows that are no
     readings are skipped, because a training script may put anything in the place of the file.
     """
     try:

@@ -104,9 +104,7 @@ def _draw_arms(facts: JobFacts, palette: Palette) -> Figure | None:
     return figures.draw_arms(rows, unit, palette)
 
 
-def _draw_power(
-    facts: JobFacts, power: Sequence[PowerFacts], palette: Palette
-) -> Figure | None:
+def _draw_power(facts: JobFacts, power: Sequence[PowerFacts], palette: Palette) -> Figure | None:
     traces = [
         Trace(
             f"{each.trial} · batch size {each.label}",
@@ -128,4 +126,4 @@ def _scale(values: Iterable[float], kind: str) -> tuple[float, str]:
     """Return the factor and the unit in which the largest value is short."""
     units = {"energy": _JOULES, "time": _SECONDS}.get(kind, ((1.0, ""),))
     largest = max((value for value in values if value < _MOST), default=0.0)
-    return next((each for each in units if largest >= 2 * each[0]), units[-1])
+    return next((each for each in units if largest >= each[0]), units[-1])

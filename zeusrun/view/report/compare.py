@@ -106,9 +106,7 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
 )
 
 
-def _values(
-    trials: Sequence[Trial], value: Callable[[Trial], float | None]
-) -> tuple[float, ...]:
+def _values(trials: Sequence[Trial], value: Callable[[Trial], float | None]) -> tuple[float, ...]:
     found = (value(trial) for trial in trials if has_cost(trial))
     return tuple(each for each in found if each is not None)
 
@@ -126,7 +124,7 @@ def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     if abs(share) < 0.005:
         return f"{second} costs the same a run as {first}", None
     than = "less" if share < 0 else "more"
-    return f"{second} costs {percent(share)} {than} a run than {first}", share < 0
+    return f"{second} costs {percent(abs(share))} {than} a run than {first}", share < 0
 
 
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
@@ -142,7 +140,11 @@ def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
         if len(one | other) > 1
     ]
     dropped = sum(not has_cost(trial) for trial in (*left, *right))
-    notes = [f"The runs differ in {' and '.join(differ)}, so their costs differ for that, too."] if differ else []
+    notes = (
+        [f"The runs differ in {' and '.join(differ)}, so their costs differ for that, too."]
+        if differ
+        else []
+    )
     if dropped:
         notes.append(
             f"{plural(dropped, 'run')} did not reach the target, shared the GPUs or have no known "

@@ -11,6 +11,7 @@ from zeusrun.view.report.markup import Html, join, table, tag
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.report.sections import figure
 from zeusrun.view.report.svg import inline_svg
+from zeusrun.view.report.words import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,9 @@ def comparison_section(comparison: Comparison, subject: str) -> Html:
     """Return the content of the page; ``subject`` names the job or jobs."""
     first, second = comparison.names
     mood = {True: "good", False: "bad", None: None}[comparison.better]
-    runs = " and ".join(f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True))
+    runs = " and ".join(
+        f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
+    )
     lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
     drawn = charts.draw_comparison(comparison, STAND_INS)
     label = f"Cost, energy, time and epochs of {first} and {second}: every run, and the medians."
@@ -51,7 +54,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
         difference = units.UNKNOWN
         if measure.left and measure.right and statistics.median(measure.left) > 0:
             share = statistics.median(measure.right) / statistics.median(measure.left) - 1
-            difference = ("+" if round(share, 2) > 0 else "") + units.percent(share)
+            difference = ("+" if round(share, 2) > 0 else "") + percent(share)
         texts = [_text(values, measure.kind) for values in (measure.left, measure.right)]
         rows.append([measure.name, *texts, difference])
     return rows

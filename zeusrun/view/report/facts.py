@@ -349,7 +349,7 @@ def _overhead(trials: Sequence[Trial]) -> tuple[OverheadFacts, ...]:
             _sum(trial.profiling_cost_j for trial in probed),
         ),
         _taken(
-            "attempts that were stopped, missed the target or ran out of memory",
+            "attempts that ended without the target",
             [trial for trial in trials if trial.status in _ENDED_SHORT],
         ),
         _taken(

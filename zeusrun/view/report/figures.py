@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from zeusrun.view.report.palette import Palette
 
 WIDTH = 680  # of every figure, in pixels; text has 10 of them
-_LEFT, _RIGHT = 56, 14
+_LEFT, _RIGHT = 38, 10
 _TEXT, _SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
+_MANY = 250  # dots are smaller
 _GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
 
 
@@ -119,14 +120,14 @@ def draw_costs(
         unit: Of all costs.
         palette: The colours.
     """
-    figure = _blank(318 if net else 216)
+    figure = _blank(314 if net else 216)
     _legend(figure, names, palette)
     last = max([dot.x for dot in dots] + [level.last for level in levels], default=1.0)
     panel = _panel(figure, palette, (_LEFT, 30, WIDTH - _LEFT - _RIGHT, 156))
     _title(panel, f"cost of a recurrence, {unit}", palette)
     for level in levels:
         panel.plot([level.first - 0.5, level.last + 0.5], [level.y] * 2, **_dashes(palette))
-    _scatter(panel, dots, len(names), palette)
+    _scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
     _limit_y(panel, [dot.y for dot in dots] + [level.y for level in levels])
     panels = [panel]
     if net:
@@ -135,8 +136,8 @@ def draw_costs(
         xs, ys = [x for x, _ in net], [y for _, y in net]
         for colour, keep in ((palette.good, max), (palette.bad, min)):
             part = [keep(y, 0.0) for y in ys]
-            below.fill_between(xs, part, step="post", color=colour, alpha=0.18, lw=0)
-            below.plot(xs, part, drawstyle="steps-post", color=colour, lw=1.4)
+            below.fill_between(xs, part, step="post", color=colour, alpha=0.3, lw=0)
+        below.plot(xs, ys, drawstyle="steps-post", color=palette.ink, lw=1.1)
         below.axhline(0, color=palette.muted, lw=0.8)
         panels.append(below)
     for each in panels:
@@ -156,7 +157,7 @@ def draw_curves(
     palette: Palette,
 ) -> Figure:
     """Draw learning curves against epochs, and against what they took, with the target."""
-    figure = _blank(268)
+    figure = _blank(262)
     _legend(figure, names, palette)
     room = (WIDTH - 2 * _LEFT - _RIGHT - 10) / 2
     values = sorted(value for curve in curves for value in curve.values)
@@ -181,7 +182,7 @@ def draw_curves(
 def draw_arms(rows: Sequence[Row], unit: str, palette: Palette) -> Figure:
     """Draw the costs of each batch size, with their median, beside its share of the choices."""
     height = 30.0 * max(1, len(rows))
-    figure = _blank(height + 74)
+    figure = _blank(height + 50)
     room, left = 430, 92
     panel = _panel(figure, palette, (left, 28, room, height), grid="x")
     bars = _panel(figure, palette, (left + room + 26, 28, WIDTH - left - room - 66, height), "")
@@ -191,13 +192,18 @@ def draw_arms(rows: Sequence[Row], unit: str, palette: Palette) -> Figure:
         colour = palette.size(row.size, len(rows))
         dots = [Dot(cost, at + _shift(n), row.size, True) for n, cost in enumerate(row.reached)]
         dots += [Dot(cost, at + _shift(n), row.size, False) for n, cost in enumerate(row.failed)]
-        _scatter(panel, dots, len(rows), palette, size=3.6)
+        _scatter(panel, dots, len(rows), palette, size=4.8)
         if row.reached:
             median = statistics.median(row.reached)
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, row.share, height=0.5, color=colour, lw=0)
         bars.text(
-            row.share + 0.03, at, f"{row.share:.0%}", va="center", color=palette.muted, size=_SMALL
+            row.share + 0.03,
+            at,
+            f"{100 * row.share:.0f} %",
+            va="center",
+            color=palette.muted,
+            size=_SMALL,
         )
     for each in (panel, bars):
         each.set_ylim(max(1, len(rows)) - 0.4, -0.6)
@@ -216,14 +222,16 @@ def draw_power(traces: Sequence[Trace], sizes: int, palette: Palette) -> Figure:
     ``sizes`` is the number of batch sizes of the job.
     """
     lines = (len(traces) + 1) // 2
-    figure = _blank(20 + 142 * lines)
+    figure = _blank(4 + 142 * lines)
     room = (WIDTH - 2 * _LEFT - _RIGHT - 4) / 2
     for at, trace in enumerate(traces):
         left, top = _LEFT + at % 2 * (room + _LEFT + 4), 26 + at // 2 * 142
         panel = _panel(figure, palette, (left, top, room, 86))
         _title(panel, trace.title, palette)
         unit_s, unit = next(
-            each for each in ((3600, "h"), (60, "min"), (1, "s")) if trace.time_s[-1] >= 3 * each[0] or each[0] == 1
+            each
+            for each in ((3600, "h"), (60, "min"), (1, "s"))
+            if trace.time_s[-1] >= 3 * each[0] or each[0] == 1
         )
         xs = [time_s / unit_s for time_s in trace.time_s]
         colour = palette.size(trace.size, sizes)
@@ -263,8 +271,14 @@ def draw_compare(measures: Sequence[Measure], names: tuple[str, str], palette: P
                 median = statistics.median(values)
                 panel.plot([side - 0.32, side + 0.32], [median] * 2, color=palette.ink, lw=2)
                 panel.text(
-                    side, -0.03, f"{median:.4g}", ha="center", va="top", color=palette.ink,
-                    transform=panel.get_xaxis_transform(), fontsize=_TEXT,
+                    side,
+                    -0.03,
+                    f"{median:.4g}",
+                    ha="center",
+                    va="top",
+                    color=palette.ink,
+                    transform=panel.get_xaxis_transform(),
+                    fontsize=_TEXT,
                 )
         panel.set_xlim(-0.6, 1.6)
         panel.set_xticks([])
@@ -297,30 +311,28 @@ def _panel(
 
 
 def _title(panel: Axes, text: str, palette: Palette) -> None:
-    panel.set_title(
-        plain_text(text), loc="left", fontsize=_TEXT, color=palette.muted, pad=6, x=0.0
-    )
+    panel.set_title(plain_text(text), loc="left", fontsize=_TEXT, color=palette.muted, pad=6, x=0.0)
 
 
 def _legend(figure: Figure, names: Sequence[str], palette: Palette) -> None:
-    """Name the colours in one line at the top right."""
+    """Name the colours in one line at the top."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
 
     if not names:
         return
     handles = [
-        Line2D([], [], marker="o", ls="", ms=5, mew=0, color=palette.size(at, len(names)))
+        Line2D([], [], marker="o", ls="", ms=6.5, mew=0, color=palette.size(at, len(names)))
         for at in range(len(names))
     ]
     legend = figure.legend(
         handles,
         [plain_text(name) for name in names],
         ncols=len(names),
-        loc="upper right",
+        loc="upper left",
         frameon=False,
         fontsize=_TEXT,
         labelcolor=palette.ink,
-        handletextpad=0.0,
+        handletextpad=0.1,
         columnspacing=0.8,
         borderaxespad=0.0,
     )
@@ -328,7 +340,7 @@ def _legend(figure: Figure, names: Sequence[str], palette: Palette) -> None:
 
 
 def _scatter(
-    panel: Axes, dots: Sequence[Dot], sizes: int, palette: Palette, size: float = 4.6
+    panel: Axes, dots: Sequence[Dot], sizes: int, palette: Palette, size: float = 5.6
 ) -> None:
     """Draw dots in the colours of their batch sizes; crosses did not reach the target."""
     for index in sorted({dot.size for dot in dots}):

@@ -18,6 +18,7 @@ from zeusrun.view.report.words import (
     kwh,
     moment,
     money,
+    percent,
     target,
 )
 
@@ -69,8 +70,8 @@ def job_sections(
         ("arms", "Batch sizes", _arms(facts, prefix)),
         ("next", "What comes next", _belief(report.belief)),
         ("power", "Power", _power(report, prefix)),
-        ("failures", "What failed, and why", _failures(facts)),
-        ("overhead", "What zeusrun itself took", _overhead(facts)),
+        ("failures", "Failures", _failures(facts)),
+        ("overhead", "What zeusrun took", _overhead(facts)),
     ]
     shown = [(f"{prefix}-{name}", title, content) for name, title, content in parts if content]
     sections = [
@@ -85,18 +86,19 @@ def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
     mood = {True: "good", False: "bad", None: None}[good]
     job = tag("p", facts.job, class_="job", id=f"{prefix}-top")
     title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
-    eta = f"{facts.eta_knob:g}"
     values = [
-        ("target", target(facts)),
-        ("runs", f"{facts.runs}, {facts.reached} reached it"),
-        ("from", f"{day(facts.first_at)} to {day(facts.last_at)}"),
-        ("hardware", facts.hardware),
         ("energy of all runs", _energy(facts)),
         *(("price of all runs", money(sum_, name)) for name, sum_ in facts.money.items()),
         *([("carbon of all runs", carbon(facts.carbon_g))] if facts.carbon_g is not None else []),
-        ("eta_knob", eta),
+        ("runs", f"{facts.runs}, {facts.reached} reached the target"),
+        ("target", target(facts)),
+        ("from", f"{day(facts.first_at)} to {day(facts.last_at)}"),
+        ("hardware", facts.hardware),
+        ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
-    key = tag("dl", *(tag("div", tag("dt", name), tag("dd", v)) for name, v in values), class_="key")
+    key = tag(
+        "dl", *(tag("div", tag("dt", name), tag("dd", v)) for name, v in values), class_="key"
+    )
     remarks = [tag("p", f"{text[:1].upper()}{text[1:]}.", class_="note") for text in facts.remarks]
     return join((job, title, tag("p", basis(facts), class_="lead"), key, *remarks))
 
@@ -110,14 +112,14 @@ def _energy(facts: JobFacts) -> str:
 def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
     """Return a figure, its caption and its tables; without a figure, only the tables."""
     drawn = (
-        ()
-        if svg is None
-        else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
+        () if svg is None else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
     )
     return join((tag("figure", *drawn) if drawn else "", *tables))
 
 
-def _svg(name: str, report_facts: JobFacts, power: Sequence[PowerFacts], prefix: str, label: str) -> str | None:
+def _svg(
+    name: str, report_facts: JobFacts, power: Sequence[PowerFacts], prefix: str, label: str
+) -> str | None:
     drawn = charts.draw(name, report_facts, power, STAND_INS)
     return None if drawn is None else inline_svg(drawn, f"{prefix}-{name}", label)
 
@@ -130,16 +132,28 @@ def _recurrences(facts: JobFacts, prefix: str) -> Html:
     heads += ["epochs", "saved", *(["price"] if priced else []), *(["carbon"] if emitted else [])]
     rows = [_recurrence(each, facts, priced=priced, emitted=emitted) for each in reversed(shown)]
     count = len(facts.recurrences)
-    newest = f"the newest {len(shown)} of {count}; `--format json` has all" if len(shown) < count else f"{count}, the newest first"
+    newest = (
+        f"the newest {len(shown)} of {count}; `--format json` has all"
+        if len(shown) < count
+        else f"{count}, the newest first"
+    )
     label = (
         f"Cost of {units.plural(count, 'recurrence')} of {facts.job} by batch size, with the cost of "
         "the default and what has been saved so far. The table below has the numbers."
     )
-    caption = "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
+    caption = (
+        "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
+    )
     if any(each.default_j is not None for each in facts.recurrences):
-        caption += f" Dashed: the mean of the comparable runs of the default, batch size {facts.default}."
-    listed = details("Table of the recurrences", table(f"Recurrences: {newest}", heads, rows, texts=(0, 1, 4)))
-    return figure("cost of the recurrences", _svg("cost", facts, (), prefix, label), caption, listed)
+        caption += (
+            f" Dashed: the mean of the comparable runs of the default, batch size {facts.default}."
+        )
+    listed = details(
+        "Table of the recurrences", table(f"Recurrences: {newest}", heads, rows, texts=(0, 1, 4))
+    )
+    return figure(
+        "cost of the recurrences", _svg("cost", facts, (), prefix, label), caption, listed
+    )
 
 
 def _recurrence(
@@ -155,7 +169,7 @@ def _recurrence(
         units.energy(each.energy_j),
         units.duration(each.time_s),
         units.number(each.epochs),
-        units.percent(each.saved_share),
+        percent(each.saved_share),
         *([money(each.price, each.currency)] if priced else []),
         *([carbon(each.carbon_g)] if emitted else []),
     ]
@@ -179,25 +193,34 @@ def _curves(facts: JobFacts, prefix: str) -> Html:
         for each in reversed(facts.curves)
     ]
     label = f"Learning curves of {len(rows)} runs by batch size, against epochs and {kind}, with the target {facts.target:g}."
-    caption = f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
-    listed = details("Table of the curves", table("Runs whose curves are drawn", heads, rows, texts=(0, 2)))
+    caption = (
+        f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
+    )
+    listed = details(
+        "Table of the curves", table("Runs whose curves are drawn", heads, rows, texts=(0, 2))
+    )
     return figure("learning curves", _svg("curves", facts, (), prefix, label), caption, listed)
 
 
 def _arms(facts: JobFacts, prefix: str) -> Html:
     scaled = any(size.noise_scale is not None for size in facts.sizes)
     limited = any(size.power_limit_w is not None for size in facts.sizes)
-    heads = ["batch size", "runs", "share", "reached", "median cost", "lowest to highest"]
-    heads += ["energy", "time", "epochs", *(["limit"] if limited else []), *(["noise scale"] if scaled else [])]
+    heads = ["batch size", "reached", "share", "median cost", "range"]
+    heads += [
+        "energy",
+        "time",
+        "epochs",
+        *(["limit"] if limited else []),
+        *(["noise scale"] if scaled else []),
+    ]
     rows = []
     for size in facts.sizes:
         costs = size.costs_j
         rows.append(
             [
                 f"{size.label} (default)" if size.default else size.label,
-                str(size.runs),
-                units.percent(size.share),
-                str(size.reached),
+                f"{size.reached} of {size.runs}",
+                percent(size.share),
                 units.energy(size.cost_j),
                 units.energy_range((min(costs), max(costs))) if costs else _UNKNOWN,
                 units.energy(size.energy_j),
@@ -228,14 +251,18 @@ def _belief(belief: Belief) -> Html:
             units.number(arm.epochs, ".1f"),
             units.energy(arm.cost_j),
             units.energy_range(arm.cost_range_j),
-            units.percent(arm.failure_chance),
-            units.percent(arm.chance),
+            percent(arm.failure_chance),
+            percent(arm.chance),
         ]
         for arm in belief.arms
     ]
     sure = "uses" if likely.chance > 0.99 else "most likely uses"
-    said = tag("p", tag("strong", f"The next run {sure} batch size {likely.global_batch_size}. "),
-               f"{verdict[:1].upper()}{verdict[1:]}.", class_="next")
+    said = tag(
+        "p",
+        tag("strong", f"The next run {sure} batch size {likely.global_batch_size}. "),
+        f"{verdict[:1].upper()}{verdict[1:]}.",
+        class_="next",
+    )
     others = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in belief.arms
@@ -249,14 +276,28 @@ def _power(report: JobReport, prefix: str) -> Html:
     facts, power = report.facts, report.power
     stalls = [tag("li", tag("strong", f"{trial}: "), text) for trial, text in report.stalls]
     stalled = (
-        join((tag("p", f"{units.plural(len(stalls), 'stall')}:"), tag("ul", *stalls[-20:], class_="plain")))
+        join(
+            (
+                tag("p", f"{units.plural(len(stalls), 'stall')}:"),
+                tag("ul", *stalls[-20:], class_="plain"),
+            )
+        )
         if stalls
         else Html()
     )
     if not power:
         return stalled
     drawn = min(charts.DRAWN_TRACES, len(power))
-    heads = ["run", "batch size", "devices", "power over time", "mean", "highest", "limit", "throttled"]
+    heads = [
+        "run",
+        "batch size",
+        "devices",
+        "power over time",
+        "mean",
+        "highest",
+        "limit",
+        "throttled",
+    ]
     rows = [
         [
             each.trial,
@@ -266,7 +307,7 @@ def _power(report: JobReport, prefix: str) -> Html:
             units.power(each.mean_w),
             units.power(each.highest_w),
             units.power(each.limit_w),
-            ", ".join(f"{word} {units.percent(share)}" for word, share in each.throttled) or "no",
+            ", ".join(f"{word} {percent(share)}" for word, share in each.throttled) or "no",
         ]
         for each in reversed(power)
     ]
@@ -277,7 +318,15 @@ def _power(report: JobReport, prefix: str) -> Html:
     )
     if not all(each.trace.whole for each in power):
         caption += " Long runs are sampled."
-    listed = details("Table of the power traces", table(f"Power of {units.plural(len(power), 'run')}, the newest first", heads, rows, texts=(0, 3, 7)))
+    listed = details(
+        "Table of the power traces",
+        table(
+            f"Power of {units.plural(len(power), 'run')}, the newest first",
+            heads,
+            rows,
+            texts=(0, 3, 7),
+        ),
+    )
     return figure("power", _svg("power", facts, power, prefix, label), caption, listed, stalled)
 
 
@@ -312,11 +361,19 @@ def _failures(facts: JobFacts) -> Html:
         ]
         for each in reversed(shown)
     ]
-    newest = f", the newest {len(shown)}; `--format json` has all" if len(shown) < len(facts.failures) else ""
+    newest = (
+        f", the newest {len(shown)}; `--format json` has all"
+        if len(shown) < len(facts.failures)
+        else ""
+    )
     said = f"{len(facts.failures)} of {units.plural(facts.runs, 'run')} did not reach the target{newest}."
     heads = ["run", "when", "batch size", "status", "why", "cost"]
-    listed = table("Runs that did not reach the target, the newest first", heads, rows, texts=(0, 1, 3, 4))
-    return join((tag("p", said), details("Table of the failures", listed) if len(rows) > 12 else listed))
+    listed = table(
+        "Runs that did not reach the target, the newest first", heads, rows, texts=(0, 1, 3, 4)
+    )
+    return join(
+        (tag("p", said), details("Table of the failures", listed) if len(rows) > 12 else listed)
+    )
 
 
 def _overhead(facts: JobFacts) -> Html:
@@ -327,14 +384,16 @@ def _overhead(facts: JobFacts) -> Html:
             units.duration(each.time_s),
             units.energy(each.energy_j),
             units.energy(each.cost_j),
-            units.percent(each.cost_j / facts.total_cost_j) if each.cost_j is not None and facts.total_cost_j else _UNKNOWN,
+            percent(each.cost_j / facts.total_cost_j)
+            if each.cost_j is not None and facts.total_cost_j
+            else _UNKNOWN,
         ]
         for each in facts.overhead
     ]
     if not rows:
         return Html()
     heads = ["what", "runs", "time", "energy", "cost", "of all costs"]
-    said = "These are part of the sums above. Start-up comes before the first step, and is in no cost."
-    return join((tag("p", said), table("What zeusrun itself took", heads, rows)))
-
-
+    said = (
+        "These are part of the sums above. Start-up comes before the first step, and is in no cost."
+    )
+    return join((tag("p", said), table("What zeusrun took", heads, rows)))

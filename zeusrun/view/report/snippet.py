@@ -47,13 +47,19 @@ def job_snippet(facts: JobFacts, form: Literal["md", "latex"]) -> str:
     rows = [
         ("Hardware", facts.hardware),
         ("Target", target(facts)),
-        ("Runs", f"{facts.runs} ({facts.reached} reached the target), "
-                 f"{day(facts.first_at)} to {day(facts.last_at)}"),
+        (
+            "Runs",
+            f"{facts.runs} ({facts.reached} reached the target), "
+            f"{day(facts.first_at)} to {day(facts.last_at)}",
+        ),
         ("Batch size used most", chosen.label),
         ("Energy of a run (median)", kwh(chosen.energy_j)),
         ("Time of a run (median)", units.duration(chosen.time_s)),
         ("Energy of all runs", ("at least " if facts.unmeasured else "") + kwh(facts.energy_j)),
-        ("Energy is", "estimated" if estimated else "measured" if facts.energy_sources else units.UNKNOWN),
+        (
+            "Energy is",
+            "estimated" if estimated else "measured" if facts.energy_sources else units.UNKNOWN,
+        ),
     ]
     if facts.carbon_g is not None:
         rows.append(("Carbon of all runs", carbon(facts.carbon_g)))
@@ -92,7 +98,9 @@ def reports_json(reports: Sequence[JobReport]) -> str:
 def comparison_json(comparison: Comparison) -> str:
     """Return a comparison as one JSON object in a line."""
     measures = [measure._asdict() for measure in comparison.measures]
-    return _document({"zeusrun": __version__, "comparison": {**_plain(comparison), "measures": measures}})
+    return _document(
+        {"zeusrun": __version__, "comparison": {**_plain(comparison), "measures": measures}}
+    )
 
 
 def _plain(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass

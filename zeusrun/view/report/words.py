@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
+from zeusrun.view import units
 from zeusrun.view.units import MINUS, UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -50,12 +51,18 @@ def digits(number: float) -> str:
     """Return a number with three digits, or all before the point: ``0.12``, ``1.24``, ``1,240``."""
     if number >= 99.95:
         return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}" if number >= 0.1 else f"{number:.2g}"
+    return (
+        f"{number:.1f}"
+        if number >= 9.995
+        else f"{number:.2f}"
+        if number >= 0.1
+        else f"{number:.2g}"
+    )
 
 
-def percent(share: float) -> str:
-    """Return a share as a whole number of percent, without its sign."""
-    return f"{abs(share):.0%}".replace("%", " %")
+def percent(share: float | None) -> str:
+    """Return a share as whole percent: ``18 %``."""
+    return units.percent(share).replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def month(rfc3339: str) -> str:
@@ -97,7 +104,7 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
             return f"costs the same a run as batch size {default}", None
         if share > 0:
             return f"saves {percent(share)} a run against batch size {default}", True
-        return f"costs {percent(share)} more a run than batch size {default}", False
+        return f"costs {percent(-share)} more a run than batch size {default}", False
     if not facts.reached:
         return "has not reached its target yet", None
     if share is not None:
@@ -117,14 +124,19 @@ def basis(facts: JobFacts) -> str:
     if not facts.explored:
         return f"{plural(facts.compared, 'recurrence')} so far; target {target(facts)}."
     net = facts.net
-    amounts = [] if net.energy_j is None else [kwh(net.energy_j)]
-    amounts += [money(amount, currency) for currency, amount in net.money.items()]
-    amounts += [] if net.carbon_g is None else [carbon(net.carbon_g)]
+    values = [] if net.energy_j is None else [(net.energy_j, kwh(abs(net.energy_j)))]
+    values += [(sum_, money(abs(sum_), name)) for name, sum_ in net.money.items()]
+    values += [] if net.carbon_g is None else [(net.carbon_g, carbon(abs(net.carbon_g)))]
+    if not values:
+        values = [(facts.net_cost_j, f"{energy_text(abs(facts.net_cost_j))} of cost")]
+    loses = all(value < 0 for value, _ in values)
+    texts = [text if loses or value >= 0 else MINUS + text for value, text in values]
+    what = "more than the default alone" if loses else "saved"
     since = f" since {month(facts.since)}" if facts.since else ""
     runs = plural(facts.compared, "recurrence")
-    if not amounts:
-        amounts = [f"{'' if facts.net_cost_j >= 0 else MINUS}{energy_text(abs(facts.net_cost_j))} of cost"]
-    sentence = f"Median of {runs}; net {', '.join(amounts)}{since}, exploring included."
+    sentence = f"Median of {runs}; net {', '.join(texts)} {what}{since}, exploring included."
+    if 0 < facts.eta_knob < 1:
+        sentence += f" Cost counts energy and time (eta_knob {facts.eta_knob:g})."
     if facts.net_cost_j < 0:
         sentence += " Exploring has cost more than it has saved so far"
         pays = facts.pays_back_in
