@@ -25,9 +25,9 @@ from pathlib import Path
 from timing import describe_machine
 
 from zeusrun.cost import cost_j
+from zeusrun.energy.device import Health
 from zeusrun.energy.power_csv import COLUMNS, PowerRow
 from zeusrun.history.tinydb.storage import empty_tables, encode_tables
-from zeusrun.energy.device import Health
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, Trial, TrialStatus
 
 JOB = "forecast"
@@ -56,7 +56,7 @@ def make_trials(count: int, home: Path, generator: random.Random) -> list[Trial]
         attempt = 1
         while True:
             began = BEGAN + timedelta(days=recurrence, minutes=45 * (attempt - 1))
-            trial = make_trial(recurrence, attempt, size, began, home, generator)
+            trial = make_trial((recurrence, attempt), size, began, home, generator)
             trials.append(trial)
             if trial.status is TrialStatus.REACHED or len(trials) >= count:
                 break
@@ -65,8 +65,9 @@ def make_trials(count: int, home: Path, generator: random.Random) -> list[Trial]
 
 
 def make_trial(
-    recurrence: int, attempt: int, size: int, began: datetime, home: Path, rng: random.Random
+    number: tuple[int, int], size: int, began: datetime, home: Path, rng: random.Random
 ) -> Trial:
+    recurrence, attempt = number
     name = f"{JOB}-{recurrence}-{attempt}"
     bad = rng.random()
     needs = EPOCHS[size] * math.exp(rng.gauss(0, 0.07))
@@ -234,7 +235,8 @@ def measure(home: Path, repeats: int) -> None:
     cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     middle = statistics.median(seconds)
     print(
-        f"time: {middle:.2f} s ({min(seconds):.2f} to {max(seconds):.2f}, {repeats} runs); CPU {cpu_s / repeats:.2f} s"
+        f"time: {middle:.2f} s ({min(seconds):.2f} to {max(seconds):.2f}, {repeats} runs); "
+        f"CPU {cpu_s / repeats:.2f} s"
     )
     print(f"page: {page.stat().st_size / 1e6:.2f} MB; memory: {used.ru_maxrss / 1024:.0f} MB")
 

@@ -34,11 +34,12 @@ from zeusrun.view.report.compare import Comparison, compare, find_kind, within
 from zeusrun.view.report.comparison_page import comparison_rows, comparison_section
 from zeusrun.view.report.facts import build_facts
 from zeusrun.view.report.figures import drawing
+from zeusrun.view.report.job_report import Belief, JobReport
 from zeusrun.view.report.markup import join, tag
 from zeusrun.view.report.page import build_page
 from zeusrun.view.report.palette import LIGHT
 from zeusrun.view.report.power import build_power, find_stalls
-from zeusrun.view.report.sections import Belief, JobReport, job_sections
+from zeusrun.view.report.sections import job_sections
 from zeusrun.view.report.snippet import (
     comparison_json,
     comparison_snippet,

@@ -54,11 +54,12 @@ class _Sample(NamedTuple):
 def read_power(path: Path, points: int) -> PowerTrace | None:
     """Return the trace of a run; ``None`` if there are no readings.
 
-    ``points`` is the number of spans at most, at least 2. A long file is read in pieces: an hour of eight GPUs takes 30 MB. Rows that are no
-    readings are skipped, because a training script may put anything in the place of the file.
+    ``points`` is the number of spans at most, at least 2. A long file is read in pieces: an hour
+    of eight GPUs takes 30 MB. Rows that are no readings are skipped, because a training script may
+    put anything in the place of the file.
     """
     try:
-        with open(open_for_reading(path), "rb") as file:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             size = os.fstat(file.fileno()).st_size
             whole = size <= _WHOLE_BYTES
             pieces = _read_whole(file, points) if whole else _read_pieces(file, size, points)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.view.report import figures
 from zeusrun.view.report.figures import Curve, Dot, Level, Row, Trace
+from zeusrun.view.report.palette import STAND_INS
+from zeusrun.view.report.svg import inline_svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +40,14 @@ def draw(
     return _draw_power(facts, power, palette)
 
 
+def inline(
+    name: str, facts: JobFacts, power: Sequence[PowerFacts], prefix: str, label: str
+) -> str | None:
+    """Draw one of ``FIGURES`` as SVG for a page; ``prefix`` begins its ids."""
+    drawn = draw(name, facts, power, STAND_INS)
+    return None if drawn is None else inline_svg(drawn, f"{prefix}-{name}", label)
+
+
 def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side; ``None`` if no run can be drawn."""
     measures = []
@@ -67,9 +77,10 @@ def _draw_cost(facts: JobFacts, palette: Palette) -> Figure | None:
         if default_j is not None and (own := list(group))
     ]
     saved = itertools.accumulate(each.saved_j or 0.0 for each in compared)
-    net = [(each.recurrence, sum_j / factor) for each, sum_j in zip(compared, saved, strict=True)]
+    steps = [(each.recurrence, sum_j / factor) for each, sum_j in zip(compared, saved, strict=True)]
     names = [size.label for size in facts.sizes]
-    return figures.draw_costs(dots, levels, net if facts.explored else [], names, unit, palette)
+    net = steps if facts.explored else []
+    return figures.draw_costs(dots, levels, net, palette, names=names, unit=unit)
 
 
 def _draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
@@ -83,7 +94,9 @@ def _draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
     ]
     names = [size.label for size in facts.sizes]
     taken = f"{kind}, {unit}"
-    return figures.draw_curves(curves, facts.target, names, facts.metric, taken, palette)
+    return figures.draw_curves(
+        curves, facts.target, palette, names=names, metric=facts.metric, taken=taken
+    )
 
 
 def _draw_arms(facts: JobFacts, palette: Palette) -> Figure | None:

@@ -117,14 +117,15 @@ def _reached(trials: Sequence[Trial]) -> int:
 
 def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     first, second = names
+    start = second[:1].upper() + second[1:] if second.startswith("batch size") else second
     if not cost.left or not cost.right:
         without = first if not cost.left else second
         return f"{without} has no run that reached the target with a known cost", None
     share = statistics.median(cost.right) / statistics.median(cost.left) - 1
     if abs(share) < 0.005:
-        return f"{second} costs the same a run as {first}", None
+        return f"{start} costs the same a run as {first}", None
     than = "less" if share < 0 else "more"
-    return f"{second} costs {percent(abs(share))} {than} a run than {first}", share < 0
+    return f"{start} costs {percent(abs(share))} {than} a run than {first}", share < 0
 
 
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:

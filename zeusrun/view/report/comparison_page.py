@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.view import units
 from zeusrun.view.report import charts
-from zeusrun.view.report.markup import Html, join, table, tag
+from zeusrun.view.report.markup import Html, figure, join, table, tag
 from zeusrun.view.report.palette import STAND_INS
-from zeusrun.view.report.sections import figure
 from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.report.words import percent
 
@@ -64,6 +63,12 @@ def _text(values: Sequence[float], kind: str) -> str:
     """Return a median and a range: ``1.24 kJ (1.02 kJ to 1.40 kJ)``."""
     if not values:
         return units.UNKNOWN
-    show = {"energy": units.energy, "time": units.duration}.get(kind, lambda v: f"{v:g}")
     middle, low, high = statistics.median(values), min(values), max(values)
-    return show(middle) if len(values) == 1 else f"{show(middle)} ({show(low)} to {show(high)})"
+    texts = [_amount(value, kind) for value in (middle, low, high)]
+    return texts[0] if len(values) == 1 else f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def _amount(value: float, kind: str) -> str:
+    if kind == "energy":
+        return units.energy(value)
+    return units.duration(value) if kind == "time" else f"{value:g}"

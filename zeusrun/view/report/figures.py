@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from zeusrun.plain_text import plain_text
 
@@ -88,16 +88,11 @@ def drawing() -> Iterator[None]:
     """Draw and write within this: the user's own style of matplotlib has no effect."""
     import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
 
-    own = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "zeusrun",
-        "text.parse_math": False,  # a dollar in a name is a dollar
-        "font.size": _TEXT,
-        "font.family": ["sans-serif"],
-    }
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
-        mpl.rcParams.update(own)
+        mpl.rc("svg", fonttype="none", hashsalt="zeusrun")
+        mpl.rc("text", parse_math=False)  # a dollar in a name is a dollar
+        mpl.rc("font", size=_TEXT)
         warnings.simplefilter("ignore")  # a font without a letter of a name
         yield
 
@@ -106,9 +101,10 @@ def draw_costs(
     dots: Sequence[Dot],
     levels: Sequence[Level],
     net: Sequence[tuple[float, float]],
+    palette: Palette,
+    *,
     names: Sequence[str],
     unit: str,
-    palette: Palette,
 ) -> Figure:
     """Draw the cost of each recurrence, above what choosing has saved so far.
 
@@ -116,14 +112,14 @@ def draw_costs(
         dots: A recurrence and its cost.
         levels: What the default costs.
         net: A recurrence and the sum saved until then; empty if nothing can be compared.
+        palette: The colours.
         names: Of the batch sizes.
         unit: Of all costs.
-        palette: The colours.
     """
-    figure = _blank(314 if net else 216)
+    figure = _blank(326 if net else 236)
     _legend(figure, names, palette)
     last = max([dot.x for dot in dots] + [level.last for level in levels], default=1.0)
-    panel = _panel(figure, palette, (_LEFT, 30, WIDTH - _LEFT - _RIGHT, 156))
+    panel = _panel(figure, palette, (_LEFT, 40, WIDTH - _LEFT - _RIGHT, 156))
     _title(panel, f"cost of a recurrence, {unit}", palette)
     for level in levels:
         panel.plot([level.first - 0.5, level.last + 0.5], [level.y] * 2, **_dashes(palette))
@@ -131,7 +127,7 @@ def draw_costs(
     _limit_y(panel, [dot.y for dot in dots] + [level.y for level in levels])
     panels = [panel]
     if net:
-        below = _panel(figure, palette, (_LEFT, 218, WIDTH - _LEFT - _RIGHT, 66))
+        below = _panel(figure, palette, (_LEFT, 226, WIDTH - _LEFT - _RIGHT, 66))
         _title(below, f"net saved so far, {unit}", palette)
         xs, ys = [x for x, _ in net], [y for _, y in net]
         for colour, keep in ((palette.good, max), (palette.bad, min)):
@@ -142,7 +138,7 @@ def draw_costs(
         panels.append(below)
     for each in panels:
         each.set_xlim(0.5, max(2.0, last) + 0.5)
-        each.xaxis.get_major_locator().set_params(integer=True)
+        each.locator_params(axis="x", integer=True)
     panels[-1].set_xlabel("recurrence", color=palette.muted, fontsize=_TEXT)
     panel.tick_params(labelbottom=not net)
     return figure
@@ -151,18 +147,19 @@ def draw_costs(
 def draw_curves(
     curves: Sequence[Curve],
     target: float,
+    palette: Palette,
+    *,
     names: Sequence[str],
     metric: str,
     taken: str,
-    palette: Palette,
 ) -> Figure:
     """Draw learning curves against epochs, and against what they took, with the target."""
-    figure = _blank(262)
+    figure = _blank(272)
     _legend(figure, names, palette)
     room = (WIDTH - 2 * _LEFT - _RIGHT - 10) / 2
     values = sorted(value for curve in curves for value in curve.values)
     for at, label in enumerate(("epoch", taken)):
-        panel = _panel(figure, palette, (_LEFT + at * (room + _LEFT + 10), 30, room, 196))
+        panel = _panel(figure, palette, (_LEFT + at * (room + _LEFT + 10), 40, room, 196))
         for curve in curves:
             xs = curve.taken if at else curve.epochs
             colour = palette.size(curve.size, len(names))
@@ -228,11 +225,8 @@ def draw_power(traces: Sequence[Trace], sizes: int, palette: Palette) -> Figure:
         left, top = _LEFT + at % 2 * (room + _LEFT + 4), 26 + at // 2 * 142
         panel = _panel(figure, palette, (left, top, room, 86))
         _title(panel, trace.title, palette)
-        unit_s, unit = next(
-            each
-            for each in ((3600, "h"), (60, "min"), (1, "s"))
-            if trace.time_s[-1] >= 3 * each[0] or each[0] == 1
-        )
+        end_s = trace.time_s[-1]
+        unit_s, unit = (3600, "h") if end_s > 10_800 else (60, "min") if end_s > 180 else (1, "s")
         xs = [time_s / unit_s for time_s in trace.time_s]
         colour = palette.size(trace.size, sizes)
         panel.fill_between(xs, trace.low_w, trace.high_w, color=colour, alpha=0.25, lw=0)
@@ -252,14 +246,14 @@ def draw_power(traces: Sequence[Trace], sizes: int, palette: Palette) -> Figure:
     return figure
 
 
-def _watts(watts: float, _place: int) -> str:
+def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
 def draw_compare(measures: Sequence[Measure], names: tuple[str, str], palette: Palette) -> Figure:
     """Draw quantities of two groups of runs side by side: every run is a dot, a line the median."""
     figure = _blank(252)
-    _legend(figure, names, palette)
+    _legend(figure, names, palette, 44)
     room = (WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
         panel = _panel(figure, palette, (8 + at * room + 44, 52, room - 60, 174))
@@ -273,7 +267,7 @@ def draw_compare(measures: Sequence[Measure], names: tuple[str, str], palette: P
                 panel.text(
                     side,
                     -0.03,
-                    f"{median:.4g}",
+                    f"{median:.3g}" if median < 1000 else f"{median:,.0f}",
                     ha="center",
                     va="top",
                     color=palette.ink,
@@ -293,7 +287,10 @@ def _blank(height: float) -> Figure:
 
 
 def _panel(
-    figure: Figure, palette: Palette, place: tuple[float, float, float, float], grid: str = "y"
+    figure: Figure,
+    palette: Palette,
+    place: tuple[float, float, float, float],
+    grid: Literal["x", "y", ""] = "y",
 ) -> Axes:
     """Add a panel; ``place``: left, top, width and height in pixels."""
     left, top, width, height = place
@@ -314,7 +311,9 @@ def _title(panel: Axes, text: str, palette: Palette) -> None:
     panel.set_title(plain_text(text), loc="left", fontsize=_TEXT, color=palette.muted, pad=6, x=0.0)
 
 
-def _legend(figure: Figure, names: Sequence[str], palette: Palette) -> None:
+def _legend(
+    figure: Figure, names: Sequence[str], palette: Palette, left: float = _LEFT - 8
+) -> None:
     """Name the colours in one line at the top."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
 
@@ -334,7 +333,9 @@ def _legend(figure: Figure, names: Sequence[str], palette: Palette) -> None:
         labelcolor=palette.ink,
         handletextpad=0.1,
         columnspacing=0.8,
+        borderpad=0.0,
         borderaxespad=0.0,
+        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
     )
     legend.set_in_layout(False)
 
@@ -358,7 +359,7 @@ def _scatter(
                 )
 
 
-def _dashes(palette: Palette) -> dict[str, object]:
+def _dashes(palette: Palette) -> dict[str, Any]:
     return {"color": palette.muted, "lw": 1.0, "ls": (0, (4, 3))}
 
 
@@ -371,14 +372,14 @@ def _limit_y(panel: Axes, values: Sequence[float]) -> None:
     if _is_far(values):
         panel.set_yscale("log")
     else:
-        panel.set_ylim(0, 1.08 * max([value for value in values], default=1.0) or 1.0)
+        panel.set_ylim(0, 1.08 * max(values, default=1.0) or 1.0)
 
 
 def _limit_x(panel: Axes, values: Sequence[float]) -> None:
     if _is_far(values):
         panel.set_xscale("log")
     else:
-        panel.set_xlim(0, 1.05 * max([value for value in values], default=1.0) or 1.0)
+        panel.set_xlim(0, 1.05 * max(values, default=1.0) or 1.0)
 
 
 def _is_far(values: Sequence[float]) -> bool:

@@ -73,3 +73,11 @@ def scrolling(content: Html, label: str) -> Html:
 def details(summary: str, *children: str) -> Html:
     """Return what is shown once somebody opens it."""
     return tag("details", tag("summary", summary), *children)
+
+
+def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
+    """Return a figure, its caption and its tables; without a figure, only the tables."""
+    drawn = (
+        () if svg is None else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
+    )
+    return join((tag("figure", *drawn) if drawn else "", *tables))

@@ -80,10 +80,10 @@ def _footer(made_at: str) -> Html:
         "footer",
         tag(
             "p",
-            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, from the "  # noqa: RUF001
-            "first optimizer step until the target is reached. A recurrence is one submit with all "
-            "its attempts. A cross did not reach the target: its cost is a lower bound. "
-            "An unknown value is –, never 0.",  # noqa: RUF001
+            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
+            "from the first optimizer step until the target is reached. A recurrence is one "
+            "submit with all its attempts. A cross did not reach the target: its cost is a lower "
+            "bound. An unknown value is –, never 0.",  # noqa: RUF001
         ),
         tag("p", f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."),
     )

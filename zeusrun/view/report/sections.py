@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
 from zeusrun.view.report import charts
-from zeusrun.view.report.markup import Html, details, join, scrolling, table, tag
-from zeusrun.view.report.palette import STAND_INS
-from zeusrun.view.report.svg import inline_svg
+from zeusrun.view.report.markup import Html, details, figure, join, table, tag
+from zeusrun.view.report.power_section import power_section
 from zeusrun.view.report.words import (
     basis,
     carbon,
@@ -23,34 +21,12 @@ from zeusrun.view.report.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zeusrun.bandit.problem import ArmBelief
     from zeusrun.view.report.facts import JobFacts, RecurrenceFacts
-    from zeusrun.view.report.power import PowerFacts
+    from zeusrun.view.report.job_report import Belief, JobReport
 
 MOST_ROWS = 200
 MOST_FAILURES = 100
 _UNKNOWN = units.UNKNOWN
-
-
-@dataclass(frozen=True)
-class Belief:
-    """What the policy believes and would choose; or why that is unknown."""
-
-    arms: tuple[ArmBelief, ...] = ()
-    policy: str = ""
-    missing: str | None = None  # a sentence
-
-
-@dataclass(frozen=True)
-class JobReport:
-    """All that the page shows of one job."""
-
-    facts: JobFacts
-    belief: Belief = field(default_factory=Belief)
-    power: tuple[PowerFacts, ...] = ()
-    stalls: tuple[tuple[str, str], ...] = ()  # a run, and what was seen
 
 
 def job_sections(
@@ -69,7 +45,7 @@ def job_sections(
         ("curves", "Learning curves", _curves(facts, prefix)),
         ("arms", "Batch sizes", _arms(facts, prefix)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", _power(report, prefix)),
+        ("power", "Power", power_section(report, prefix)),
         ("failures", "Failures", _failures(facts)),
         ("overhead", "What zeusrun took", _overhead(facts)),
     ]
@@ -109,21 +85,6 @@ def _energy(facts: JobFacts) -> str:
     return f"{least}{kwh(facts.energy_j)}{estimated}"
 
 
-def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
-    """Return a figure, its caption and its tables; without a figure, only the tables."""
-    drawn = (
-        () if svg is None else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
-    )
-    return join((tag("figure", *drawn) if drawn else "", *tables))
-
-
-def _svg(
-    name: str, report_facts: JobFacts, power: Sequence[PowerFacts], prefix: str, label: str
-) -> str | None:
-    drawn = charts.draw(name, report_facts, power, STAND_INS)
-    return None if drawn is None else inline_svg(drawn, f"{prefix}-{name}", label)
-
-
 def _recurrences(facts: JobFacts, prefix: str) -> Html:
     shown = facts.recurrences[-MOST_ROWS:]
     priced = any(each.price is not None for each in shown)
@@ -138,8 +99,8 @@ def _recurrences(facts: JobFacts, prefix: str) -> Html:
         else f"{count}, the newest first"
     )
     label = (
-        f"Cost of {units.plural(count, 'recurrence')} of {facts.job} by batch size, with the cost of "
-        "the default and what has been saved so far. The table below has the numbers."
+        f"Cost of {units.plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
+        "of the default and what has been saved so far. The table below has the numbers."
     )
     caption = (
         "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
@@ -152,7 +113,7 @@ def _recurrences(facts: JobFacts, prefix: str) -> Html:
         "Table of the recurrences", table(f"Recurrences: {newest}", heads, rows, texts=(0, 1, 4))
     )
     return figure(
-        "cost of the recurrences", _svg("cost", facts, (), prefix, label), caption, listed
+        "cost of the recurrences", charts.inline("cost", facts, (), prefix, label), caption, listed
     )
 
 
@@ -192,14 +153,19 @@ def _curves(facts: JobFacts, prefix: str) -> Html:
         ]
         for each in reversed(facts.curves)
     ]
-    label = f"Learning curves of {len(rows)} runs by batch size, against epochs and {kind}, with the target {facts.target:g}."
+    label = (
+        f"Learning curves of {len(rows)} runs by batch size, against epochs and {kind}, with the "
+        f"target {facts.target:g}."
+    )
     caption = (
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     listed = details(
         "Table of the curves", table("Runs whose curves are drawn", heads, rows, texts=(0, 2))
     )
-    return figure("learning curves", _svg("curves", facts, (), prefix, label), caption, listed)
+    return figure(
+        "learning curves", charts.inline("curves", facts, (), prefix, label), caption, listed
+    )
 
 
 def _arms(facts: JobFacts, prefix: str) -> Html:
@@ -230,12 +196,18 @@ def _arms(facts: JobFacts, prefix: str) -> Html:
                 *([units.number(size.noise_scale, ".3g")] if scaled else []),
             ]
         )
-    label = f"Costs of the runs of each of {units.plural(len(rows), 'batch size')}, their medians, and the share of the runs that each has had."
+    label = (
+        f"Costs of the runs of {units.plural(len(rows), 'batch size')}, their medians, and the "
+        "share of the runs that each has had."
+    )
     caption = "Every run is a dot; the line is the median of those that reached the target."
     if facts.left_out:
-        caption += f" {units.plural(facts.left_out, 'run')} on other hardware or with another objective left out."
+        other = units.plural(facts.left_out, "run")
+        caption += f" {other} with another objective or on other hardware left out."
     listed = table("Batch sizes: medians of the runs that reached the target", heads, rows)
-    return figure("costs by batch size", _svg("arms", facts, (), prefix, label), caption, listed)
+    return figure(
+        "costs by batch size", charts.inline("arms", facts, (), prefix, label), caption, listed
+    )
 
 
 def _belief(belief: Belief) -> Html:
@@ -272,80 +244,6 @@ def _belief(belief: Belief) -> Html:
     return join((said, tag("ul", *others, class_="plain") if others else "", listed))
 
 
-def _power(report: JobReport, prefix: str) -> Html:
-    facts, power = report.facts, report.power
-    stalls = [tag("li", tag("strong", f"{trial}: "), text) for trial, text in report.stalls]
-    stalled = (
-        join(
-            (
-                tag("p", f"{units.plural(len(stalls), 'stall')}:"),
-                tag("ul", *stalls[-20:], class_="plain"),
-            )
-        )
-        if stalls
-        else Html()
-    )
-    if not power:
-        return stalled
-    drawn = min(charts.DRAWN_TRACES, len(power))
-    heads = [
-        "run",
-        "batch size",
-        "devices",
-        "power over time",
-        "mean",
-        "highest",
-        "limit",
-        "throttled",
-    ]
-    rows = [
-        [
-            each.trial,
-            each.label,
-            str(each.trace.devices),
-            _spark(each, len(facts.sizes)),
-            units.power(each.mean_w),
-            units.power(each.highest_w),
-            units.power(each.limit_w),
-            ", ".join(f"{word} {percent(share)}" for word, share in each.throttled) or "no",
-        ]
-        for each in reversed(power)
-    ]
-    label = f"Power of the newest {drawn} runs over time, summed over their devices, with the power limit and the times of throttling."
-    caption = (
-        f"The newest {units.plural(drawn, 'run')}, summed over the devices: mean, and range of the "
-        "readings. Dashed: the power limit. Bars at the bottom: a device was throttled."
-    )
-    if not all(each.trace.whole for each in power):
-        caption += " Long runs are sampled."
-    listed = details(
-        "Table of the power traces",
-        table(
-            f"Power of {units.plural(len(power), 'run')}, the newest first",
-            heads,
-            rows,
-            texts=(0, 3, 7),
-        ),
-    )
-    return figure("power", _svg("power", facts, power, prefix, label), caption, listed, stalled)
-
-
-def _spark(power: PowerFacts, sizes: int) -> Html:
-    """Return the range of a trace as a tiny figure; the numbers stand beside it."""
-    spans = power.trace.spans[:: max(1, len(power.trace.spans) // 60)]
-    end = spans[-1].time_s or 1.0
-    top = max(power.highest_w, power.limit_w or 0.0) or 1.0
-    over = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.high_w / top:.1f}" for span in spans]
-    under = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.low_w / top:.1f}" for span in spans]
-    path = f"M{'L'.join([*over, *reversed(under)])}Z"
-    colour = STAND_INS.sizes.index(STAND_INS.size(power.size, sizes))
-    style = f"fill:var(--s{colour});stroke:var(--s{colour})"
-    return Html(
-        f'<svg viewBox="0 0 120 24" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path d="{path}" style="{style}"/></svg>'
-    )
-
-
 def _failures(facts: JobFacts) -> Html:
     if not facts.failures:
         return tag("p", "Every run has reached its target.")
@@ -366,7 +264,8 @@ def _failures(facts: JobFacts) -> Html:
         if len(shown) < len(facts.failures)
         else ""
     )
-    said = f"{len(facts.failures)} of {units.plural(facts.runs, 'run')} did not reach the target{newest}."
+    count = f"{len(facts.failures)} of {units.plural(facts.runs, 'run')}"
+    said = f"{count} did not reach the target{newest}."
     heads = ["run", "when", "batch size", "status", "why", "cost"]
     listed = table(
         "Runs that did not reach the target, the newest first", heads, rows, texts=(0, 1, 3, 4)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobFacts
-    from zeusrun.view.report.sections import JobReport
+    from zeusrun.view.report.job_report import JobReport
 
 Format = Literal["md", "latex", "json"]
 _LATEX = {
@@ -42,24 +42,19 @@ _MARKDOWN = "\\`*_{}[]<>#|"
 def job_snippet(facts: JobFacts, form: Literal["md", "latex"]) -> str:
     """Return a table about a job's trainings: what they took, and what was saved."""
     text, _ = headline(facts)
-    chosen = max(facts.sizes, key=lambda size: size.reached)
-    estimated = "estimated" in facts.energy_sources
+    usual = max(facts.sizes, key=lambda size: size.reached)
+    kind = "estimated" if "estimated" in facts.energy_sources else "measured"
+    least = "at least " if facts.unmeasured else ""
+    energy = units.UNKNOWN if facts.energy_j is None else f"{least}{kwh(facts.energy_j)}, {kind}"
+    reached = f"{facts.runs} ({facts.reached} reached the target)"
     rows = [
         ("Hardware", facts.hardware),
         ("Target", target(facts)),
-        (
-            "Runs",
-            f"{facts.runs} ({facts.reached} reached the target), "
-            f"{day(facts.first_at)} to {day(facts.last_at)}",
-        ),
-        ("Batch size used most", chosen.label),
-        ("Energy of a run (median)", kwh(chosen.energy_j)),
-        ("Time of a run (median)", units.duration(chosen.time_s)),
-        ("Energy of all runs", ("at least " if facts.unmeasured else "") + kwh(facts.energy_j)),
-        (
-            "Energy is",
-            "estimated" if estimated else "measured" if facts.energy_sources else units.UNKNOWN,
-        ),
+        ("Runs", f"{reached}, {day(facts.first_at)} to {day(facts.last_at)}"),
+        ("Usual batch size", usual.label),
+        ("Energy of a run (median)", kwh(usual.energy_j)),
+        ("Time of a run (median)", units.duration(usual.time_s)),
+        ("Energy of all runs", energy),
     ]
     if facts.carbon_g is not None:
         rows.append(("Carbon of all runs", carbon(facts.carbon_g)))

@@ -96,7 +96,7 @@ def _attribute(key: str, value: str, ids: dict[str, str], decimals: int) -> str 
     """Return an attribute as the page needs it; ``None`` if it does not."""
     if key == "id":
         return ids.get(value)
-    if key == _HREF or key == "clip-path":
+    if key in {_HREF, "clip-path"}:
         return _REFERENCE.sub(lambda found: f"#{ids[found[1]]}", value)
     if key == "style":
         parts = [part.strip().replace(": ", ":") for part in value.split(";")]
