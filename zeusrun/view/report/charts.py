@@ -24,6 +24,7 @@ FIGURES = ("cost", "curves", "arms", "power")
 DRAWN_TRACES = 6
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
+_STEPS = 200  # of the sum saved
 _MOST = 1e30  # beyond it, a number comes from a damaged record
 
 
@@ -79,7 +80,8 @@ def _draw_cost(facts: JobFacts, palette: Palette) -> Figure | None:
     saved = itertools.accumulate(each.saved_j or 0.0 for each in compared)
     steps = [(each.recurrence, sum_j / factor) for each, sum_j in zip(compared, saved, strict=True)]
     names = [size.label for size in facts.sizes]
-    net = steps if facts.explored else []
+    thin = steps[: -1 : max(1, len(steps) // _STEPS)] + steps[-1:]
+    net = thin if facts.explored else []
     return figures.draw_costs(dots, levels, net, palette, names=names, unit=unit)
 
 

@@ -7,7 +7,8 @@ import statistics
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from zeusrun.plain_text import plain_text
+from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.view.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +133,8 @@ def draw_costs(
         xs, ys = [x for x, _ in net], [y for _, y in net]
         for colour, keep in ((palette.good, max), (palette.bad, min)):
             part = [keep(y, 0.0) for y in ys]
-            below.fill_between(xs, part, step="post", color=colour, alpha=0.3, lw=0)
+            if any(part):
+                below.fill_between(xs, part, step="post", color=colour, alpha=0.3, lw=0)
         below.plot(xs, ys, drawstyle="steps-post", color=palette.ink, lw=1.1)
         below.axhline(0, color=palette.muted, lw=0.8)
         panels.append(below)
@@ -171,7 +173,7 @@ def draw_curves(
             margin = 0.06 * (high - low) or 0.5
             panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
-        panel.set_xlabel(label, color=palette.muted, fontsize=_TEXT)
+        panel.set_xlabel(_label(label), color=palette.muted, fontsize=_TEXT)
         _title(panel, metric if not at else "", palette)
     return figure
 
@@ -180,7 +182,7 @@ def draw_arms(rows: Sequence[Row], unit: str, palette: Palette) -> Figure:
     """Draw the costs of each batch size, with their median, beside its share of the choices."""
     height = 30.0 * max(1, len(rows))
     figure = _blank(height + 50)
-    room, left = 430, 92
+    room, left = 412, 110
     panel = _panel(figure, palette, (left, 28, room, height), grid="x")
     bars = _panel(figure, palette, (left + room + 26, 28, WIDTH - left - room - 66, height), "")
     _title(panel, f"cost of a run, {unit}", palette)
@@ -204,7 +206,7 @@ def draw_arms(rows: Sequence[Row], unit: str, palette: Palette) -> Figure:
         )
     for each in (panel, bars):
         each.set_ylim(max(1, len(rows)) - 0.4, -0.6)
-    panel.set_yticks(range(len(rows)), [plain_text(row.label) for row in rows], fontsize=_TEXT)
+    panel.set_yticks(range(len(rows)), [_label(row.label, 19) for row in rows], fontsize=_TEXT)
     panel.tick_params(axis="y", colors=palette.ink)
     _limit_x(panel, [cost for row in rows for cost in (*row.reached, *row.failed)])
     bars.set_xlim(0, max([row.share for row in rows], default=1.0) * 1.05)
@@ -308,7 +310,7 @@ def _panel(
 
 
 def _title(panel: Axes, text: str, palette: Palette) -> None:
-    panel.set_title(plain_text(text), loc="left", fontsize=_TEXT, color=palette.muted, pad=6, x=0.0)
+    panel.set_title(_label(text), loc="left", fontsize=_TEXT, color=palette.muted, pad=6, x=0.0)
 
 
 def _legend(
@@ -325,7 +327,7 @@ def _legend(
     ]
     legend = figure.legend(
         handles,
-        [plain_text(name) for name in names],
+        [_label(name, 22) for name in names],
         ncols=len(names),
         loc="upper left",
         frameon=False,
@@ -357,6 +359,11 @@ def _scatter(
                     mew=0.0 if reached else 1.2,
                     alpha=0.85,
                 )
+
+
+def _label(text: str, width: int = 48) -> str:
+    """Return a name in one line that a figure can show."""
+    return shortened(" ".join(plain_text(storable_text(text)).split()), width)
 
 
 def _dashes(palette: Palette) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
+from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view.report.palette import STAND_INS, named_colours
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "role": "img",
-        "aria-label": label,
+        "aria-label": plain_text(storable_text(label)),
     }
-    return ET.tostring(root, encoding="unicode")
+    return ET.tostring(root, encoding="unicode").replace(
+        " />", "/>"
+    )  # every > in a text is escaped
 
 
 def _used_ids(root: ET.Element, name: str) -> dict[str, str]:
@@ -108,7 +111,7 @@ def _attribute(key: str, value: str, ids: dict[str, str], decimals: int) -> str 
         return None
     if key in {"d", "x", "y", "points", "transform", "width", "height"}:
         value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)
-    return _SPACE.sub(r"\1", value) if key == "d" else value
+    return _SPACE.sub(r"\1", value).strip() if key == "d" else value
 
 
 def _is_nothing(element: ET.Element) -> bool:

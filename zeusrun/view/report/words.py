@@ -135,8 +135,12 @@ def basis(facts: JobFacts) -> str:
     since = f" since {month(facts.since)}" if facts.since else ""
     runs = plural(facts.compared, "recurrence")
     sentence = f"Median of {runs}; net {', '.join(texts)} {what}{since}, exploring included."
-    if 0 < facts.eta_knob < 1:
-        sentence += f" Cost counts energy and time (eta_knob {facts.eta_knob:g})."
+    energy_j, cost = net.energy_j, energy_text(abs(facts.net_cost_j))
+    if energy_j is not None and (energy_j < 0) != (facts.net_cost_j < 0) and facts.eta_knob < 1:
+        than = "lower" if facts.net_cost_j >= 0 else "higher"
+        sentence += (
+            f" The cost, which also counts time (eta_knob {facts.eta_knob:g}), is {cost} {than}."
+        )
     if facts.net_cost_j < 0:
         sentence += " Exploring has cost more than it has saved so far"
         pays = facts.pays_back_in
