@@ -66,6 +66,12 @@ def test_without_a_job_file_the_belief_is_missing_and_the_page_says_why(cli, rec
     assert "What the policy believes is unknown: " in text
 
 
+def test_a_damaged_record_of_a_run_directory_does_no_harm(cli, record, zeusrun):
+    record(1, replace(COUNTED, reason="x" * 10_000), run_dir="/\0/\ud800")
+    assert cli("report")[0] == 0
+    assert "What the policy believes is unknown: " in (zeusrun.folder / "report.html").read_text()
+
+
 def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
     record(1, replace(DONE, status=TrialStatus.FAILED, cost_j=None, reason="exit 7"), job="other")
     assert cli("report", "-o", "all.html")[0] == 0

@@ -89,6 +89,7 @@ def test_a_file_without_readings_is_no_trace(path, content):
 
 def test_a_missing_file_a_pipe_and_a_link_are_no_trace(path, tmp_path):
     assert read_power(path, 20) is None
+    assert read_power(tmp_path / "\0\ud800", 20) is None
     os.mkfifo(path)
     assert read_power(path, 20) is None
     link = tmp_path / "link"

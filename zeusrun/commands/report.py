@@ -110,11 +110,11 @@ def report(
         subject, comparison = _compare(store, jobs or [], sides)
         text = _comparison_text(comparison, subject, chosen, place, drawn=drawn)
     else:
-        names = [known_job(store, job_name(job)) for job in jobs or store.jobs()]
+        files = {known_job(store, job_name(job)): job for job in jobs or store.jobs()}
+        names = list(files)
         if drawn and len(names) > 1:
             raise UsageError(f"a figure shows one job; name one of: {', '.join(names)}")
         deep = drawn or chosen in {"html", "json"}
-        files = dict(zip(names, jobs or names, strict=True))
         reports = [r for name in names if (r := _read((home, store), name, files[name], deep=deep))]
         if not reports:
             raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
@@ -171,14 +171,15 @@ def _write(place: Path, text: bytes) -> None:
 
 def _read(place: tuple[Path, History], name: str, given: str, *, deep: bool) -> JobReport | None:
     """Return all about a job; ``None`` if no run has ended. ``deep``: also power and belief."""
-    trials = [trial for trial in place[1].trials(name) if trial.status.finished]
+    known = place[1].trials(name)
+    trials = [trial for trial in known if trial.status.finished]
     if not trials:
         return None
-    facts, stalls = build_facts(name, trials), tuple(find_stalls(trials))
+    facts, stalls = build_facts(name, known), tuple(find_stalls(trials))
     if not deep:
         return JobReport(facts, stalls=stalls)
     power = tuple(build_power(_read_traces(trials), trials))
-    return JobReport(facts, _read_belief(place, given, trials), power, stalls)
+    return JobReport(facts, _read_belief(place, given, known), power, stalls)
 
 
 def _read_traces(trials: Sequence[Trial]) -> list[tuple[Trial, PowerTrace]]:

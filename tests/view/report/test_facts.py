@@ -69,6 +69,22 @@ def test_a_recurrence_is_the_sum_of_its_attempts_and_unknown_if_one_is():
     assert (second.energy_j, second.cost_j) == (None, None)
 
 
+def test_a_recurrence_that_still_runs_is_no_loss_yet():
+    trials = [
+        run(1, 32),
+        run(2, 64, 0.5, status=TrialStatus.STOPPED),
+        run(2, 32, None, attempt=2, status=TrialStatus.DISPATCHED, cost_j=None),
+    ]
+    facts = build_facts("job", trials)
+    assert (facts.compared, facts.net_cost_j, facts.runs) == (1, 0.0, 2)
+
+
+def test_a_forgotten_run_is_marked_and_counts_in_no_median():
+    facts = build_facts("job", [run(1, 32), run(2, 32, 9.0, forgotten=True)])
+    assert [each.status for each in facts.recurrences] == ["REACHED", "forgotten"]
+    assert facts.sizes[0].costs_j == (KWH,)
+
+
 def test_an_attempt_that_never_trained_took_nothing():
     dead = run(
         1, 64, None, status=TrialStatus.FAILED, time_s=None, steps=None, cost_j=None, curve=()

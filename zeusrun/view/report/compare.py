@@ -130,23 +130,16 @@ def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
 
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     """Return why costs of the two groups cannot simply be compared."""
-    settings = [{setting(trial) for trial in side if has_cost(trial)} for side in (left, right)]
-    parts = [zip(*sorted(side, key=repr), strict=True) for side in settings if side]
-    if len(parts) < 2:
-        return []
-    names = ("the objective", "the hardware", "the kind of energy (measured or estimated)")
-    differ = [
-        name
-        for name, one, other in zip(names, *(map(set, part) for part in parts), strict=True)
-        if len(one | other) > 1
-    ]
-    dropped = sum(not has_cost(trial) for trial in (*left, *right))
-    notes = (
-        [f"The runs differ in {' and '.join(differ)}, so their costs differ for that, too."]
-        if differ
-        else []
-    )
-    if dropped:
+    notes, both = [], (*left, *right)
+    settings = {setting(trial) for trial in both if has_cost(trial)}
+    parts = ("the objective", "the hardware", "the kind of energy (measured or estimated)")
+    differ = [name for at, name in enumerate(parts) if len({each[at] for each in settings}) > 1]
+    if differ:
+        what = " and ".join(differ)
+        notes.append(f"The runs differ in {what}, so their costs differ for that, too.")
+    if adapted := sum(trial.variant is not None for trial in both):
+        notes.append(f"{plural(adapted, 'run')} adapted the batch size during the training.")
+    if dropped := sum(not has_cost(trial) for trial in both):
         notes.append(
             f"{plural(dropped, 'run')} did not reach the target, shared the GPUs or have no known "
             "cost; medians and dots leave them out."

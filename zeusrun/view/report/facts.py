@@ -18,6 +18,7 @@ from zeusrun.view.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+    from zeusrun.analysis.savings import Saving
     from zeusrun.trial import Trial
 
 _CURVES = 8  # of each batch size, the newest
@@ -157,8 +158,11 @@ class JobFacts:
 
 
 def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
-    """Return the facts of a job from its finished trials, oldest first; at least one."""
-    newest, savings = trials[-1], find_savings(trials)
+    """Return the facts of a job from its trials, oldest first; at least one has finished."""
+    savings = find_savings(trials)
+    net = find_net_amounts(trials, savings)
+    trials = [trial for trial in trials if trial.status.finished]
+    newest = trials[-1]
     shares = [saving.share for saving in savings.by_trial.values()]
     starts = {trial.trial: trial.started_at for trial in trials}
     sizes = sorted({size_of(trial) for trial in trials}, key=lambda size: (size[0], size[1] or ""))
@@ -188,7 +192,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         saved_share=statistics.median(shares) if shares else None,
         net_cost_j=savings.net_j,
         pays_back_in=savings.pays_back_in,
-        net=find_net_amounts(trials, savings),
+        net=net,
         energy_j=_sum(trial.energy_j for trial in trials),
         money=dict(money),
         carbon_g=_sum(trial.carbon_g for trial in trials),
@@ -198,7 +202,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         unmeasured=sum(t.energy_j is None and not never_trained(t) for t in trials),
         by_energy=by_energy,
         left_out=sum(has_cost(trial) and trial.trial not in comparable for trial in trials),
-        recurrences=_recurrences(trials, index),
+        recurrences=_recurrences(trials, index, savings.by_trial),
         sizes=tuple(
             _size(size, [t for t in trials if size_of(t) == size], len(trials), comparable)
             for size in sizes
@@ -223,11 +227,12 @@ def hardware(trial: Trial) -> str:
     return f"CPU, {plural(trial.world_size, 'rank')}"
 
 
-def _recurrences(trials: Sequence[Trial], index: Mapping[Size, int]) -> tuple[RecurrenceFacts, ...]:
+def _recurrences(
+    trials: Sequence[Trial], index: Mapping[Size, int], savings: Mapping[str, Saving]
+) -> tuple[RecurrenceFacts, ...]:
     by_number: defaultdict[int, list[Trial]] = defaultdict(list)
     for trial in trials:
         by_number[trial.recurrence].append(trial)
-    savings = find_savings(trials).by_trial
     found = []
     for number, own in by_number.items():
         last = own[-1]
@@ -241,7 +246,7 @@ def _recurrences(trials: Sequence[Trial], index: Mapping[Size, int]) -> tuple[Re
                 started_at=own[0].started_at,
                 size=index[size_of(last)],
                 attempts=len(own),
-                status=last.status.value,
+                status="forgotten" if last.forgotten else last.status.value,
                 cost_j=_total(own, lambda trial: trial.cost_j),
                 energy_j=_total(own, lambda trial: trial.energy_j),
                 time_s=_total(own, lambda trial: trial.time_s),

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from zeusrun.view.report.power import PowerFacts
 
 _MOST_STALLS = 20
+_LONGEST = 500  # characters of what was seen
 
 
 def power_section(report: JobReport, prefix: str) -> Html:
     """Return the power of the runs: figure, table and stalls."""
     facts, power = report.facts, report.power
-    stalls = [tag("li", tag("strong", f"{trial}: "), text) for trial, text in report.stalls]
+    stalls = [
+        tag("li", tag("strong", f"{trial}: "), units.shortened(text, _LONGEST))
+        for trial, text in report.stalls
+    ]
     stalled = (
         join(
             (

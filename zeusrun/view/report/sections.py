@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200
 MOST_FAILURES = 100
+_LONGEST = 300  # characters of a reason
 _UNKNOWN = units.UNKNOWN
 
 
@@ -254,7 +255,7 @@ def _failures(facts: JobFacts) -> Html:
             moment(each.started_at),
             each.label,
             each.status,
-            each.reason or _UNKNOWN,
+            units.shortened(each.reason, _LONGEST) or _UNKNOWN,
             units.energy(each.cost_j),
         ]
         for each in reversed(shown)

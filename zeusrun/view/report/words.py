@@ -93,7 +93,8 @@ def parsed(rfc3339: str) -> dt.datetime | None:
 
 def target(facts: JobFacts) -> str:
     """Return the target of a job: ``val_accuracy ≥ 0.98``."""
-    return f"{facts.metric} {'≤' if facts.mode == 'min' else '≥'} {facts.target:g}"
+    sign = "≤" if facts.mode == "min" else "≥"
+    return f"{facts.metric} {sign}\N{NO-BREAK SPACE}{facts.target:g}"
 
 
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
