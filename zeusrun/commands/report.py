@@ -29,11 +29,11 @@ from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.view.report import charts
+from zeusrun.view.report.canvas import drawing
 from zeusrun.view.report.charts import FIGURES
 from zeusrun.view.report.compare import Comparison, compare, find_kind, within
 from zeusrun.view.report.comparison_page import comparison_rows, comparison_section
 from zeusrun.view.report.facts import build_facts
-from zeusrun.view.report.figures import drawing
 from zeusrun.view.report.job_report import Belief, JobReport
 from zeusrun.view.report.markup import join, tag
 from zeusrun.view.report.page import build_page

@@ -12,11 +12,11 @@ from tests.view.report.values import run
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
+from zeusrun.view.report.canvas import drawing
 from zeusrun.view.report.charts import FIGURES, draw, draw_comparison
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.comparison_page import comparison_section
 from zeusrun.view.report.facts import build_facts
-from zeusrun.view.report.figures import drawing
 from zeusrun.view.report.job_report import Belief, JobReport
 from zeusrun.view.report.markup import Html, escape, tag
 from zeusrun.view.report.page import build_page

@@ -6,7 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from zeusrun.view.report import figures
-from zeusrun.view.report.figures import Curve, Dot, Level, Row, Trace
+from zeusrun.view.report.canvas import Dot
+from zeusrun.view.report.figures import Curve, Level, Row, Trace
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.report.svg import inline_svg
 

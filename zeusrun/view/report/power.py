@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.launcher.supervision.hang import STANDS_STILL
 from zeusrun.view.gpu import THROTTLE_WORDS
-from zeusrun.view.report.facts import size_of
+from zeusrun.view.report.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
