@@ -35,11 +35,11 @@ from zeusrun.view.report.compare import Comparison, compare, find_kind, within
 from zeusrun.view.report.comparison_page import comparison_rows, comparison_section
 from zeusrun.view.report.facts import build_facts
 from zeusrun.view.report.job_report import Belief, JobReport
-from zeusrun.view.report.markup import join, tag
+from zeusrun.view.report.markup import join
 from zeusrun.view.report.page import build_page
 from zeusrun.view.report.palette import LIGHT
 from zeusrun.view.report.power import build_power, find_stalls
-from zeusrun.view.report.sections import job_sections
+from zeusrun.view.report.sections import job_sections, overview
 from zeusrun.view.report.snippet import (
     comparison_json,
     comparison_snippet,
@@ -248,11 +248,7 @@ def _text(
         (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
     else:
         title = f"zeusrun report: {plural(len(reports), 'job')}"
-        heading = tag(
-            "h1",
-            f"{plural(len(reports), 'job')}, {plural(sum(r.facts.runs for r in reports), 'run')}",
-        )
-        content = join((heading, *(part for part, _ in parts)))
+        content = join((overview(reports), *(part for part, _ in parts)))
         links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
     return build_page(title, links, content, moment(timestamp(read_clock()))).encode()
 

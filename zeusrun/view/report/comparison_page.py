@@ -29,7 +29,7 @@ def comparison_section(comparison: Comparison, subject: str) -> Html:
     drawn = charts.draw_comparison(comparison, STAND_INS)
     label = f"Cost, energy, time and epochs of {first} and {second}: every run, and the medians."
     svg = None if drawn is None else inline_svg(drawn, "compare", label)
-    heads = ["", first, second, "difference"]
+    heads = ["of a run", first, second, "difference"]
     listed = table("Medians, from lowest to highest", heads, comparison_rows(comparison))
     caption = "Every run that reached the target is a dot; the line and the number are the median."
     return join(

@@ -67,7 +67,7 @@ def _cell(name: str, text: str, side: str | None, scope: str | None = None) -> H
 
 def scrolling(content: Html, label: str) -> Html:
     """Return content that scrolls by itself, also by the keyboard."""
-    return tag("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
+    return tag("div", content, class_="scroll", tabindex=0, role="group", aria_label=label)
 
 
 def details(summary: str, *children: str) -> Html:

@@ -21,6 +21,8 @@ from zeusrun.view.report.words import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.view.report.facts import JobFacts, RecurrenceFacts
     from zeusrun.view.report.job_report import Belief, JobReport
 
@@ -56,6 +58,31 @@ def job_sections(
     ]
     head = _head(facts, prefix, alone=alone)
     return join((head, *sections)), [(place, title) for place, title, _ in shown]
+
+
+def overview(reports: Sequence[JobReport]) -> Html:
+    """Return what comes first on a page of several jobs: a line for each, with a link."""
+    runs = sum(report.facts.runs for report in reports)
+    priced = any(report.facts.net.money for report in reports)
+    emitted = any(report.facts.net.carbon_g is not None for report in reports)
+    heads = ["job", "runs", "its batch sizes", "net energy saved", *(["money"] if priced else [])]
+    heads += ["carbon"] if emitted else []
+    rows = []
+    for number, report in enumerate(reports):
+        facts, net = report.facts, report.facts.net
+        amounts = [money(sum_, name) for name, sum_ in net.money.items()]
+        rows.append(
+            [
+                tag("a", facts.job, href=f"#j{number}-top"),
+                str(facts.runs),
+                headline(facts)[0],
+                kwh(net.energy_j),
+                *([", ".join(amounts) or _UNKNOWN] if priced else []),
+                *([carbon(net.carbon_g)] if emitted else []),
+            ]
+        )
+    title = f"{units.plural(len(reports), 'job')}, {units.plural(runs, 'run')}"
+    return join((tag("h1", title), table("All jobs", heads, rows, texts=(0, 2))))
 
 
 def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
