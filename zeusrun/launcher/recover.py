@@ -314,7 +314,8 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
     if outcome.energy_j != 0:
         return outcome
     spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
-    return replace(outcome, energy_j=None, energy_source=None, cost_j=spent_j)
+    unknown = replace(outcome, energy_j=None, energy_source=None, cost_j=spent_j)
+    return replace(unknown, price=None, currency=None, carbon_g=None)
 
 
 def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:

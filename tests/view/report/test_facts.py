@@ -56,6 +56,9 @@ def test_what_is_not_known_is_said():
     other = build_facts("job", [run(1, 64)])
     assert headline(other)[0] == "saves an amount that is not known yet"
     assert "default batch size (32)" in basis(other)
+    free = build_facts("job", [run(1, 32, None, energy_source=None, cost_j=None)])
+    assert headline(free) == ("has no known cost yet", None)
+    assert free.sizes[0].time_s == 600.0
     unknown = build_facts("job", [run(1, 32, None, energy_source=None, eta_knob=0.0, cost_j=9.0)])
     assert (unknown.energy_j, unknown.unmeasured, unknown.carbon_g) == (None, 1, None)
 

@@ -158,6 +158,8 @@ def draw_curves(
             margin = 0.06 * (high - low) or 0.5
             panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
+        if not at:
+            panel.locator_params(axis="x", integer=True)
         panel.set_xlabel(label_text(label), color=palette.muted, fontsize=TEXT)
         set_title(panel, metric if not at else "", palette)
     return figure
@@ -230,6 +232,7 @@ def draw_power(traces: Sequence[Trace], sizes: int, palette: Palette) -> Figure:
         panel.set_xlim(0, max(xs[-1], 1e-9))
         panel.set_xlabel(unit, color=palette.muted, fontsize=SMALL, labelpad=1)
         panel.yaxis.set_major_formatter(_watts)
+        panel.tick_params(axis="x", pad=5)
     return figure
 
 

@@ -67,7 +67,7 @@ def build_size(
         comparable: The runs whose costs can be compared with that of the newest one.
     """
     costly = [trial for trial in own if trial.trial in comparable and not trial.forgotten]
-    done = [trial for trial in costly if has_cost(trial)]
+    done = [trial for trial in costly if _counts(trial)]
     failed = [trial for trial in costly if trial.status in ENDED_SHORT and trial.cost_j]
     return SizeFacts(
         label=size.label,
@@ -77,12 +77,17 @@ def build_size(
         runs=len(own),
         share=len(own) / runs,
         reached=sum(trial.status is TrialStatus.REACHED for trial in own),
-        costs_j=tuple(trial.cost_j for trial in done if trial.cost_j is not None),
+        costs_j=tuple(trial.cost_j or 0.0 for trial in done if has_cost(trial)),
         failed_j=tuple(trial.cost_j for trial in failed if trial.cost_j is not None),
-        cost_j=median_known(trial.cost_j for trial in done),
+        cost_j=median_known(trial.cost_j for trial in done if has_cost(trial)),
         energy_j=median_known(trial.energy_j for trial in done),
         time_s=median_known(trial.time_s for trial in done),
         epochs=median_known(trial.epochs for trial in done),
         noise_scale=median_known(trial.critical_batch_size for trial in own),
         power_limit_w=median_known(trial.power_limit_w for trial in done),
     )
+
+
+def _counts(trial: Trial) -> bool:
+    """Whether a run reached the target on GPUs of its own; its cost may be unknown."""
+    return trial.status is TrialStatus.REACHED and trial.teaches and trial.shared is not True

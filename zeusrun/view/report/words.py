@@ -100,17 +100,23 @@ def target(facts: JobFacts) -> str:
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
     """Return what a job saves, in a few words, and whether that is good; ``None``: neither."""
     default, share = facts.default, facts.saved_share
-    if share is not None and facts.explored:
-        if abs(share) < 0.005:
-            return f"costs the same a run as batch size {default}", None
-        if share > 0:
-            return f"saves {percent(share)} a run against batch size {default}", True
-        return f"costs {percent(-share)} more a run than batch size {default}", False
+    if share is None or not facts.explored:
+        return _without_saving(facts), None
+    if abs(share) < 0.005:
+        return f"costs the same a run as batch size {default}", None
+    if share > 0:
+        return f"saves {percent(share)} a run against batch size {default}", True
+    return f"costs {percent(-share)} more a run than batch size {default}", False
+
+
+def _without_saving(facts: JobFacts) -> str:
     if not facts.reached:
-        return "has not reached its target yet", None
-    if share is not None:
-        return f"has used batch size {default} only, so nothing is saved yet", None
-    return "saves an amount that is not known yet", None
+        return "has not reached its target yet"
+    if facts.total_cost_j is None:
+        return "has no known cost yet"
+    if facts.saved_share is not None:
+        return f"has used batch size {facts.default} only, so nothing is saved yet"
+    return "saves an amount that is not known yet"
 
 
 def basis(facts: JobFacts) -> str:
@@ -118,6 +124,8 @@ def basis(facts: JobFacts) -> str:
     if facts.saved_share is None:
         if not facts.reached:
             return f"{plural(len(facts.recurrences), 'recurrence')} so far; target {target(facts)}."
+        if facts.total_cost_j is None:
+            return "The energy of its runs is unknown, and so is what they cost."
         return (
             f"No run of the default batch size ({facts.default or 'unknown'}) can be compared with "
             "the others: same objective, hardware and learning-rate rule, on GPUs of its own."
