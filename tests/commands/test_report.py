@@ -125,6 +125,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("--figure", "cost"), "--figure needs a file for it: -o cost.svg"),
         (("-o", "x.svg", "--figure", "costs"), "--figure costs: choose one of cost, curves"),
         (("-o", "x.svg", "--figure", "power"), "job has nothing to draw for --figure power"),
+        (("-o", "x.svg", "--figure", "cost", "--compare", "32", "64"), "leave out --figure cost"),
         (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
         (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
         (("--compare", "2020..2021", "2025.."), "job has no finished run of 2020..2021"),

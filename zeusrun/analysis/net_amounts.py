@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from zeusrun.analysis.savings import Savings
     from zeusrun.trial import Trial
 
+_MOST = 1e30  # beyond it, an amount comes from a damaged record
+
 
 @dataclass(frozen=True)
 class NetAmounts:
@@ -77,10 +79,10 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
             for trial in own
             if trial.status in OUTDONE and trial.global_batch_size != default and trial.cost_j
         ]
-        spent = [trial.energy_j for trial in counted]
+        spent = [_known(trial.energy_j) for trial in counted]
         return None if None in spent else -sum(joules or 0.0 for joules in spent)
-    usual = [trial.energy_j for trial in saving.compared if trial.energy_j is not None]
-    spent = [0.0 if never_trained(trial) else trial.energy_j for trial in own]
+    usual = [each for trial in saving.compared if (each := _known(trial.energy_j)) is not None]
+    spent = [0.0 if never_trained(trial) else _known(trial.energy_j) for trial in own]
     if not usual or None in spent:
         return None
     return sum(usual) / len(usual) - sum(joules or 0.0 for joules in spent)
@@ -94,7 +96,7 @@ def never_trained(trial: Trial) -> bool:
 def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
     """Return an amount for a joule, over the attempts with energy; ``None`` if one has none."""
     pairs = [
-        (trial.energy_j, amount)
+        (trial.energy_j, _known(amount))
         for trial, amount in zip(own, amounts, strict=True)
         if trial.energy_j
     ]
@@ -102,3 +104,8 @@ def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None
     if not total_j or any(amount is None for _, amount in pairs):
         return None
     return sum(amount or 0.0 for _, amount in pairs) / total_j
+
+
+def _known(amount: float | None) -> float | None:
+    """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
+    return amount if amount is not None and amount < _MOST else None

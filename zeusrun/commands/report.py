@@ -96,6 +96,8 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about past runs: what they cost, what they saved, and what comes next."""
+    if sides is not None and figure is not None:
+        raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
     drawn = output is not None and output.suffix.lower().removeprefix(".") in FORMATS
     chosen = _form(output, form, figure, drawn=drawn)
     place = output or (Path("report.html") if chosen == "html" else None)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.view.report.values import KWH, run
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view.report.facts import build_facts
+from zeusrun.view.report.job_report import JobReport
+from zeusrun.view.report.power import find_stalls
+from zeusrun.view.report.snippet import job_snippet, reports_json
 from zeusrun.view.report.words import basis, carbon, headline, kwh, money
 from zeusrun.view.units import MINUS, UNKNOWN
 
@@ -184,3 +192,49 @@ def test_money_and_carbon_have_their_units():
         f"{MINUS}2.50 t CO2e",
         UNKNOWN,
     ]
+
+
+AMOUNTS = st.none() | st.floats(0, 1e9) | st.just(1.7e308)
+TRIALS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "size": st.sampled_from([16, 32, 64]),
+            "again": st.booleans(),
+            "status": st.sampled_from(TrialStatus),
+            "stage": st.sampled_from(Stage),
+            "energy_j": AMOUNTS,
+            "cost_j": AMOUNTS,
+            "time_s": AMOUNTS,
+            "startup_s": AMOUNTS,
+            "price": AMOUNTS,
+            "currency": st.sampled_from([None, "EUR", "CHF"]),
+            "carbon_g": AMOUNTS,
+            "shared": st.none() | st.booleans(),
+            "forgotten": st.booleans(),
+            "variant": st.sampled_from([None, "goodput"]),
+            "learning_rate": st.sampled_from([None, 0.1]),
+            "default_batch_size": st.sampled_from([None, 32]),
+            "eta_knob": st.sampled_from([0.0, 0.5, 1.0]),
+            "started_at": st.sampled_from(["2026-03-01T00:00:00Z", "no time", ""]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(TRIALS)
+@settings(max_examples=60)
+def test_any_history_has_facts_that_can_be_written(values):
+    recurrence, attempt, trials = 0, 1, []
+    for each in values:
+        again = each.pop("again") and recurrence
+        recurrence, attempt = (recurrence, attempt + 1) if again else (recurrence + 1, 1)
+        trials.append(run(recurrence, each.pop("size"), None, attempt, **each))
+    if not any(trial.status.finished for trial in trials):
+        return
+    facts = build_facts("job", trials)
+    report = JobReport(facts, stalls=tuple(find_stalls(trials)))
+    assert json.loads(reports_json([report]))["jobs"][0]["job"] == "job"
+    assert job_snippet(facts, "md").count("\n") > 8
+    assert all(math.isfinite(each.cost_j) for each in facts.recurrences if each.cost_j is not None)

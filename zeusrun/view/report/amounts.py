@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def sum_known(values: Iterable[float | None]) -> float | None:
     """Return the sum of what is known; ``None`` if nothing is."""
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return _finite(sum(known)) if known else None
 
 
 def total(own: Sequence[Trial], value: Callable[[Trial], float | None]) -> float | None:
@@ -28,4 +29,9 @@ def total(own: Sequence[Trial], value: Callable[[Trial], float | None]) -> float
 def median_known(values: Iterable[float | None]) -> float | None:
     """Return the median of what is known; ``None`` if nothing is."""
     known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return _finite(statistics.median(known)) if known else None
+
+
+def _finite(amount: float) -> float | None:
+    """Return an amount; ``None`` if it comes from damaged records."""
+    return amount if math.isfinite(amount) else None

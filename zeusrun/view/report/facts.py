@@ -102,10 +102,12 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
     index = {size: at for at, size in enumerate(sizes)}
     usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
     comparable = {t.trial for t in trials if usual is None or setting(t) == usual}
-    money: defaultdict[str, float] = defaultdict(float)
-    for trial in trials:
-        if trial.price is not None and trial.currency is not None:
-            money[trial.currency] += trial.price
+    currencies = sorted({trial.currency for trial in trials if trial.currency is not None})
+    money = {
+        name: amount
+        for name in currencies
+        if (amount := sum_known(t.price for t in trials if t.currency == name)) is not None
+    }
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
@@ -127,7 +129,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         pays_back_in=savings.pays_back_in,
         net=net,
         energy_j=sum_known(trial.energy_j for trial in trials),
-        money=dict(money),
+        money=money,
         carbon_g=sum_known(trial.carbon_g for trial in trials),
         energy_sources=tuple(
             source.value for source in EnergySource if source in {t.energy_source for t in trials}
