@@ -95,7 +95,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a page about past runs: what they cost, what they saved, and what comes next."""
+    """Write a page about past runs, or a snippet for a paper."""
     if sides is not None and figure is not None:
         raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
     drawn = output is not None and output.suffix.lower().removeprefix(".") in FORMATS

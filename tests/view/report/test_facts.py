@@ -47,6 +47,12 @@ def test_a_saving_that_has_not_paid_for_exploring_says_when_it_will():
     )
 
 
+def test_sums_that_do_not_count_every_recurrence_say_so():
+    trials = [run(1, 32, **PRICED), run(2, 64, 0.5, **PRICED), run(3, 64, 0.5)]
+    said = basis(build_facts("job", trials))
+    assert said.endswith("Each of these sums counts at least 2 of 3 recurrences.")
+
+
 def test_a_lower_cost_with_more_energy_is_explained():
     runs = [run(1, 32, 1.0, eta_knob=0.5, cost_j=5e6)]
     runs += [run(n, 64, 1.1, eta_knob=0.5, cost_j=4e6) for n in (2, 3)]

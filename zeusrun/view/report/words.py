@@ -153,8 +153,11 @@ def basis(facts: JobFacts) -> str:
     if facts.net_cost_j < 0:
         sentence += " Exploring has cost more than it has saved so far"
         pays = facts.pays_back_in
-        sentence += "." if pays is None else f"; it pays back in about {pays} more recurrences."
-    fewer = {net.money_runs, net.carbon_runs} - {0, net.energy_runs}
+        sentence += (
+            "." if pays is None else f"; it pays back in about {plural(pays, 'more recurrence')}."
+        )
+    fewer = {net.energy_runs, net.money_runs, net.carbon_runs} - {0, facts.compared}
     if fewer:
-        sentence += f" Money and carbon count {min(fewer)} of {net.energy_runs} recurrences."
+        least = f"{min(fewer)} of {runs}"
+        sentence += f" Each of these sums counts at least {least}."
     return sentence
