@@ -23,7 +23,7 @@ OWNERS = {
     "cronsim": "schedule/cron_expression.py",
     "torch": ("worker/", "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/"),
-    "matplotlib": "view/figure.py",
+    "matplotlib": ("view/figure.py", "view/report/"),
     "mlflow": "export/mlflow.py",
     "plotext": "view/terminal_plot.py",
     "pyarrow": "export/parquet.py",

@@ -33,6 +33,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
             "submit.explain",
             "Show what the policy believes, and what it would choose next.",
         ),
+        "report": ("report.report", "Write a page about past runs, or a snippet for a paper."),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),

@@ -205,11 +205,14 @@ def test_an_older_one_goes_on_after_the_newer_one_was_cancelled():
 @pytest.mark.parametrize(("source", "known"), [(ESTIMATED, False), (COUNTER, True)])
 def test_an_estimate_of_0_joules_is_unknown(source, known):
     outcome = replace(part(epochs=(1, 2), energy_j=0.0, energy_source=source), cost_j=9.0)
+    outcome = replace(outcome, price=0.0, currency="EUR", carbon_g=0.0)
     outcome = replace(outcome, curve=(CurvePoint(1, 1.0, 0.0, 0.1), CurvePoint(2, 2.0, 5.0, 0.2)))
     found = join(TRIAL, outcome)
     assert [point.energy_j for point in found.curve] == [0.0 if known else None, 5.0]
     assert (found.energy_j, found.energy_source) == ((0.0, COUNTER) if known else (None, None))
     assert found.cost_j == (9.0 if known else None)
+    priced = (found.price, found.currency, found.carbon_g)
+    assert priced == ((0.0, "EUR", 0.0) if known else (None, None, None))
     free = join(replace(TRIAL, eta_knob=0.0), outcome)
     assert free.cost_j == (9.0 if known else 300.0 * 10.0)
 

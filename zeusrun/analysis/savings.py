@@ -32,6 +32,7 @@ class Saving:
     default_runs: int  # how many these are
     default: int  # the default batch size
     explored: bool  # whether an attempt had another batch size
+    compared: tuple[Trial, ...] = ()  # the runs of the default
 
     @property
     def share(self) -> float:
@@ -79,14 +80,13 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     ``trials`` are of one job, oldest first.
     """
     recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
-    defaults: defaultdict[tuple[object, ...], dict[float | None, list[float]]] = defaultdict(dict)
+    defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:
         recurrences[trial.recurrence].append(trial)
-        cost_j = _cost_j(trial)
-        if cost_j is not None and trial.global_batch_size == trial.default_batch_size:
+        if _cost_j(trial) is not None and trial.global_batch_size == trial.default_batch_size:
             by_rate, rate = defaults[_job(trial)], trial.learning_rate
             by_rate[rate] = by_rate.pop(rate, [])  # the newest rate comes last
-            by_rate[rate].append(cost_j)
+            by_rate[rate].append(trial)
     ended = [own for own in recurrences.values() if not _OPEN & {each.status for each in own}]
     by_trial: dict[str, Saving] = {}
     newest: Trial | None = None
@@ -108,16 +108,16 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, setting(trial)
 
 
-def _compare(own: Sequence[Trial], defaults_j: Sequence[float]) -> Saving | None:
+def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
     """Compare a recurrence's attempts with runs of the default; ``None`` if not comparable."""
     last, default = own[-1], own[-1].default_batch_size
     spent = [_spent_j(each) for each in own]
     known = [cost_j for cost_j in spent if cost_j is not None]
     unlike = any(each.cost_j is not None and _job(each) != _job(last) for each in own)
     odd = own[0].attempt != 1 or any(not each.teaches or each.shared is True for each in own)
-    if default is None or not defaults_j or odd or unlike or len(known) < len(spent):
+    if default is None or not compared or odd or unlike or len(known) < len(spent):
         return None
-    mean_j = sum(defaults_j) / len(defaults_j)
+    mean_j = sum(trial.cost_j or 0.0 for trial in compared) / len(compared)
     others = [each for each in own if each.global_batch_size != default]
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
@@ -127,7 +127,8 @@ def _compare(own: Sequence[Trial], defaults_j: Sequence[float]) -> Saving | None
             # Nothing was measured, or only the default failed: that was no choice of zeusrun.
             return None
         saved_j = -sum(cost_j or 0.0 for cost_j in lost)
-    return Saving(saved_j, mean_j, len(defaults_j), default, explored=bool(others))
+    runs = tuple(compared)
+    return Saving(saved_j, mean_j, len(runs), default, explored=bool(others), compared=runs)
 
 
 def _spent_j(trial: Trial) -> float | None:
@@ -137,8 +138,8 @@ def _spent_j(trial: Trial) -> float | None:
     return trial.cost_j if 0 <= trial.cost_j < _MOST_J else None
 
 
-def _comparable(by_rate: dict[float | None, list[float]], trial: Trial) -> Sequence[float]:
-    """Return the costs of the default whose learning rate belongs to the same rule.
+def _comparable(by_rate: dict[float | None, list[Trial]], trial: Trial) -> Sequence[Trial]:
+    """Return the runs of the default whose learning rate belongs to the same rule.
 
     A job file has three rules: the rate is constant, or grows with the batch size or with its
     square root. If several rates of the default fit, the newest counts.

@@ -59,7 +59,11 @@ def read_power(path: Path, points: int) -> PowerTrace | None:
     put anything in the place of the file.
     """
     try:
-        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
+        descriptor = open_for_reading(path)
+    except (OSError, ValueError):  # there is none, or it cannot have this name
+        return None
+    try:
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             size = os.fstat(file.fileno()).st_size
             whole = size <= _WHOLE_BYTES
             pieces = _read_whole(file, points) if whole else _read_pieces(file, size, points)

@@ -34,7 +34,7 @@ def check_figure(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('--plot needs matplotlib: pip install "zeusrun[plot]"')
+        raise UsageError('--plot needs matplotlib: pip install "zeusrun[report]"')
     if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
         raise UsageError(
             f"--plot {path} cannot be written; name a file in a directory that you can write to"

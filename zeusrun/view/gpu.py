@@ -29,7 +29,7 @@ _CPU_SOURCES = {
     EnergySource.ESTIMATED: "estimated from CPU time",
 }
 # NVML's names in common words. An idle GPU has low clocks too, but is not throttled.
-_REASONS = {
+THROTTLE_WORDS = {
     "applications_clocks_setting": "clock set",
     "display_clock_setting": "display",
     "gpu_idle": "idle",
@@ -118,7 +118,7 @@ def _gpus(indices: Sequence[int | None]) -> str:
 def _throttle(reasons: Sequence[str] | None) -> str:
     if reasons is None:
         return UNKNOWN
-    names = [_REASONS.get(reason, reason.replace("_", " ")) for reason in reasons]
+    names = [THROTTLE_WORDS.get(reason, reason.replace("_", " ")) for reason in reasons]
     return ", ".join(dict.fromkeys(names)) or "no"
 
 

@@ -1,0 +1,161 @@
+"""``zeusrun report`` as a user runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.energy.test_power_trace import write as write_power
+from tests.factories import DONE
+from zeusrun.trial import EnergySource, TrialStatus
+
+COUNTED = replace(
+    DONE, energy_source=EnergySource.COUNTER, price=0.5, currency="EUR", carbon_g=7.0, cost_j=100.0
+)
+
+
+@pytest.fixture
+def runs(record, zeusrun):
+    """Put four runs into the history: two of the default, two of 64 that cost less."""
+    for number in (1, 2):
+        record(number, COUNTED)
+    for number in (3, 4):
+        record(number, replace(COUNTED, cost_j=80.0), global_batch_size=64)
+    (zeusrun.run_dir("job-4-1") / "job.yaml").write_text(zeusrun.job(script="well.py").read_text())
+
+
+def test_without_runs_it_says_so(cli):
+    assert cli("report") == (
+        2,
+        "",
+        "zeusrun: there are no runs yet; start one with: zeusrun submit JOB.yaml\n",
+    )
+
+
+def test_without_a_run_that_has_ended_it_says_so(cli, record):
+    record(1, None)
+    code, _, said = cli("report")
+    assert (code, "no run has ended yet" in said) == (2, True)
+
+
+def test_the_page_is_written_and_says_what_was_saved_and_what_comes_next(cli, runs, zeusrun):
+    write_power(zeusrun.run_dir("job-4-1") / "power.csv", 50)
+    code, out, said = cli("report", "job")
+    assert (code, said) == (0, "")
+    assert out.startswith("report.html (")
+    text = (zeusrun.folder / "report.html").read_text()
+    assert "saves 10\u00a0% a run against batch size 32" in text
+    assert "The next run uses batch size" in text
+    assert "job-4-1 · batch size 64" in text
+    assert not list(zeusrun.folder.glob("*.tmp"))
+
+
+def test_a_job_file_names_a_job_and_is_what_the_policy_reads(cli, runs, zeusrun):
+    job = zeusrun.job(batch_size={"candidates": [32, 48]})
+    assert cli("report", job)[0] == 0
+    assert ">48</th>" in (zeusrun.folder / "report.html").read_text()
+
+
+def test_without_a_job_file_the_belief_is_missing_and_the_page_says_why(cli, record, zeusrun):
+    record(1, COUNTED)
+    assert cli("report")[0] == 0
+    text = (zeusrun.folder / "report.html").read_text()
+    assert "What the policy believes is unknown: " in text
+
+
+def test_a_damaged_record_of_a_run_directory_does_no_harm(cli, record, zeusrun):
+    record(1, replace(COUNTED, reason="x" * 10_000), run_dir="/\0/\ud800")
+    assert cli("report")[0] == 0
+    assert "What the policy believes is unknown: " in (zeusrun.folder / "report.html").read_text()
+
+
+def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
+    record(1, replace(DONE, status=TrialStatus.FAILED, cost_j=None, reason="exit 7"), job="other")
+    assert cli("report", "-o", "all.html")[0] == 0
+    text = (zeusrun.folder / "all.html").read_text()
+    assert "2 jobs, 5 runs" in text
+    assert "has not reached its target yet" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        (("--format", "md"), "### job"),
+        (("--format", "latex"), r"\begin{table}"),
+        (("--format", "json"), '{"zeusrun": '),
+        (("--format", "md", "--compare", "32", "64"), "### Batch size 64 costs 20 % less"),
+        (("--format", "json", "--compare", "2025-06..2025-06", "2025.."), '{"zeusrun": '),
+    ],
+)
+def test_a_snippet_is_printed(cli, runs, options, begin):
+    code, out, said = cli("report", "job", *options)
+    assert (code, said) == (0, "")
+    assert out.startswith(begin)
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.tex", "a.json", "a.html", "a.PNG", "a.svg", "a.pdf"])
+def test_the_name_of_the_file_says_what_it_gets(cli, runs, zeusrun, name):
+    (zeusrun.folder / name).write_text("before")
+    assert cli("report", "-o", name)[0] == 0
+    content = (zeusrun.folder / name).read_bytes()
+    begins = {"md": b"###", "tex": b"\\begin", "json": b"{", "html": b"<!", "png": b"\x89PNG"}
+    assert content.startswith(begins.get(name[2:].lower(), content[:1]))
+    assert content != b"before"
+
+
+def test_two_jobs_are_compared(cli, runs, record, zeusrun):
+    record(1, replace(COUNTED, cost_j=200.0), job="other")
+    assert cli("report", "--compare", "job", "other")[0] == 0
+    text = (zeusrun.folder / "report.html").read_text()
+    assert "other costs 122\u00a0% more a run than job" in text
+    assert cli("report", "--compare", "job", "other", "-o", "two.svg")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("nosuch",), "no job called 'nosuch'; known jobs: job"),
+        (("-o", "x.doc"), "-o x.doc: the name must end in .md, .tex, .json, .html"),
+        (("-o", "."), "-o .: the name must end in"),
+        (("-o", "folder.html"), "-o folder.html is not a regular file"),
+        (("-o", "gone/x.html"), "does not exist; name a file elsewhere"),
+        (("--figure", "cost"), "--figure needs a file for it: -o cost.svg"),
+        (("-o", "x.svg", "--figure", "costs"), "--figure costs: choose one of cost, curves"),
+        (("-o", "x.svg", "--figure", "power"), "job has nothing to draw for --figure power"),
+        (("-o", "x.svg", "--figure", "cost", "--compare", "32", "64"), "leave out --figure cost"),
+        (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
+        (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
+        (("--compare", "2020..2021", "2025.."), "job has no finished run of 2020..2021"),
+        (("--compare", "32", "job"), "name two jobs, two batch sizes of a job (64 256)"),
+        (("job", "--compare", "job", "job"), "names two jobs; leave out job"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):
+    (zeusrun.folder / "folder.html").mkdir()
+    code, out, error = cli("report", *options)
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert said in error
+    assert not (zeusrun.folder / "report.html").exists()
+
+
+def test_a_snippet_needs_no_matplotlib_and_a_page_says_how_to_install_it(cli, runs, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    assert cli("report", "--format", "md")[0] == 0
+    code, _, error = cli("report")
+    assert (code, error) == (
+        2,
+        'zeusrun: the report needs matplotlib: pip install "zeusrun[report]"\n',
+    )
+
+
+def test_the_json_has_what_the_page_has(cli, runs):
+    (job,) = json.loads(cli("report", "--format", "json")[1])["jobs"]
+    assert job["belief"]["policy"] == "auto"
+    assert [each["cost_j"] for each in job["recurrences"]] == [100.0, 100.0, 80.0, 80.0]
+    assert job["money"] == {"EUR": 2.0}

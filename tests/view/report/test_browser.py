@@ -1,0 +1,143 @@
+"""The page in a real browser: Chromium, with nothing but the file."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.factories import ROOT
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NEEDED = ("playwright", "axe_playwright_python")
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+    pytest.mark.skipif(
+        not all(map(importlib.util.find_spec, NEEDED)),
+        reason='needs playwright and axe: pip install -e ".[browser]"',
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Return the report of a made-up history, and a comparison within it."""
+    folder = tmp_path_factory.mktemp("report")
+    home = folder / "home"
+    made = [sys.executable, str(ROOT / "benchmarks" / "report.py"), "--example", str(home)]
+    subprocess.run(made, check=True, capture_output=True)
+    report = [sys.executable, "-m", "zeusrun", "report", "-o"]
+    environment = {"ZEUSRUN_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    paths = {"job": folder / "job.html", "comparison": folder / "comparison.html"}
+    for name, path in paths.items():
+        options = ["--compare", "128", "512"] if name == "comparison" else []
+        subprocess.run([*report, str(path), *options], check=True, env=environment)
+    return {name: path.as_uri() for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; return it and what happened that should not: messages, errors, requests."""
+    contexts = []
+
+    def open_page(address, width=1280, theme="light", **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, **options
+        )
+        contexts.append(context)
+        page, seen = context.new_page(), []
+        page.on("console", lambda message: seen.append(message.text))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", lambda request: request.url == address or seen.append(request.url))
+        page.goto(address)
+        return page, seen
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("name", ["job", "comparison"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_loads_quickly_without_a_request_or_a_message_and_axe_finds_nothing_serious(
+    visit, pages, name, theme
+):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page, seen = visit(pages[name], theme=theme)
+    timing = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+    loads_ms = [page.evaluate(timing) for _ in range(3) if page.reload()]
+    assert 0 < min(loads_ms) < 1000  # the best of three, because the machine may be busy
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in {"serious", "critical"}]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
+    assert [request for request in seen if not request.startswith("data:")] == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
+def test_nothing_but_figures_and_tables_scrolls_sideways(visit, pages, width):
+    for address in pages.values():
+        page, _ = visit(address, width)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, pages):
+    page, _ = visit(pages["job"], theme="dark")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    button = page.locator("#theme")
+    assert button.inner_text() == "Theme: auto"
+    button.click()
+    assert button.inner_text() == "Theme: light"
+    assert page.evaluate(colour) != dark
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("document.head.querySelector('script').nextElementSibling.tagName") == (
+        "STYLE"
+    )
+
+
+def test_the_keyboard_reaches_the_content_and_opens_a_table(visit, pages):
+    page, _ = visit(pages["job"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    page.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details").first.get_attribute("open") is not None
+
+
+def test_it_can_be_read_without_scripts_and_printed(visit, pages):
+    page, _ = visit(pages["job"], theme="dark", java_script_enabled=False)
+    assert page.locator("h1").is_visible()
+    assert not page.locator("#theme").is_visible()
+    page.emulate_media(media="print")
+    assert page.locator("figure svg").first.is_visible()

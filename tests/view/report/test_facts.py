@@ -1,0 +1,246 @@
+"""What a report says of a job, from its trials."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.view.report.values import KWH, run
+from zeusrun.trial import Stage, TrialStatus
+from zeusrun.view.report.facts import build_facts
+from zeusrun.view.report.job_report import JobReport
+from zeusrun.view.report.power import find_stalls
+from zeusrun.view.report.snippet import job_snippet, reports_json
+from zeusrun.view.report.words import basis, carbon, headline, kwh, money
+from zeusrun.view.units import MINUS, UNKNOWN
+
+PRICED = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
+
+
+def test_the_headline_is_the_median_against_the_default_with_the_net_of_everything():
+    trials = [run(1, 32, 1.0, **PRICED), *(run(n, 64, 0.8, **PRICED) for n in range(2, 7))]
+    facts = build_facts("job", trials)
+    assert headline(facts) == ("saves 20\u00a0% a run against batch size 32", True)
+    # Each saved 0.2 kWh, priced with the 0.3 EUR and 400 g that its 0.8 kWh cost.
+    assert basis(facts) == (
+        "Median of 6 recurrences; net 1.00 kWh, 0.38 EUR, 500 g CO2e saved since March 2026, "
+        "exploring included."
+    )
+
+
+def test_a_loss_is_called_a_loss():
+    facts = build_facts("job", [run(1, 32, 1.0), run(2, 64, 1.5), run(3, 64, 1.5)])
+    assert headline(facts) == ("costs 50\u00a0% more a run than batch size 32", False)
+    assert "net 1.00 kWh more than the default alone since March 2026" in basis(facts)
+    assert "Exploring has cost more than it has saved so far" in basis(facts)
+
+
+def test_a_saving_that_has_not_paid_for_exploring_says_when_it_will():
+    runs = [run(1, 32), run(2, 16, 3.0), *(run(n, 64, 0.9, stage=Stage.EXPLOIT) for n in (3, 4, 5))]
+    assert basis(build_facts("job", runs)).endswith(
+        "Exploring has cost more than it has saved so far; it pays back in about 17 more "
+        "recurrences."
+    )
+
+
+def test_sums_that_do_not_count_every_recurrence_say_so():
+    trials = [run(1, 32, **PRICED), run(2, 64, 0.5, **PRICED), run(3, 64, 0.5)]
+    said = basis(build_facts("job", trials))
+    assert said.endswith("Each of these sums counts at least 2 of 3 recurrences.")
+
+
+def test_a_lower_cost_with_more_energy_is_explained():
+    runs = [run(1, 32, 1.0, eta_knob=0.5, cost_j=5e6)]
+    runs += [run(n, 64, 1.1, eta_knob=0.5, cost_j=4e6) for n in (2, 3)]
+    facts = build_facts("job", runs)
+    assert headline(facts)[1] is True
+    assert "net 0.20 kWh more than the default alone" in basis(facts)
+    assert "The cost, which also counts time (eta_knob 0.5), is 2.00 MJ lower." in basis(facts)
+
+
+def test_what_is_not_known_is_said():
+    missed = build_facts("job", [run(1, 32, status=TrialStatus.MISSED)])
+    assert headline(missed) == ("has not reached its target yet", None)
+    only = build_facts("job", [run(1, 32), run(2, 32)])
+    assert headline(only)[0] == "has used batch size 32 only, so nothing is saved yet"
+    other = build_facts("job", [run(1, 64)])
+    assert headline(other)[0] == "saves an amount that is not known yet"
+    assert "default batch size (32)" in basis(other)
+    free = build_facts("job", [run(1, 32, None, energy_source=None, cost_j=None)])
+    assert headline(free) == ("has no known cost yet", None)
+    assert free.sizes[0].time_s == 600.0
+    unknown = build_facts("job", [run(1, 32, None, energy_source=None, eta_knob=0.0, cost_j=9.0)])
+    assert (unknown.energy_j, unknown.unmeasured, unknown.carbon_g) == (None, 1, None)
+
+
+def test_a_recurrence_is_the_sum_of_its_attempts_and_unknown_if_one_is():
+    stopped = run(1, 64, 0.5, status=TrialStatus.STOPPED)
+    facts = build_facts("job", [stopped, run(1, 32, 1.0, attempt=2), run(2, 32, None, cost_j=None)])
+    first, second = facts.recurrences
+    assert (first.attempts, first.energy_j, first.time_s) == (2, 1.5 * KWH, 1200.0)
+    assert first.saved_j == pytest.approx(-0.5 * KWH)
+    assert (second.energy_j, second.cost_j) == (None, None)
+
+
+def test_a_recurrence_that_still_runs_is_no_loss_yet():
+    trials = [
+        run(1, 32),
+        run(2, 64, 0.5, status=TrialStatus.STOPPED),
+        run(2, 32, None, attempt=2, status=TrialStatus.DISPATCHED, cost_j=None),
+    ]
+    facts = build_facts("job", trials)
+    assert (facts.compared, facts.net_cost_j, facts.runs) == (1, 0.0, 2)
+
+
+def test_a_forgotten_run_is_marked_and_counts_in_no_median():
+    facts = build_facts("job", [run(1, 32), run(2, 32, 9.0, forgotten=True)])
+    assert [each.status for each in facts.recurrences] == ["REACHED", "forgotten"]
+    assert facts.sizes[0].costs_j == (KWH,)
+
+
+def test_an_attempt_that_never_trained_took_nothing():
+    dead = run(
+        1, 64, None, status=TrialStatus.FAILED, time_s=None, steps=None, cost_j=None, curve=()
+    )
+    (only,) = build_facts("job", [dead, run(1, 32, 1.0, attempt=2)]).recurrences
+    assert only.energy_j == KWH
+    assert build_facts("job", [dead]).unmeasured == 0
+
+
+def test_adaptive_runs_and_other_hardware_are_kept_apart():
+    trials = [
+        run(1, 32, 5.0, gpu_model="old"),
+        run(2, 32, 1.0),
+        run(3, 32, 0.9, variant="noise-scale"),
+        run(4, 32, 1.2, noise_scale=100.0),
+    ]
+    facts = build_facts("job", trials)
+    assert [size.label for size in facts.sizes] == ["32", "32 noise-scale"]
+    fixed, adaptive = facts.sizes
+    assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
+    assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
+    assert (facts.left_out, fixed.noise_scale) == (1, 100.0)
+
+
+def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():
+    trials = [run(n, 64, cost) for n, cost in enumerate((1.0, 2.0, 9.0), 1)]
+    trials.append(run(4, 64, 0.1, status=TrialStatus.STOPPED, reason="too expensive"))
+    facts = build_facts("job", trials)
+    (size,) = facts.sizes
+    assert (size.cost_j, size.failed_j, size.reached) == (2.0 * KWH, (0.1 * KWH,), 3)
+    assert [each.reason for each in facts.failures] == ["too expensive"]
+
+
+def test_at_most_eight_curves_of_a_batch_size_are_drawn_and_long_ones_are_thinned():
+    from zeusrun.trial import CurvePoint
+
+    long = tuple(CurvePoint(n, 1.0 * n, 1.0 * n, 0.5) for n in range(1, 1001))
+    trials = [run(n, 64, curve=long) for n in range(1, 12)]
+    facts = build_facts("job", [*trials, run(12, 128)])
+    assert [each.trial for each in facts.curves] == [*(f"job-{n}-1" for n in range(4, 13))]
+    first = facts.curves[0]
+    assert len(first.epochs) <= 151
+    assert (first.epochs[0], first.epochs[-1]) == (1, 1000)
+
+
+def test_what_zeusrun_took_is_listed():
+    check = {"stage": Stage.SPEED_CHECK, "status": TrialStatus.CANCELLED}
+    trials = [
+        run(1, 64, 0.1, **check),
+        run(1, 32, 1.0, attempt=2, profiling_cost_j=7.0),
+        run(2, 64, 0.4, status=TrialStatus.STOPPED),
+        run(2, 32, 0.2, attempt=2, status=TrialStatus.FAILED),
+    ]
+    rows = {
+        each.name.split(" ")[0] + each.name[-4:]: each
+        for each in build_facts("job", trials).overhead
+    }
+    assert [(each.count, each.cost_j) for each in rows.values()] == [
+        (4, None),
+        (1, 0.1 * KWH),
+        (1, 7.0),
+        (1, 0.4 * KWH),
+        (1, 0.2 * KWH),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (None, UNKNOWN),
+        (12.4 * KWH, "12.4 kWh"),
+        (-0.5 * KWH, f"{MINUS}0.50 kWh"),
+        (0.01 * KWH, "10.0 Wh"),
+        (115.0, "115 J"),
+        (0.0, "0 J"),
+        (2345.6 * KWH, "2,346 kWh"),
+    ],
+)
+def test_energy_is_written_as_a_bill_has_it(joules, text):
+    assert kwh(joules) == text
+
+
+def test_money_and_carbon_have_their_units():
+    assert [money(amount, "EUR") for amount in (3.1, -0.0031, 0.0, None)] == [
+        "3.10 EUR",
+        f"{MINUS}0.0031 EUR",
+        "0.00 EUR",
+        UNKNOWN,
+    ]
+    assert money(1.0, None) == UNKNOWN
+    assert [carbon(grams) for grams in (4900.0, 12.0, -2.5e6, None)] == [
+        "4.90 kg CO2e",
+        "12.0 g CO2e",
+        f"{MINUS}2.50 t CO2e",
+        UNKNOWN,
+    ]
+
+
+AMOUNTS = st.none() | st.floats(0, 1e9) | st.just(1.7e308)
+TRIALS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "size": st.sampled_from([16, 32, 64]),
+            "again": st.booleans(),
+            "status": st.sampled_from(TrialStatus),
+            "stage": st.sampled_from(Stage),
+            "energy_j": AMOUNTS,
+            "cost_j": AMOUNTS,
+            "time_s": AMOUNTS,
+            "startup_s": AMOUNTS,
+            "price": AMOUNTS,
+            "currency": st.sampled_from([None, "EUR", "CHF"]),
+            "carbon_g": AMOUNTS,
+            "shared": st.none() | st.booleans(),
+            "forgotten": st.booleans(),
+            "variant": st.sampled_from([None, "goodput"]),
+            "learning_rate": st.sampled_from([None, 0.1]),
+            "default_batch_size": st.sampled_from([None, 32]),
+            "eta_knob": st.sampled_from([0.0, 0.5, 1.0]),
+            "started_at": st.sampled_from(["2026-03-01T00:00:00Z", "no time", ""]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(TRIALS)
+@settings(max_examples=60)
+def test_any_history_has_facts_that_can_be_written(values):
+    recurrence, attempt, trials = 0, 1, []
+    for each in values:
+        again = each.pop("again") and recurrence
+        recurrence, attempt = (recurrence, attempt + 1) if again else (recurrence + 1, 1)
+        trials.append(run(recurrence, each.pop("size"), None, attempt, **each))
+    if not any(trial.status.finished for trial in trials):
+        return
+    facts = build_facts("job", trials)
+    report = JobReport(facts, stalls=tuple(find_stalls(trials)))
+    assert json.loads(reports_json([report]))["jobs"][0]["job"] == "job"
+    assert job_snippet(facts, "md").count("\n") > 8
+    assert all(math.isfinite(each.cost_j) for each in facts.recurrences if each.cost_j is not None)

@@ -1,0 +1,207 @@
+"""The page of a report: well-formed, escaped, and loading nothing."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.view.report.values import run
+from zeusrun.bandit.problem import ArmBelief
+from zeusrun.energy.power_trace import PowerSpan, PowerTrace
+from zeusrun.trial import TrialStatus
+from zeusrun.view.report.canvas import drawing
+from zeusrun.view.report.charts import FIGURES, draw, draw_comparison
+from zeusrun.view.report.compare import compare
+from zeusrun.view.report.comparison_page import comparison_section
+from zeusrun.view.report.facts import build_facts
+from zeusrun.view.report.job_report import Belief, JobReport
+from zeusrun.view.report.markup import Html, escape, tag
+from zeusrun.view.report.page import build_page
+from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
+from zeusrun.view.report.power import build_power, find_stalls
+from zeusrun.view.report.sections import job_sections
+from zeusrun.view.report.svg import figure_bytes, inline_svg
+
+EVIL = "</script><script>alert('$x$ & \x00\x1b[31m \u202e')</script>\ud800"
+VOID = {"meta", "link"}
+
+
+class Checker(HTMLParser):
+    """Checks that elements nest, and gathers ids, references and texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.refers, self.tags = [], [], [], []
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append(name)
+        for key, value in attributes:
+            if key == "id":
+                self.ids.append(value)
+            self.refers += (
+                re.findall(r"#([\w-]+)", value or "") if key in {"href", "clip-path"} else []
+            )
+            assert not (key in {"src", "href"} and re.match(r"\w+:", value) and value != "data:,")
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+
+def check(text):
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert set(checker.refers) <= set(checker.ids)
+    return checker
+
+
+def trace(points=30):
+    spans = tuple(
+        PowerSpan(10.0 * n, 500.0, 600.0 + n, 700.0 + n, 800.0 if n < 9 else None, n % 7 == 0)
+        for n in range(points)
+    )
+    return PowerTrace(spans, 2, whole=False, throttled={"hw_slowdown": 0.1, "new_reason": 0.2})
+
+
+@pytest.fixture(scope="module")
+def report():
+    evil = {"metric": EVIL, "reason": EVIL, "variant": EVIL, "gpu_model": EVIL}
+    stall = ("the training has stalled: " + EVIL,)
+    trials = [
+        run(1, 32, price=0.1, currency=EVIL, carbon_g=5.0),
+        run(2, 64, 0.5, status=TrialStatus.STOPPED, **evil),
+        run(2, 128, 0.7, attempt=2, warnings=stall, **evil),
+        run(3, 128, 0.7, noise_scale=9.0, power_limit_w=300.0),
+    ]
+    arms = (
+        ArmBelief(global_batch_size=32, trials=1, reached=1, chance=0.0, verdict=EVIL),
+        ArmBelief(global_batch_size=64, trials=0, reached=0, chance=1.0, verdict="next: " + EVIL),
+    )
+    power = tuple(build_power([(trials[0], trace()), (trials[3], trace(1))], trials))
+    facts = build_facts(EVIL, trials)
+    return JobReport(facts, Belief(arms, EVIL), power, tuple(find_stalls(trials)))
+
+
+def page_of(reports):
+    with drawing():
+        parts = [
+            job_sections(each, f"j{at}", alone=len(reports) == 1) for at, each in enumerate(reports)
+        ]
+    content = Html("".join(part for part, _ in parts))
+    return build_page(EVIL, [link for _, links in parts for link in links], content, "today")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count):
+    text = page_of([report] * count)
+    checker = check(text)
+    assert checker.tags.count("script") == 1
+    assert checker.tags.count("h1") == (1 if count == 1 else 0)
+    assert not re.search("[\x00\x1b\u202e]", text)
+    text.encode()
+    assert checker.tags.count("svg") >= 4 * count
+    assert "alert(&#x27;$x$ &amp; " in text
+
+
+def test_every_figure_has_a_label_and_a_table(report):
+    text = page_of([report])
+    figures = re.findall(r'<svg viewBox="[^"]*" role="img" aria-label="[^"]{40,}"', text)
+    assert len(figures) == len(FIGURES)
+    assert len(re.findall(r"<table>", text)) >= len(FIGURES)
+    assert len(re.findall(r"<caption>", text)) == len(re.findall(r"<table>", text))
+
+
+def test_the_only_colours_of_a_figure_are_those_of_the_theme(report):
+    with drawing():
+        figure = draw("cost", report.facts, (), STAND_INS)
+        svg = inline_svg(figure, "name", 'a "label" <b>')
+    ET.fromstring(svg)
+    assert not re.search(r"#[0-9a-f]{6}", svg)
+    assert {f"var(--{name})" for name in ("muted", "grid", "s0", "s7")} <= set(
+        re.findall(r"var\(--\w+\)", svg)
+    )
+    assert "DejaVu" not in svg
+    assert not re.search(r"\d\.\d{3}", svg)
+
+
+def test_figures_are_deterministic_and_a_thousand_dots_are_small():
+    trials = [run(n, (32, 64)[n % 2], 1 + n % 17 / 20) for n in range(1, 1001)]
+    facts = build_facts("job", trials)
+
+    def svg():
+        with drawing():
+            return inline_svg(draw("cost", facts, (), STAND_INS), "a", "label")
+
+    assert svg() == svg()
+    assert len(svg()) < 80_000
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    ("form", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_a_figure_is_a_file(report, name, form, magic):
+    with drawing():
+        figure = draw(name, report.facts, report.power, LIGHT)
+        assert figure_bytes(figure, form).startswith(magic)
+
+
+def test_without_anything_to_draw_there_is_no_figure_but_a_page():
+    facts = build_facts("job", [run(1, 32, None, cost_j=None, curve=(), status=TrialStatus.LOST)])
+    assert [draw(name, facts, (), LIGHT) for name in FIGURES] == [None] * 4
+    text = page_of([JobReport(facts, Belief(missing="unknown: no job file"))])
+    check(text)
+    assert "unknown: no job file" in text
+    assert "<figure>" not in text
+
+
+@pytest.mark.parametrize("cost", [0.0, 1e-12, 1e29, 1e300])
+def test_odd_costs_are_drawn_or_left_out(cost):
+    facts = build_facts("job", [run(1, 32, cost / 3.6e6), run(2, 64), run(3, 64)])
+    with drawing():
+        for name in FIGURES[:3]:
+            inline_svg(draw(name, facts, (), STAND_INS), name, "label")
+
+
+def test_the_comparison_is_well_formed():
+    found = compare((EVIL, "b"), [run(1, 32), run(2, 32)], [run(3, 64, 0.5)])
+    with drawing():
+        content = comparison_section(found, EVIL)
+        assert draw_comparison(found, LIGHT) is not None
+    checker = check(build_page("title", (), content, "today"))
+    assert checker.tags.count("svg") == 1
+    assert checker.tags.count("h1") == 1
+
+
+def test_elements_escape_texts_and_keep_html():
+    assert (
+        tag("p", "<b>", Html("<i>x</i>"), class_='a"b')
+        == '<p class="a&quot;b">&lt;b&gt;<i>x</i></p>'
+    )
+    assert escape(escape("&")) == "&amp;"
+
+
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_colours_are_readable(palette):
+    """WCAG 2.2: 4.5 for text, 3 for what a figure shows."""
+
+    def contrast(colour):
+        high, low = sorted([luminance(colour), luminance(palette.surface)], reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    assert min(map(contrast, (palette.ink, palette.muted, palette.good, palette.bad))) >= 4.5
+    assert min(map(contrast, palette.sizes)) >= 3
+    assert palette.size(0, 1) == palette.sizes[0]
+    assert [palette.sizes.index(palette.size(at, 12)) for at in (0, 11)] == [0, 7]

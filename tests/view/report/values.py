@@ -1,0 +1,33 @@
+"""Trials of which a report is made."""
+
+from __future__ import annotations
+
+from tests.factories import build_trial
+from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
+
+KWH = 3.6e6
+
+
+def run(recurrence, size, energy_kwh=1.0, attempt=1, status=TrialStatus.REACHED, **changes):
+    """Return a finished run of job ``job`` with default 32; its cost is its energy."""
+    energy_j = None if energy_kwh is None else energy_kwh * KWH
+    values = {
+        "status": status,
+        "global_batch_size": size,
+        "started_at": f"2026-03-{recurrence % 28 + 1:02d}T12:00:00+00:00",
+        "energy_j": energy_j,
+        "energy_source": EnergySource.COUNTER,
+        "cost_j": energy_j,
+        "time_s": 600.0,
+        "max_power_w": 700.0,
+        "gpu_model": "GPU",
+        "gpu_count": 1,
+        "epochs": 3,
+        "steps": 100,
+        "eta_knob": 1.0,
+        "startup_s": 20.0,
+        "curve": tuple(
+            CurvePoint(n, 200.0 * n, (energy_j or 0.0) * n / 3, 0.2 * n) for n in range(1, 4)
+        ),
+    }
+    return build_trial(recurrence, attempt, **{**values, **changes})

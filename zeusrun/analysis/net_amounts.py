@@ -1,0 +1,111 @@
+"""What choosing batch sizes has saved in energy, money and carbon."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.observation import OUTDONE
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.analysis.savings import Savings
+    from zeusrun.trial import Trial
+
+_MOST = 1e30  # beyond it, an amount comes from a damaged record
+
+
+@dataclass(frozen=True)
+class NetAmounts:
+    """Sums over the recurrences that can be compared; negative for a loss, ``None``: unknown."""
+
+    energy_j: float | None = None
+    energy_runs: int = 0  # recurrences of which the energy is known
+    money: Mapping[str, float] = field(default_factory=dict)  # by currency
+    money_runs: int = 0
+    carbon_g: float | None = None
+    carbon_runs: int = 0
+
+
+def find_net_amounts(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
+    """Return what the compared recurrences saved against the mean energy of the default.
+
+    Every joule counts with the price and the carbon of the recurrence in which it was saved, so a
+    cheaper hour is not taken for a cheaper batch size. ``trials`` are of one job, oldest first.
+    """
+    recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        recurrences[trial.recurrence].append(trial)
+    energies: list[float] = []
+    grams: list[float] = []
+    money: defaultdict[str, float] = defaultdict(float)
+    money_runs = 0
+    for own in recurrences.values():
+        saved_j = _saved_j(own, savings)
+        if saved_j is None:
+            continue
+        energies.append(saved_j)
+        per_joule = _rate(own, [trial.carbon_g for trial in own])
+        if per_joule is not None:
+            grams.append(saved_j * per_joule)
+        per_joule = _rate(own, [trial.price for trial in own])
+        currencies = {trial.currency for trial in own if trial.price is not None}
+        if per_joule is not None and len(currencies) == 1:
+            money[currencies.pop() or ""] += saved_j * per_joule
+            money_runs += 1
+    return NetAmounts(
+        energy_j=sum(energies) if energies else None,
+        energy_runs=len(energies),
+        money=dict(money),
+        money_runs=money_runs,
+        carbon_g=sum(grams) if grams else None,
+        carbon_runs=len(grams),
+    )
+
+
+def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
+    """Return the joules that a recurrence saved, by the rules of ``find_savings``."""
+    last = own[-1]
+    saving = savings.by_trial.get(last.trial)
+    if saving is None:
+        return None
+    if last.status is not TrialStatus.REACHED:  # lost: what its attempts at other sizes took
+        default = last.default_batch_size
+        counted = [
+            trial
+            for trial in own
+            if trial.status in OUTDONE and trial.global_batch_size != default and trial.cost_j
+        ]
+        spent = [_known(trial.energy_j) for trial in counted]
+        return None if None in spent else -sum(joules or 0.0 for joules in spent)
+    usual = [each for trial in saving.compared if (each := _known(trial.energy_j)) is not None]
+    spent = [0.0 if never_trained(trial) else _known(trial.energy_j) for trial in own]
+    if not usual or None in spent:
+        return None
+    return sum(usual) / len(usual) - sum(joules or 0.0 for joules in spent)
+
+
+def never_trained(trial: Trial) -> bool:
+    """Whether a run ended before its first optimizer step."""
+    return trial.energy_j is None and trial.time_s is None and not trial.steps
+
+
+def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+    """Return an amount for a joule, over the attempts with energy; ``None`` if one has none."""
+    pairs = [
+        (trial.energy_j, _known(amount))
+        for trial, amount in zip(own, amounts, strict=True)
+        if trial.energy_j
+    ]
+    total_j = sum(energy_j for energy_j, _ in pairs)
+    if not total_j or any(amount is None for _, amount in pairs):
+        return None
+    return sum(amount or 0.0 for _, amount in pairs) / total_j
+
+
+def _known(amount: float | None) -> float | None:
+    """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
+    return amount if amount is not None and amount < _MOST else None

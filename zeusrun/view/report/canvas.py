@@ -1,0 +1,165 @@
+"""The parts that all figures are made of: panels, legends, dots. Sizes are in pixels."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.view.units import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from zeusrun.view.report.palette import Palette
+
+WIDTH = 680  # of every figure
+LEFT, RIGHT = 38, 10
+TEXT, SMALL = 10.0, 9.0
+_FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
+_GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
+
+
+class Dot(NamedTuple):
+    """A run, or a recurrence: where it stands, and whether it reached the target."""
+
+    x: float
+    y: float
+    size: int  # index of the batch size
+    reached: bool = True
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Draw and write within this: the user's own style of matplotlib has no effect."""
+    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rc("svg", fonttype="none", hashsalt="zeusrun")
+        mpl.rc("text", parse_math=False)  # a dollar in a name is a dollar
+        mpl.rc("font", size=TEXT)
+        warnings.simplefilter("ignore")  # a font without a letter of a name
+        yield
+
+
+def blank(height: float) -> Figure:
+    """Return an empty figure of a height in pixels."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
+
+    return Figure(figsize=(WIDTH / 72, height / 72))
+
+
+def add_panel(
+    figure: Figure,
+    palette: Palette,
+    place: tuple[float, float, float, float],
+    grid: Literal["x", "y", ""] = "y",
+) -> Axes:
+    """Add a panel; ``place``: left, top, width and height in pixels."""
+    left, top, width, height = place
+    whole = figure.get_figheight() * 72
+    box = (left / WIDTH, 1 - (top + height) / whole, width / WIDTH, height / whole)
+    panel = figure.add_axes(box)
+    panel.patch.set_visible(False)
+    panel.spines[:].set_visible(False)
+    panel.tick_params(colors=palette.muted, length=0, labelsize=SMALL)
+    if grid:
+        panel.grid(axis=grid, color=palette.grid, lw=0.8)
+    panel.set_axisbelow(True)
+    panel.locator_params(nbins=5)
+    return panel
+
+
+def set_title(panel: Axes, text: str, palette: Palette) -> None:
+    """Write what a panel shows above its left end."""
+    panel.set_title(label_text(text), loc="left", fontsize=TEXT, color=palette.muted, pad=6, x=0.0)
+
+
+def add_legend(
+    figure: Figure, names: Sequence[str], palette: Palette, left: float = LEFT - 8
+) -> None:
+    """Name the colours in one line at the top."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
+
+    if not names:
+        return
+    handles = [
+        Line2D([], [], marker="o", ls="", ms=6.5, mew=0, color=palette.size(at, len(names)))
+        for at in range(len(names))
+    ]
+    legend = figure.legend(
+        handles,
+        [label_text(name, 22) for name in names],
+        ncols=len(names),
+        loc="upper left",
+        frameon=False,
+        fontsize=TEXT,
+        labelcolor=palette.ink,
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderpad=0.0,
+        borderaxespad=0.0,
+        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
+    )
+    legend.set_in_layout(False)
+
+
+def scatter(
+    panel: Axes, dots: Sequence[Dot], sizes: int, palette: Palette, size: float = 5.6
+) -> None:
+    """Draw dots in the colours of their batch sizes; crosses did not reach the target."""
+    for index in sorted({dot.size for dot in dots}):
+        for reached, style in ((True, "o"), (False, "x")):
+            own = [dot for dot in dots if dot.size == index and dot.reached is reached]
+            if own:
+                panel.plot(
+                    [dot.x for dot in own],
+                    [dot.y for dot in own],
+                    style,
+                    color=palette.size(index, sizes),
+                    ms=size,
+                    mew=0.0 if reached else 1.2,
+                    alpha=0.85,
+                )
+
+
+def label_text(text: str, width: int = 48) -> str:
+    """Return a name in one line that a figure can show."""
+    return shortened(" ".join(plain_text(storable_text(text)).split()), width)
+
+
+def dashes(palette: Palette) -> dict[str, Any]:
+    """Return the style of a line that is no run: a target, a limit, the default."""
+    return {"color": palette.muted, "lw": 1.0, "ls": (0, (4, 3))}
+
+
+def shift(number: int) -> float:
+    """Return where a dot stands beside its line, from -0.3 to 0.3."""
+    return 0.6 * (number * _GOLDEN % 1.0 - 0.5)
+
+
+def limit_y(panel: Axes, values: Sequence[float]) -> None:
+    """Begin the axis at 0; it is logarithmic if one value is far from the others."""
+    if _is_far(values):
+        panel.set_yscale("log")
+    else:
+        panel.set_ylim(0, 1.08 * max(values, default=1.0) or 1.0)
+
+
+def limit_x(panel: Axes, values: Sequence[float]) -> None:
+    """Begin the axis at 0; it is logarithmic if one value is far from the others."""
+    if _is_far(values):
+        panel.set_xscale("log")
+    else:
+        panel.set_xlim(0, 1.05 * max(values, default=1.0) or 1.0)
+
+
+def _is_far(values: Sequence[float]) -> bool:
+    known = [value for value in values if value > 0]
+    return bool(known) and max(known) > _FAR * statistics.median(known)

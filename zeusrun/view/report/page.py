@@ -1,0 +1,89 @@
+"""The page of a report: one file that loads nothing, in a light and a dark theme."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun import __version__
+from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.report.palette import DARK, LIGHT, named_colours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.view.report.palette import Palette
+
+_HERE = Path(__file__).parent
+
+
+def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:
+    """Return the whole document.
+
+    Args:
+        title: Of the browser's tab.
+        links: The id and the name of each section.
+        content: The sections.
+        made_at: When, for people.
+    """
+    script = (_HERE / "theme.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'; script-src 'sha256-{digest}'"
+    )
+    head = join(
+        (
+            Html('<meta charset="utf-8">'),
+            Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html('<meta name="color-scheme" content="light dark">'),
+            tag("title", title),
+            Html('<link rel="icon" href="data:,">'),
+            Html(f"<script>{script}</script>"),
+            Html(f"<style>{_style()}</style>"),
+        )
+    )
+    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
+    nav = tag("ol", *(tag("li", tag("a", name, href=f"#{place}")) for place, name in links))
+    body = join(
+        (
+            tag("a", "Skip to the content", class_="skip", href="#content"),
+            tag("header", tag("span", "zeusrun report"), toggle, class_="top"),
+            tag("nav", nav, aria_label="Sections") if len(links) > 1 else "",
+            tag("main", content, id="content", tabindex=-1),
+            _footer(made_at),
+        )
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+
+
+def _style() -> str:
+    sheet = (_HERE / "page.css").read_text(encoding="utf-8")
+    light, dark = _variables(LIGHT), _variables(DARK)
+    return (
+        f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
+        f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
+        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
+    )
+
+
+def _variables(palette: Palette) -> str:
+    return "".join(f"--{name}:{colour};" for name, colour in named_colours(palette).items())
+
+
+def _footer(made_at: str) -> Html:
+    return tag(
+        "footer",
+        tag(
+            "p",
+            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
+            "from the first optimizer step until the target is reached. A recurrence is one "
+            "submit with all its attempts. A cross did not reach the target: its cost is a lower "
+            "bound. An unknown value is –, never 0.",  # noqa: RUF001
+        ),
+        tag("p", f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."),
+    )

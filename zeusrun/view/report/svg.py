@@ -1,0 +1,122 @@
+"""Writes a figure as a file, or as a small SVG that takes its colours from the page."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.view.report.palette import STAND_INS, named_colours
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+_VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_REFERENCE = re.compile(r"#([\w.-]+)")
+_FONT = re.compile(r"font:[^;]*?([\d.]+)px.*")
+_SPACE = re.compile(r"\s*([A-Za-z])\s*")
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+_NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+def figure_bytes(figure: Figure, form: str) -> bytes:
+    """Return a figure as a PNG, SVG or PDF file; call it within ``drawing``."""
+    target = io.BytesIO()
+    metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
+    figure.savefig(target, format=form, dpi=200, metadata=metadata)
+    return target.getvalue()
+
+
+def inline_svg(figure: Figure, name: str, label: str) -> str:
+    """Return a figure as an SVG element for a page; call it within ``drawing``.
+
+    Args:
+        figure: Drawn with the colours of ``STAND_INS``; they become CSS variables.
+        name: Begins every id, and is unique in the page.
+        label: For people who do not see it.
+    """
+    target = io.StringIO()
+    figure.savefig(target, format="svg", transparent=True, metadata=_NOTHING)
+    # Our own document, from matplotlib: it has no entities.
+    root = ET.fromstring(target.getvalue())  # noqa: S314
+    ids = _used_ids(root, name)
+    _shrink(root, ids, decimals=1)
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "role": "img",
+        "aria-label": plain_text(storable_text(label)),
+    }
+    return ET.tostring(root, encoding="unicode").replace(
+        " />", "/>"
+    )  # every > in a text is escaped
+
+
+def _used_ids(root: ET.Element, name: str) -> dict[str, str]:
+    """Return a short new id for each one that the document refers to."""
+    used: dict[str, str] = {}
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if key == _HREF or "url(#" in value:
+                for found in _REFERENCE.findall(value):
+                    used.setdefault(found, f"{name}-{len(used)}")
+    return used
+
+
+def _shrink(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
+    element.tag = element.tag.removeprefix(_SVG)
+    if element.tag == "defs":
+        decimals = 2  # a dot is small
+    attributes: dict[str, str] = {}
+    for key, value in element.attrib.items():
+        new = _attribute(key, value, ids, decimals)
+        if new:
+            attributes[key.replace(_HREF, "href")] = new
+    element.attrib = attributes
+    if element.tag != "text":
+        element.text = None
+    for child in list(element):
+        if _is_nothing(child):
+            element.remove(child)
+            continue
+        _shrink(child, ids, decimals)
+        child.tail = None
+    styles = {child.attrib.get("style") for child in element}
+    if len(element) > 1 and len(styles) == 1 and {child.tag for child in element} == {"use"}:
+        style = styles.pop()
+        if style:
+            element.attrib["style"] = style
+            for child in element:
+                del child.attrib["style"]
+
+
+def _attribute(key: str, value: str, ids: dict[str, str], decimals: int) -> str | None:
+    """Return an attribute as the page needs it; ``None`` if it does not."""
+    if key == "id":
+        return ids.get(value)
+    if key in {_HREF, "clip-path"}:
+        return _REFERENCE.sub(lambda found: f"#{ids[found[1]]}", value)
+    if key == "style":
+        parts = [part.strip().replace(": ", ":") for part in value.split(";")]
+        # The page chooses the font. Before matplotlib 3.9, "font" held its size, too.
+        parts = [_FONT.sub(r"font-size:\1px", part) for part in parts]
+        kept = [part for part in parts if part and not part.startswith("font-family")]
+        return _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), ";".join(kept))
+    if key == "transform" and value.startswith("rotate(-0 "):
+        return None
+    if key in {"d", "x", "y", "points", "transform", "width", "height"}:
+        value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)
+    return _SPACE.sub(r"\1", value).strip() if key == "d" else value
+
+
+def _is_nothing(element: ET.Element) -> bool:
+    """Whether an element is not seen, such as the empty background of a panel."""
+    style = element.attrib.get("style", "")
+    if element.tag.endswith("metadata") or element.tag.endswith("style"):
+        return True
+    return element.tag.endswith("path") and style in {"fill: none", "fill: none; opacity: 0"}
