@@ -39,12 +39,13 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import Overlap
-from zeusrun.launcher.choose import build_problem, plan
+from zeusrun.launcher.choose import build_problem, choose_next, decide, decide_after_miss, plan
 from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
+from zeusrun.launcher.recover import find_preempted
 from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.maintenance.retention import collect, read_bounds, remove
@@ -53,6 +54,7 @@ from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
+from zeusrun.view.explain import lead
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
 from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
@@ -337,9 +339,18 @@ def explain(
         print_json([vars(belief) for belief in beliefs])
     else:
         objective = spec.objective
+        decision = decide(submission, problem, runs, 1)
+        epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
+        epoch_j = epochs_j.get(decision.global_batch_size)
+        retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+        found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
+        continued = found if found and found.preemptions else None
         goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
         knob = f"eta_knob {objective.eta_knob:g}"
-        title = f"{spec.name}: what policy {submission.policy.name} expects, {goal}, {knob}"
+        name = submission.policy.name
+        title = f"what policy {name} expects, {goal}, {knob}"
+        headline, *texts = lead(name, decision, beliefs, problem.default, retry, continued)
+        first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
-        console().print(explain_table(title, beliefs, remarks, limits, measured))
+        console().print(explain_table(title, beliefs, remarks, limits, measured, first))

@@ -243,10 +243,11 @@ def explain_table(
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
     measured: Sequence[Trial] = (),
+    lead: Sequence[str] = (),
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
+    ``lead`` is a headline, and sentences that come first. ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
     arm, the best power limit in watts and the number of measured ones. ``measured`` are
     past trials with a known noise scale, oldest first.
     """
@@ -274,7 +275,9 @@ def explain_table(
             units.percent(belief.chance),
             style="bold" if likely else None,
         )
-        verdicts.add_row(Text(arm), Text(belief.verdict), style=None if likely else "dim")
+        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
+        verdict = "the next run uses it; see above" if next_ else belief.verdict
+        verdicts.add_row(Text(arm), Text(verdict), style=None if likely else "dim")
     legend = [f"{name}: {text}" for name, text in _LEGEND.items() if valued or name != "worth"]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
@@ -286,4 +289,9 @@ def explain_table(
         legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
-    return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)
+    first: list[RenderableType] = []
+    if lead:
+        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
+        first = [Text(lead[0], style="bold"), sentences, blank]
+    head = Text(title, style="dim" if lead else "bold")
+    return Group(*first, head, blank, table, blank, verdicts, blank, *notes)

@@ -445,7 +445,7 @@ def test_explain_tells_every_verdict():
     runs = [*[run(64, 10)] * 4, run(16, 9, status=STOPPED), flying(32), crash, crash]
     told = explain(*runs)
     assert "ran out of memory" in told[256].verdict
-    assert told[32].verdict == "in flight in another recurrence"
+    assert told[32].verdict == "runs now, in another recurrence"
     assert told[16].verdict.startswith("failed 1 of 1; ")
 
 

@@ -148,7 +148,7 @@ def _verdict(now: Assessment, index: int) -> str:
     if index == beliefs.incumbent:
         return "the cheapest so far"
     if arm in evidence.in_flight:
-        return "in flight in another recurrence"
+        return "runs now, in another recurrence"
     failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
     failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
     if beliefs.incumbent is None or now.values is None:
