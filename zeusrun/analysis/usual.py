@@ -24,6 +24,9 @@ class Usual:
     epochs: float | None = None  # to the target, with the same batch size
 
 
+UNKNOWN = Usual()
+
+
 def find_usual(trial: Trial, earlier: Sequence[Trial]) -> Usual:
     """Return what a trial will probably take; ``earlier`` are of its job, oldest first."""
     devices = _devices(trial)

@@ -1,30 +1,47 @@
-"""The verb ``simulate``."""
+"""The verb ``simulate``: of recorded or made-up jobs, or of a job's own history."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, console
+from zeusrun.bandit.registry import create_policy
+from zeusrun.commands.options import AsJson, Overrides, console, job_file
 from zeusrun.errors import UsageError
+from zeusrun.history.base import NEWEST
+from zeusrun.launcher.choose import build_problem
+from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study
+from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import plural
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.context import Submission
+
 _PATH = Path | None
 
 
 def simulate(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None,
+        Argument(metavar="JOB", help="Replay this job's own history: a job file, or its name."),
+    ] = None,
     *,
+    overrides: Overrides = None,
     trace_dir: Annotated[
         _PATH, Option(metavar="DIR", help="Training and power traces; by default synthetic jobs.")
     ] = None,
@@ -66,10 +83,23 @@ def simulate(
         _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Replay recorded or made-up jobs through the policies.
+    """Replay a job's own history, recorded jobs or made-up ones through the policies.
 
-    Everything is charged: first runs, failures, retries, speed checks, probes of power limits.
+    With JOB and --set, compare the job as it is with the changed one: "what if?". Everything is
+    charged: first runs, failures, retries, speed checks, probes of power limits.
     """
+    if job is not None:
+        _check_own(ctx)
+        _simulate_own(
+            job,
+            overrides or [],
+            recurrences,
+            range(first_seed, first_seed + seeds),
+            as_json=as_json,
+        )
+        return
+    if overrides:
+        raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
     settings = Settings(
         recurrences=recurrences,
         eta_knob=eta_knob,
@@ -105,6 +135,74 @@ def simulate(
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
         typer.echo(f"zeusrun: the figure is in {plot}", err=True)
+
+
+_OWN = {"job", "overrides", "recurrences", "seeds", "first_seed", "as_json"}
+
+
+def _check_own(ctx: typer.Context) -> None:
+    """Raise ``UsageError`` for an option that does not go with JOB."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name not in _OWN and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UsageError(f"{option} does not go with JOB; its settings change with --set")
+
+
+def _simulate_own(
+    job: str, overrides: Sequence[str], recurrences: int, seeds: Sequence[int], *, as_json: bool
+) -> None:
+    """Forecast a job from its own history, as it is and with changed settings."""
+    from zeusrun.commands.submit import compose  # noqa: PLC0415 - imports what runs a job
+    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - takes 50 ms
+    from zeusrun.view.what_if import forecast_json, forecast_sheet  # noqa: PLC0415
+
+    path = job_file(job)
+    submission = compose(load_spec(path))
+    trials = submission.history.trials(submission.spec.name, NEWEST)
+    specs = [submission.spec]
+    if overrides:
+        specs.append(_changed(submission, load_spec(path, list(overrides)), overrides))
+    found = []
+    with progress(console(stderr=True)) as on_progress:
+        for number, spec in enumerate(specs):
+
+            def on_share(share: float, done: int = number) -> None:
+                on_progress((done + share) / len(specs))
+
+            policy = create_policy(spec.policy.name)
+            problem = build_problem(replace(submission, spec=spec), trials)
+            model = learn(spec.name, problem, trials)
+            result = forecast(
+                model,
+                policy,
+                recurrences=recurrences,
+                seeds=seeds,
+                attempts=spec.attempts,
+                on_progress=on_share,
+            )
+            found.append((spec.policy.name, model, result))
+    if as_json:
+        print_json(forecast_json(found, overrides, recurrences, len(seeds)))
+    else:
+        console().print(forecast_sheet(found, overrides, recurrences, len(seeds)))
+
+
+_REPLAYED = frozenset({"objective", "batch_size", "policy", "early_stop", "attempts"})
+
+
+def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
+    """Return a changed job; raises ``UsageError`` if a simulation cannot show the change."""
+    spec = submission.spec
+    for name in type(spec).model_fields:
+        if name not in _REPLAYED and getattr(spec, name) != getattr(changed, name):
+            known = ", ".join(sorted(_REPLAYED))
+            raise UsageError(
+                f"--set {' --set '.join(overrides)}: past runs do not show what another {name} "
+                f"would do; simulate takes changes of {known}"
+            )
+    changed.check_world_size(submission.world_size)
+    return changed
 
 
 def _check(settings: Settings, cluster: Path | None) -> None:

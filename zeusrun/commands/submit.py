@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from rich.text import Text
 from typer import Argument, Option
 
 from zeusrun.analysis.savings import find_savings
@@ -349,8 +350,12 @@ def explain(
         knob = f"eta_knob {objective.eta_knob:g}"
         name = submission.policy.name
         title = f"what policy {name} expects, {goal}, {knob}"
-        headline, *texts = lead(name, decision, beliefs, problem.default, retry, continued)
+        headline, *texts = lead(
+            name, decision, beliefs, problem.default, retry=retry, continued=continued
+        )
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
-        console().print(explain_table(title, beliefs, remarks, limits, measured, first))
+        console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
+        if_ = f"  with other settings: zeusrun simulate {job} --set objective.eta_knob=1"
+        console().print(Text(if_, style="dim"))

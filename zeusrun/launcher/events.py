@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.analysis.usual import Usual
+from zeusrun.analysis.usual import UNKNOWN, Usual
 
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
@@ -43,7 +43,7 @@ class TrialStarts:
 
     trial: Trial
     cost_bound_j: float | None
-    usual: Usual = Usual()
+    usual: Usual = UNKNOWN
     instrumented: bool = True
 
 

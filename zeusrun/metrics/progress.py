@@ -271,11 +271,9 @@ def advance(
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, Loading):
         changes = {"loading": True}
-    elif isinstance(event, Asked):
-        changes = {"asked": progress.asked | {event.choice}}
-    elif isinstance(event, Applied):
-        asked = progress.asked | {event.choice}
-        changes = {"applied": (*progress.applied, event), "asked": asked}
+    elif isinstance(event, (Asked, Applied)):
+        applied = (*progress.applied, event) if isinstance(event, Applied) else progress.applied
+        changes = {"applied": applied, "asked": progress.asked | {event.choice}}
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers

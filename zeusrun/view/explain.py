@@ -23,6 +23,7 @@ def lead(
     decision: Decision,
     beliefs: Sequence[ArmBelief],
     default: int,
+    *,
     retry: Decision | None = None,
     continued: Trial | None = None,
 ) -> list[str]:
@@ -76,7 +77,7 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
         more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
         text += f", {'as much as' if abs(share) < _SAME else more} {than}"
     if decision.cost_bound_j is not None:
-        text += f". It is stopped if it costs more than {energy_text(decision.cost_bound_j)}"
+        text += f". The run is stopped if it costs more than {energy_text(decision.cost_bound_j)}"
     return text
 
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.analysis.usual import Usual
+from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
     BoundChanged,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _REFRESH_PERIOD_S = 0.25
 _LONG_S = 20.0  # of start-up, after which a log says what it waits for
-_NOTHING_KNOWN = Usual()
 _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 
 
@@ -55,7 +54,7 @@ class SubmitView:
         self._quiet = quiet
         self._trial: Trial | None = None
         self._bound_j: float | None = None
-        self._usual = _NOTHING_KNOWN
+        self._usual = UNKNOWN
         self._instrumented = True
         self._start_told = False
         self._epochs_shown = 0
@@ -166,7 +165,7 @@ def live_panel(
     progress: Progress,
     bound_j: float | None,
     width: int,
-    usual: Usual = _NOTHING_KNOWN,
+    usual: Usual = UNKNOWN,
     *,
     instrumented: bool = True,
 ) -> RenderableType:

@@ -243,13 +243,15 @@ def explain_table(
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
     measured: Sequence[Trial] = (),
+    *,
     lead: Sequence[str] = (),
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
-    ``lead`` is a headline, and sentences that come first. ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
+    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
     arm, the best power limit in watts and the number of measured ones. ``measured`` are
-    past trials with a known noise scale, oldest first.
+    past trials with a known noise scale, oldest first. ``lead``: a headline, and sentences that
+    come first.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)

@@ -90,8 +90,8 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     best = beliefs.arms[incumbent]
     return (
         f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; a try should save about {worth:.2g} runs of {best} over the next "
-        f"{now.recurrences + HORIZON} recurrences, in case it is cheaper"
+        f"uncertain; a try shows it, and should save the cost of about {worth:.2g} runs over the "
+        f"next {now.recurrences + HORIZON} recurrences"
     )
 
 
