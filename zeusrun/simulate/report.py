@@ -107,14 +107,14 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode]) -> Summary:
         policy=own[0].policy,
         seeds=len(own),
         recurrences=recurrences,
-        cost_j=spread(spent[:, 0]),
-        energy_j=spread(spent[:, 1]),
-        time_s=spread(spent[:, 2]),
-        regret_j=spread(regrets_j[:, -1]),
-        regret_best_runs=spread(regrets[:, -1]),
-        cumulative_cost_j=spread(costs_j),
-        cumulative_regret_j=spread(regrets_j),
-        cumulative_regret_best_runs=spread(regrets),
+        cost_j=_spread(spent[:, 0]),
+        energy_j=_spread(spent[:, 1]),
+        time_s=_spread(spent[:, 2]),
+        regret_j=_spread(regrets_j[:, -1]),
+        regret_best_runs=_spread(regrets[:, -1]),
+        cumulative_cost_j=_spread(costs_j),
+        cumulative_regret_j=_spread(regrets_j),
+        cumulative_regret_best_runs=_spread(regrets),
         never_j=never_j if np.isfinite(never_j) else None,
         best_j=float(np.mean([each.best[:, 0].sum() for each in own])),
         best_batch_sizes=tuple(sorted({each.best_arm for each in own})),
@@ -148,7 +148,7 @@ def _ratios(by_seed: Sequence[NDArray[np.float64]]) -> Ratios:
     return Ratios(*np.mean(by_seed, axis=0).tolist()) if np.all(by_seed) else Ratios()
 
 
-def spread(values: NDArray[np.float64]) -> Spread:
+def _spread(values: NDArray[np.float64]) -> Spread:
     """Return mean and quantiles over the first axis."""
     low, median, high = np.quantile(values, (0.05, 0.5, 0.95), axis=0)
     named = {"mean": values.mean(axis=0), "median": median, "p5": low, "p95": high}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+import statistics
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Group
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from zeusrun.simulate.own_job import KnownArm, Model
-    from zeusrun.simulate.report import Spread
     from zeusrun.simulate.what_if import Forecast
 
 Case: TypeAlias = "tuple[str, Model, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
+_SAME = 0.005  # a smaller difference is none
+_SPREADS = ("cost_j", "energy_j", "time_s", "exploring_j")
 _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
 
 
@@ -33,13 +35,14 @@ def forecast_sheet(
 ) -> RenderableType:
     """Return the forecast of a job as it is, and with its changed settings if there are any."""
     _, model, _ = cases[-1]
-    title = f"{model.job}: its next {units.plural(recurrences, 'recurrence')}"
+    title = f"{model.job}: the next {units.plural(recurrences, 'recurrence')}"
     if overrides:
         title += f", as it is and with {' '.join(overrides)}"
     blank = Text("")
-    notes = [(Text("!", style="yellow"), Text(text)) for text in _warnings(model)]
+    notes = [(Text("!", style="yellow"), Text(text)) for text in _warnings(cases[-1])]
     return Group(
         Text(title, style="bold"),
+        Labelled([(Text(), Text(text)) for text in _lead(cases)]),
         blank,
         _comparison(cases),
         blank,
@@ -48,6 +51,39 @@ def forecast_sheet(
         Labelled([(Text(), Text(text, style="dim")) for text in _legend(cases, seeds)]),
         *([Labelled(notes, gap=1)] if notes else []),
     )
+
+
+def _lead(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield what a run will take, in plain sentences."""
+    (_, model, before), (_, _, after) = cases[0], cases[-1]
+    arm = _usual_size(after)
+    if len(cases) == 1:
+        yield (
+            f"In the end, a run uses batch size {arm}, and costs about "
+            f"{units.energy(statistics.median(after.cost_j))}."
+        )
+        return
+    changes = [f"{_than(before.time_s, after.time_s)} time"]
+    if model.energy_known:
+        changes.insert(0, f"{_than(before.energy_j, after.energy_j)} energy")
+    size = "the same" if arm == _usual_size(before) else "another"
+    today = "" if size == "the same" else f"; today it is {_usual_size(before)}"
+    yield (
+        f"Changed, a run takes {' and '.join(changes)}. It uses {size} batch size in the end, "
+        f"{arm}{today}."
+    )
+
+
+def _usual_size(forecast: Forecast) -> int:
+    return statistics.mode(forecast.batch_sizes)
+
+
+def _than(before: Sequence[float], after: Sequence[float]) -> str:
+    """Compare two forecasts in words; a change whose sign is open is none."""
+    low, share, high = _quantiles([b / a - 1 for a, b in zip(before, after, strict=True)])
+    if low < 0 < high or abs(share) < _SAME:
+        return "about as much"
+    return f"about {abs(share):.0%} {'more' if share > 0 else 'less'}"
 
 
 def _comparison(cases: Sequence[Case]) -> Table:
@@ -60,49 +96,57 @@ def _comparison(cases: Sequence[Case]) -> Table:
     same = len({model.problem.eta_knob for _, model, _ in cases}) == 1
     known = all(model.energy_known for _, model, _ in cases)
     found = [forecast for *_, forecast in cases]
-    table.add_row("batch size in the end", *map(_in_use, found), *_no_change(cases))
+    none = [Text(units.UNKNOWN, style="dim")] * (len(cases) - 1)
+    table.add_row("batch size in the end", *map(_in_use, found), *none)
     rows: list[tuple[str, str, Callable[[float], str], bool]] = [
-        ("cost a run", "cost_j", units.energy, same),
-        ("energy a run", "energy_j", units.energy, known),
-        ("time a run", "time_s", units.duration, True),
-        ("exploring", "exploring_j", _exploring, False),
+        ("cost of a run", "cost_j", units.energy, same),
+        *([("energy of a run", "energy_j", units.energy, True)] if known else []),
+        ("time of a run", "time_s", units.duration, True),
+        ("cost of exploring", "exploring_j", _exploring, False),
     ]
     for label, name, text, compared in rows:
-        spreads: list[Spread] = [getattr(each, name) for each in found]
-        cells = [_spread(each, text) for each in spreads]
-        if name == "energy_j" and not known:
-            cells = [units.UNKNOWN] * len(cells)
-        change = [_change(spreads)] if compared and len(cases) > 1 else _no_change(cases)
-        table.add_row(label, *cells, *change)
+        columns: list[tuple[float, ...]] = [getattr(each, name) for each in found]
+        cells = [_spread(column, text) for column in columns]
+        changes = (
+            [b / a - 1 for a, b in zip(columns[0], columns[-1], strict=True)] if compared else []
+        )
+        change = [_spread(changes, _change)] if compared else none
+        table.add_row(label, *cells, *change[: len(cases) - 1])
     return table
 
 
-def _no_change(cases: Sequence[Case]) -> list[Text]:
-    return [Text(units.UNKNOWN, style="dim")] if len(cases) > 1 else []
-
-
 def _in_use(forecast: Forecast) -> str:
-    """Return the batch size in use at the end, or several with their shares of the seeds."""
-    shares = list(forecast.batch_sizes.items())
-    if len(shares) == 1:
-        return str(shares[0][0])
-    return ", ".join(f"{arm} ({share:.0%})" for arm, share in shares[:3])
+    """Return the batch sizes in use at the end, the usual one first, with their shares."""
+    sizes = Counter(forecast.batch_sizes).most_common(3)
+    if len(sizes) == 1:
+        return str(sizes[0][0])
+    shares = [f"{arm} ({times / len(forecast.batch_sizes):.0%})" for arm, times in sizes]
+    return "\n".join(shares)
 
 
-def _spread(spread: Spread, text: Callable[[float], str]) -> str:
-    return f"{text(spread['median'])} ({text(spread['p5'])} to {text(spread['p95'])})"
+def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the 5th, 50th and 95th percentile."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    low, high = ordered[round(0.05 * last)], ordered[round(0.95 * last)]
+    return low, statistics.median(ordered), high
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> Text:
+    """Return the median, and below it where nine of ten values lie."""
+    low, median, high = _quantiles(values)
+    if text(low) == text(high):
+        return Text(text(median))
+    return Text.assemble(text(median), "\n", (f"{text(low)} to {text(high)}", "dim"))
 
 
 def _exploring(joules: float) -> str:
     return units.gain(joules).removeprefix("+")
 
 
-def _change(spreads: Sequence[Spread]) -> Text:
-    before, after = (each["median"] for each in spreads)
-    share = round(after / before - 1, 2) if before else 0.0
-    style = "green" if share < 0 else "yellow" if share > 0 else ""
-    sign = f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
-    return Text(sign, style=style)
+def _change(share: float) -> str:
+    share = round(share, 2)
+    return f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
 
 
 def _basis(model: Model) -> Table:
@@ -154,11 +198,15 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
     )
     if len({model.problem.eta_knob for _, model, _ in cases}) > 1:
         yield "Costs of different eta_knob cannot be compared; energy and time can."
-    if forecast.unreached > 0.005:
-        yield f"{forecast.unreached:.0%} of the recurrences ended without reaching the target."
+    if sum(forecast.unreached):
+        yield f"{sum(forecast.unreached)} recurrences of all replays ended without a model."
 
 
-def _warnings(model: Model) -> Iterator[str]:
+def _warnings(case: Case) -> Iterator[str]:
+    _, model, forecast = case
+    guesses = {arm.batch_size for arm in model.arms if not arm.runs}
+    if _usual_size(forecast) in guesses:
+        yield f"{_usual_size(forecast)}, used in the end, is a guess: no run shows it"
     if model.reached < _FEW:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
@@ -183,14 +231,16 @@ def forecast_json(
 
 def _case_json(case: Case) -> dict[str, Any]:
     policy, model, forecast = case
-    found = asdict(forecast)
-    if not model.energy_known:
-        found["energy_j"] = None
+    spreads = {name: _spread_json(getattr(forecast, name)) for name in _SPREADS}
+    sizes = Counter(forecast.batch_sizes).most_common()
     return {
         "policy": policy,
         "eta_knob": model.problem.eta_knob,
         "runs": model.reached,
-        **found,
+        "batch_sizes": {arm: times / len(forecast.batch_sizes) for arm, times in sizes},
+        **spreads,
+        **({} if model.energy_known else {"energy_j": None}),
+        "unreached": sum(forecast.unreached),
         "candidates": [
             {
                 "global_batch_size": arm.batch_size,
@@ -202,3 +252,7 @@ def _case_json(case: Case) -> dict[str, Any]:
         ],
         "left_out": list(model.left_out),
     }
+
+
+def _spread_json(values: Sequence[float]) -> dict[str, float]:
+    return dict(zip(("p5", "median", "p95"), _quantiles(values), strict=True))
