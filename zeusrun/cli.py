@@ -30,8 +30,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("runs.show", "Show everything about one trial."),
         "metrics": ("runs.metrics", "Show every metric that a trial produced, and who saw it."),
         "explain": (
-            "submit.explain",
-            "Show what the policy believes, and what it would choose next.",
+            "explain.explain",
+            "Show what the next run would use, why, and what the policy expects.",
         ),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),

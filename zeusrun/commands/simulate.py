@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.bandit.registry import create_policy
-from zeusrun.commands.options import AsJson, Overrides, console, job_file
+from zeusrun.commands.options import AsJson, Overrides, console
 from zeusrun.errors import UsageError
-from zeusrun.history.base import NEWEST
-from zeusrun.launcher.choose import build_problem
-from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study
-from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.context import Submission
 
 _PATH = Path | None
 
@@ -89,8 +78,10 @@ def simulate(
     charged: first runs, failures, retries, speed checks, probes of power limits.
     """
     if job is not None:
+        from zeusrun.commands.what_if import simulate_own  # noqa: PLC0415 - only a job needs it
+
         _check_own(ctx)
-        _simulate_own(
+        simulate_own(
             job,
             overrides or [],
             recurrences,
@@ -147,62 +138,6 @@ def _check_own(ctx: typer.Context) -> None:
         if parameter.name not in _OWN and source is not None and source.name == "COMMANDLINE":
             option = parameter.opts[0]
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
-
-
-def _simulate_own(
-    job: str, overrides: Sequence[str], recurrences: int, seeds: Sequence[int], *, as_json: bool
-) -> None:
-    """Forecast a job from its own history, as it is and with changed settings."""
-    from zeusrun.commands.submit import compose  # noqa: PLC0415 - imports what runs a job
-    from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - takes 50 ms
-    from zeusrun.view.what_if import forecast_json, forecast_sheet  # noqa: PLC0415
-
-    path = job_file(job)
-    submission = compose(load_spec(path))
-    trials = submission.history.trials(submission.spec.name, NEWEST)
-    specs = [submission.spec]
-    if overrides:
-        specs.append(_changed(submission, load_spec(path, list(overrides)), overrides))
-    found = []
-    with progress(console(stderr=True)) as on_progress:
-        for number, spec in enumerate(specs):
-
-            def on_share(share: float, done: int = number) -> None:
-                on_progress((done + share) / len(specs))
-
-            policy = create_policy(spec.policy.name)
-            problem = build_problem(replace(submission, spec=spec), trials)
-            model = learn(spec.name, problem, trials)
-            result = forecast(
-                model,
-                policy,
-                recurrences=recurrences,
-                seeds=seeds,
-                attempts=spec.attempts,
-                on_progress=on_share,
-            )
-            found.append((spec.policy.name, model, result))
-    if as_json:
-        print_json(forecast_json(found, overrides, recurrences, len(seeds)))
-    else:
-        console().print(forecast_sheet(found, overrides, recurrences, len(seeds)))
-
-
-_REPLAYED = frozenset({"objective", "batch_size", "policy", "early_stop", "attempts"})
-
-
-def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
-    """Return a changed job; raises ``UsageError`` if a simulation cannot show the change."""
-    spec = submission.spec
-    for name in type(spec).model_fields:
-        if name not in _REPLAYED and getattr(spec, name) != getattr(changed, name):
-            known = ", ".join(sorted(_REPLAYED))
-            raise UsageError(
-                f"--set {' --set '.join(overrides)}: past runs do not show what another {name} "
-                f"would do; simulate takes changes of {known}"
-            )
-    changed.check_world_size(submission.world_size)
-    return changed
 
 
 def _check(settings: Settings, cluster: Path | None) -> None:
