@@ -37,7 +37,8 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     named = [row[0] for row in rows if row and row[0] in {"16", "32", "64"}]
-    assert named == ["16", "32", "64"] * 2  # its numbers, then where it stands
+    assert named[-6:] == ["16", "32", "64"] * 2  # its numbers, then where it stands
+    assert rows[0][:6] == ["job:", "the", "next", "run", "uses", "batch"]
     assert "100%" in out
     record(1, world_size=1, max_epochs=5)
     beliefs = json.loads(cli("explain", job, "--json")[1])

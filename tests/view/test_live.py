@@ -94,7 +94,7 @@ def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
 
 def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
     text = render(live_panel(trial(), LAUNCHED, None, 80))
-    assert "starting" in text
+    assert "waits for torchrun and its rendezvous · 0.0 s" in text
     assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
 
 

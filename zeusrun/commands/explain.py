@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from rich.text import Text
 from typer import Argument
 
 from zeusrun.bandit.power import best_limits
@@ -57,5 +56,3 @@ def explain(
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
         console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
-        if_ = f"  with other settings: zeusrun simulate {job} --set objective.eta_knob=1"
-        console().print(Text(if_, style="dim"))

@@ -289,6 +289,8 @@ def explain_table(
         ways = sorted({WAYS[t.gradients_of] for t in recent if t.gradients_of in WAYS})
         basis = ", ".join([f"by the noise scale of {units.plural(len(recent), 'run')}", *ways])
         legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
+    if lead and any(belief.reached for belief in beliefs):
+        legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
     first: list[RenderableType] = []

@@ -74,7 +74,7 @@ def test_an_unknown_speed_is_checked_first_where_runs_are_long():
     long = [run(64, 10, per_epoch=1e5)]
     decision = choose(*long)
     assert decision.stage is Stage.SPEED_CHECK
-    assert "30 s of it come first" in decision.why
+    assert "its first 30 s measure that" in decision.why
     again = choose(*long, speed_checked(decision.global_batch_size, 9e4))
     assert (
         again.stage is not Stage.SPEED_CHECK

@@ -109,7 +109,8 @@ class Observer:
         """Return a new pass over a loader."""
         if not self._loading:
             self._loading = True
-            self._run.record_on_0(Loading(time.monotonic()))
+            if self._run.rank == 0:
+                self._run.record(Loading(time.monotonic()))
         try:
             feed = self._feeds.get(loader)
             if feed is None:
