@@ -253,7 +253,8 @@ def status(
     elif found or waiting:
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
-        console().print(status_table(found, waiting))
+        shown = console()
+        shown.print(status_table(found, waiting, width=shown.width))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:

@@ -45,6 +45,7 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
+_NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
 _ROOMY = 96  # columns from which power limits and epochs both fit
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
@@ -155,6 +156,7 @@ def history_table(
         shrinks = name in {"batch", "saved"}  # on a narrow terminal
         table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
     dead = []
+    dated = len({stored.started_at[:4] for stored in shown}) > 1
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
         trial = stored if now is None else now.trial
@@ -162,7 +164,7 @@ def history_table(
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=None if now is None else now.alive)
         cells: dict[str, RenderableType] = {
-            "when": units.moment(trial.started_at),
+            "when": units.moment(trial.started_at, dated=dated),
             "run": f"{trial.recurrence}-{trial.attempt}",
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
@@ -186,7 +188,7 @@ def history_table(
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
     parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
-    parts += [Text(f"  {' · '.join(notes)}", style="dim")] if notes else []
+    parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
 
 
@@ -203,26 +205,29 @@ def status_text(status: TrialStatus, *, alive: bool | None = None) -> Text:
     return Text("RUNNING", STATUS_STYLES[status]) if alive else Text("DEAD", style="red")
 
 
-def status_table(found: Sequence[Live], waiting: Sequence[Ticket] = ()) -> RenderableType:
-    """Return the running trials, oldest first, and the submits that wait, in their order."""
+def status_table(
+    found: Sequence[Live], waiting: Sequence[Ticket] = (), *, width: int = 80
+) -> RenderableType:
+    """Return the running trials, oldest first, and the submits that wait, in their order.
+
+    If the names leave no room in ``width`` columns, energy, cost and power are not shown.
+    """
+    rows = [_status_cells(running) for running in found]
+    names = ["run", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
+    room = {name: max(len(name), *(each[name].cell_len for each in rows)) for name in names if rows}
+    if rows:
+        room["run"] = min(room["run"], _NAME)  # a longer name is folded
+    for name in ("energy", "power", "cost"):
+        if sum(room[each] + 2 for each in names if rows) > width:
+            names.remove(name)
     table = plain_table()
-    table.add_column("trial", overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for running in found:
-        trial, value = running.trial, running.last_metric
-        starting = "starting" if trial.time_s is None else units.duration(trial.time_s)
-        table.add_row(
-            Text(trial.trial, style="bold cyan" if running.alive else "dim"),
-            str(trial.global_batch_size),
-            f"{trial.epochs or 0}/{trial.max_epochs}",
-            units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}",
-            starting if running.alive else Text("DEAD", style="red"),
-            units.energy(trial.energy_j, trial.energy_source),
-            units.energy(trial.cost_j),
-            units.power(running.power_w if running.alive else None),
-            style=None if running.alive else "dim",
-        )
+    for name in names:
+        if name == "run":
+            table.add_column(name, overflow="fold")  # the column that shrinks
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for running, cells in zip(found, rows, strict=True):
+        table.add_row(*map(cells.get, names), style=None if running.alive else "dim")
     notes = [dead_note(running.trial) for running in found if not running.alive]
     warnings = [
         f"{running.trial.trial}: {running.trial.warnings[-1]}"
@@ -233,8 +238,28 @@ def status_table(found: Sequence[Live], waiting: Sequence[Ticket] = ()) -> Rende
     for place, ticket in enumerate(waiting, 1):
         thing = "GPUs" if ticket.gpus else "the run before it"
         since = units.moment(ticket.since)
-        queue.append(Text(f"  {place}. {ticket.job} waits since {since} for {thing}"))
-    return Group(*([table] if found else []), *notes, warning_lines(warnings), *queue)
+        text = f"{ticket.job} waits since {since} for {thing}"
+        queue.append((Text(f"  {place}."), Text(text)))
+    parts: list[RenderableType] = [table] if found else []
+    parts += [*notes, warning_lines(warnings)]
+    parts += [Text("")] if found and waiting else []
+    return Group(*parts, Labelled(queue, gap=1))
+
+
+def _status_cells(running: Live) -> dict[str, Text]:
+    trial, value, alive = running.trial, running.last_metric, running.alive
+    time = Text("starting" if trial.time_s is None else units.duration(trial.time_s))
+    metric = units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}"
+    return {
+        "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
+        "batch": Text(units.batch_size(trial)),
+        "epoch": Text(f"{trial.epochs or 0}/{trial.max_epochs}"),
+        "metric": Text(metric),
+        "time": time if alive else Text("DEAD", style="red"),
+        "energy": Text(units.energy(trial.energy_j, trial.energy_source)),
+        "cost": Text(units.energy(trial.cost_j)),
+        "power": Text(units.power(running.power_w if alive else None)),
+    }
 
 
 def explain_table(
