@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN, DONE
+from tests.factories import CHILDREN, DONE, PREEMPTED
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.trial import CurvePoint
 
@@ -47,6 +47,29 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
     low_j, high_j = beliefs[1]["cost_range_j"]
     assert low_j < beliefs[1]["cost_j"] < high_j
     assert sum(b["chance"] for b in beliefs) == pytest.approx(1)
+
+
+def test_explain_leads_with_the_choice_its_cost_and_what_would_change_it(cli, record, zeusrun):
+    job = zeusrun.job()
+    first = cli("explain", job)[1]
+    assert first.startswith("job: the next run uses batch size 32\n")
+    assert "What it costs is not known yet." in first
+    assert "simulate" not in first
+    for number in range(1, 4):
+        record(number, world_size=1, max_epochs=5)
+    told = " ".join(cli("explain", job)[1].split())
+    assert "It is expected to cost" in told
+    assert "If it misses the target," in told
+    assert "with other settings: zeusrun simulate JOB --set" in told
+    assert "no other run follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
+
+
+def test_explain_says_that_a_preempted_run_is_continued_first(cli, record, zeusrun):
+    job = zeusrun.job()
+    cut = record(1, PREEMPTED, world_size=1, max_epochs=5)
+    (Path(cut.run_dir) / "job.yaml").write_text("name: job\n")
+    told = cli("explain", job)[1]
+    assert told.startswith("job: the next submit continues job-1-1 with batch size 32\n")
 
 
 def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):

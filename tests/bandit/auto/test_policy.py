@@ -67,7 +67,7 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     decision = choose(run(64, 10))
     assert decision.stage is Stage.EXPLORE
     assert decision.global_batch_size != 64
-    assert "but this is uncertain; a try shows it, and should save the cost" in decision.why
+    assert "but this is uncertain; trying it is expected to save the cost" in decision.why
 
 
 def test_an_unknown_speed_is_checked_first_where_runs_are_long():

@@ -90,7 +90,7 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     best = beliefs.arms[incumbent]
     return (
         f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; a try shows it, and should save the cost of about {worth:.2g} runs over the "
+        f"uncertain; trying it is expected to save the cost of about {worth:.2g} runs over the "
         f"next {now.recurrences + HORIZON} recurrences"
     )
 
