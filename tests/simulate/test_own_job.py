@@ -17,9 +17,9 @@ from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected
-from zeusrun.simulate.own_job import draw_job, fit_line, learn
+from zeusrun.simulate.own_job import draw_job, fit_line, learn, lowest_limit_w
 from zeusrun.simulate.what_if import forecast
-from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
 
 PROBLEM = Problem(
     candidates=(16, 32, 64, 128, 256),
@@ -159,6 +159,18 @@ def test_a_job_that_has_learned_explores_no_more():
     found = forecast(model, create_policy("auto"), recurrences=10, seeds=range(3), attempts=5)
     one_run_j = expected(draw_job(model, 0), 64, 0.5, 1).cost_j
     assert abs(np.median(found.exploring_j)) < one_run_j / 2
+
+
+def test_measured_power_limits_are_simulated_and_the_lowest_is_named_if_it_is_the_best():
+    points = tuple(PowerPoint(watts, 4 * share, watts) for watts, share in [(50, 0.8), (90, 1.0)])
+    trials = [replace(each, power_profile=points, power_limit_w=90.0) for each in KNOWN]
+    for eta_knob, lowest in ((1.0, 50.0), (0.0, None)):
+        model = learn("job", replace(PROBLEM, eta_knob=eta_knob), trials)
+        slow, fast = (model.arms[2].rates[limit] for limit in (50.0, 90.0))
+        assert fast.epoch_s == pytest.approx(law(64)[1], rel=0.01)  # evaluations included
+        assert slow.epoch_s == pytest.approx(fast.epoch_s / 0.8)
+        assert lowest_limit_w(model, 64) == lowest
+    assert lowest_limit_w(learn("job", PROBLEM, KNOWN), 64) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, best_limit_w
 from zeusrun.trial import TrialStatus, epochs_of
 
 if TYPE_CHECKING:
@@ -128,6 +128,17 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
+
+
+def lowest_limit_w(model: Model, size: int) -> float | None:
+    """Return the lowest power limit measured of a batch size, if none is better.
+
+    A lower one, which was never measured, may be better still. ``None``: that is not so.
+    """
+    limits = next((arm.rates for arm in model.arms if arm.batch_size == size), {})
+    job, lowest = draw_job(model, 0), min(limits, default=0.0)
+    best = best_limit_w(job, size, model.problem.eta_knob) if len(limits) > 1 else None
+    return lowest if best == lowest else None
 
 
 def draw_job(model: Model, seed: int) -> SimulatedJob:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.simulate.own_job import lowest_limit_w
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table
 
@@ -207,6 +208,12 @@ def _warnings(case: Case) -> Iterator[str]:
     guesses = {arm.batch_size for arm in model.arms if not arm.runs}
     if _usual_size(forecast) in guesses:
         yield f"{_usual_size(forecast)}, used in the end, is a guess: no run shows it"
+    limit_w = lowest_limit_w(model, _usual_size(forecast))
+    if limit_w is not None:
+        yield (
+            f"power limits below {units.power(limit_w)} were not measured, and may be better: a "
+            "run may take less energy than this"
+        )
     if model.reached < _FEW:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
