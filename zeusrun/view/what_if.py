@@ -27,6 +27,7 @@ Case: TypeAlias = "tuple[str, Model, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
 _SAME = 0.005  # a smaller difference is none
+_LITTLE = 0.05  # of a run
 _SPREADS = ("cost_j", "energy_j", "time_s", "exploring_j")
 _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
 
@@ -57,22 +58,29 @@ def forecast_sheet(
 def _lead(cases: Sequence[Case]) -> Iterator[str]:
     """Yield what a run will take, in plain sentences."""
     (_, model, before), (_, _, after) = cases[0], cases[-1]
-    arm = _usual_size(after)
+    arm, cost_j = _usual_size(after), statistics.median(after.cost_j)
+    share = after.batch_sizes.count(arm) / len(after.batch_sizes)
+    often = "" if share == 1 else f" in {share:.0%} of the replays"
     if len(cases) == 1:
-        yield (
-            f"In the end, a run uses batch size {arm}, and costs about "
-            f"{units.energy(statistics.median(after.cost_j))}."
-        )
+        size = f"In the end, a run uses batch size {arm}{often}"
+        yield f"{size}, and costs about {units.energy(cost_j)}. {_to_explore(after)}"
         return
     changes = [f"{_than(before.time_s, after.time_s)} time"]
     if model.energy_known:
         changes.insert(0, f"{_than(before.energy_j, after.energy_j)} energy")
-    size = "the same" if arm == _usual_size(before) else "another"
-    today = "" if size == "the same" else f"; today it is {_usual_size(before)}"
+    then = _usual_size(before)
+    today = ", as today" if arm == then else f"; today it uses {then}"
     yield (
-        f"Changed, a run takes {' and '.join(changes)}. It uses {size} batch size in the end, "
-        f"{arm}{today}."
+        f"Changed, a run takes {' and '.join(changes)}. In the end it uses batch size "
+        f"{arm}{often}{today}. {_to_explore(after)}"
     )
+
+
+def _to_explore(forecast: Forecast) -> str:
+    spent_j, run_j = (statistics.median(each) for each in (forecast.exploring_j, forecast.cost_j))
+    if spent_j < _LITTLE * run_j:
+        return "Exploring costs hardly anything."
+    return f"Exploring costs about {units.energy(spent_j)}, as much as {spent_j / run_j:.1f} runs."
 
 
 def _usual_size(forecast: Forecast) -> int:
