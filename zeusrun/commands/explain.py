@@ -26,7 +26,7 @@ def explain(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the next run would use, why, and what the policy expects."""
+    """Show what the next run would use, and why."""
     spec = load_spec(job_file(job), overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)

@@ -72,10 +72,11 @@ def simulate(
         _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Replay a job's own history, recorded jobs or made-up ones through the policies.
+    """Replay a job with other settings, or made-up jobs.
 
-    With JOB and --set, compare the job as it is with the changed one: "what if?". Everything is
-    charged: first runs, failures, retries, speed checks, probes of power limits.
+    With JOB and --set, the job's own history says what the changed job would take. Without JOB,
+    recorded or made-up jobs are replayed through the policies. Everything is charged: first runs,
+    failures, retries, speed checks, probes of power limits.
     """
     if job is not None:
         from zeusrun.commands.what_if import simulate_own  # noqa: PLC0415 - only a job needs it

@@ -102,7 +102,7 @@ def rerun(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the job of a past trial again, with the same batch size."""
+    """Run the job of a past run again, with the same batch size."""
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
     if not job_copy.is_file():
