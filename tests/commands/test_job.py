@@ -59,9 +59,9 @@ def test_explain_leads_with_the_choice_its_cost_and_what_would_change_it(cli, re
         record(number, world_size=1, max_epochs=5)
     told = " ".join(cli("explain", job)[1].split())
     assert "It is expected to cost" in told
-    assert "If it misses the target," in told
+    assert "If the next run misses the target," in told
     assert "with other settings: zeusrun simulate JOB --set" in told
-    assert "no other run follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
+    assert "no other one follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
 
 
 def test_explain_says_that_a_preempted_run_is_continued_first(cli, record, zeusrun):

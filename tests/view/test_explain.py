@@ -40,8 +40,8 @@ def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_i
             "default, 64 (500 J). The run is stopped if it costs more than 900 J."
         ),
         (
-            "If its runs come to cost more than those of 64 (500 J), 64 is used. If it misses the "
-            "target, 64 runs next."
+            "If runs of 128 come to cost more than those of 64 (500 J), 64 is used. If the next "
+            "run misses the target, 64 follows at once."
         ),
     ]
 
@@ -51,8 +51,8 @@ def test_a_try_says_what_its_result_decides():
     told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], 64)
     assert "4% more than the default, 64 (500 J)." in told[2]
     assert told[3] == (
-        "If it is cheaper than 64 (500 J), later runs use it, otherwise 64. If it misses the "
-        "target, no other run follows."
+        "If it is cheaper than 64 (500 J), later runs use it, otherwise 64. If the next run "
+        "misses the target, no other one follows."
     )
 
 
@@ -62,8 +62,8 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
     assert told[2:] == [
         "What it costs is not known yet.",
         (
-            "Once a run has reached the target, others are tried that may be cheaper. If it misses the "
-            "target, 128 runs next."
+            "Once a run has reached the target, others are tried that may be cheaper. If the next "
+            "run misses the target, 128 follows at once."
         ),
     ]
 

@@ -95,10 +95,12 @@ def _change(
         return "no other batch size has reached the target yet"
     other, cost = cheapest
     if decision.stage is Stage.EXPLOIT:
-        return f"if its runs come to cost more than those of {other} ({cost}), {other} is used"
+        runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
+        return f"{runs} ({cost}), {other} is used"
     return f"if it is cheaper than {other} ({cost}), later runs use it, otherwise {other}"
 
 
 def _miss(retry: Decision | None) -> str:
-    follows = "no other run follows" if retry is None else f"{retry.global_batch_size} runs next"
-    return f"If it misses the target, {follows}"
+    if retry is None:
+        return "If the next run misses the target, no other one follows"
+    return f"If the next run misses the target, {retry.global_batch_size} follows at once"
