@@ -17,7 +17,8 @@ from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected
-from zeusrun.simulate.own_job import draw_job, fit_line, learn, lowest_limit_w
+from zeusrun.simulate.own_job import draw_job, learn, lowest_limit_w
+from zeusrun.simulate.own_rates import fit_line
 from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
 
@@ -85,6 +86,12 @@ def test_what_ran_is_known_and_what_did_not_follows_the_laws():
         assert rate.epoch_s == pytest.approx(epoch_s, rel=0.01)
         assert rate.power_w == pytest.approx(POWER_W)
     assert arms[256].sd > arms[128].sd > arms[64].sd  # a guess further away is less certain
+
+
+def test_runs_without_a_known_energy_still_show_their_speed():
+    half = [ran(n, 32, watts=None) for n in (7, 8, 9)]
+    (rate,) = learn("job", PROBLEM, [*KNOWN, *half]).arms[1].rates.values()
+    assert rate.power_w == pytest.approx(POWER_W)
 
 
 def test_a_run_that_was_stopped_says_how_far_it_had_come():
