@@ -65,9 +65,9 @@ def _lead(cases: Sequence[Case]) -> Iterator[str]:
         size = f"In the end, a run uses batch size {arm}{often}"
         yield f"{size}, and costs about {units.energy(cost_j)}. {_to_explore(after)}"
         return
-    changes = [f"{_than(before.time_s, after.time_s)} time"]
+    changes = [_than(before.time_s, after.time_s, "time")]
     if model.energy_known:
-        changes.insert(0, f"{_than(before.energy_j, after.energy_j)} energy")
+        changes.insert(0, _than(before.energy_j, after.energy_j, "energy"))
     then = _usual_size(before)
     today = ", as today" if arm == then else f"; today it uses {then}"
     yield (
@@ -87,12 +87,13 @@ def _usual_size(forecast: Forecast) -> int:
     return statistics.mode(forecast.batch_sizes)
 
 
-def _than(before: Sequence[float], after: Sequence[float]) -> str:
-    """Compare two forecasts in words; a change whose sign is open is none."""
+def _than(before: Sequence[float], after: Sequence[float], what: str) -> str:
+    """Compare two forecasts in words, with the range that nine of ten replays are in."""
     low, share, high = _quantiles([b / a - 1 for a, b in zip(before, after, strict=True)])
-    if low < 0 < high or abs(share) < _SAME:
-        return "about as much"
-    return f"about {abs(share):.0%} {'more' if share > 0 else 'less'}"
+    text = f"about as much {what}"
+    if abs(share) >= _SAME:
+        text = f"about {abs(share):.0%} {'more' if share > 0 else 'less'} {what}"
+    return text if high - low < _SAME else f"{text} ({_change(low)} to {_change(high)})"
 
 
 def _comparison(cases: Sequence[Case]) -> Table:
