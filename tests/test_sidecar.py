@@ -18,6 +18,7 @@ from zeusrun.sidecar.events import (
     Adapted,
     Ended,
     EventWriter,
+    Loading,
     Reported,
     Started,
     decode_event,
@@ -29,6 +30,7 @@ moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
+    st.builds(Loading, moments),
     st.builds(Ended, moments, counts, counts, st.booleans()),
     st.builds(
         *(Adapted, moments, counts, counts, counts),

@@ -146,11 +146,11 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
 def test_it_is_said_what_is_kept_of_shared_trials():
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
     assert describe_kept(NOW, past) == [
-        "2 trials shared their GPUs (with other processes): kept for their epochs",
-        "1 trial shared its GPUs (with other processes): left out",
+        "2 runs shared their GPUs (with other processes): kept for their epochs",
+        "1 run shared its GPUs (with other processes): left out",
     ]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == ["1 trial shared its GPUs (with other processes): kept for its epochs"]
+    assert stopped == ["1 run shared its GPUs (with other processes): kept for its epochs"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

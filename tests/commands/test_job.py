@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import CHILDREN, DONE
+from tests.factories import CHILDREN, DONE, PREEMPTED
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.trial import CurvePoint
 
@@ -37,7 +37,8 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     named = [row[0] for row in rows if row and row[0] in {"16", "32", "64"}]
-    assert named == ["16", "32", "64"] * 2  # its numbers, then where it stands
+    assert named[-6:] == ["16", "32", "64"] * 2  # its numbers, then where it stands
+    assert rows[0][:6] == ["job:", "the", "next", "run", "uses", "batch"]
     assert "100%" in out
     record(1, world_size=1, max_epochs=5)
     beliefs = json.loads(cli("explain", job, "--json")[1])
@@ -48,11 +49,34 @@ def test_explain_shows_each_arm_and_what_comes_next(cli, record, zeusrun, policy
     assert sum(b["chance"] for b in beliefs) == pytest.approx(1)
 
 
+def test_explain_leads_with_the_choice_its_cost_and_what_would_change_it(cli, record, zeusrun):
+    job = zeusrun.job()
+    first = cli("explain", job)[1]
+    assert first.startswith("job: the next run uses batch size 32\n")
+    assert "What it costs is not known yet." in first
+    assert "simulate" not in first
+    for number in range(1, 4):
+        record(number, world_size=1, max_epochs=5)
+    told = " ".join(cli("explain", job)[1].split())
+    assert "It is expected to cost" in told
+    assert "If the next run misses the target," in told
+    assert "with other settings: zeusrun simulate JOB --set" in told
+    assert "no other one follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
+
+
+def test_explain_says_that_a_preempted_run_is_continued_first(cli, record, zeusrun):
+    job = zeusrun.job()
+    cut = record(1, PREEMPTED, world_size=1, max_epochs=5)
+    (Path(cut.run_dir) / "job.yaml").write_text("name: job\n")
+    told = cli("explain", job)[1]
+    assert told.startswith("job: the next submit continues job-1-1 with batch size 32\n")
+
+
 def test_explain_says_what_it_kept_of_trials_with_another_target(cli, record, zeusrun):
     learned = replace(DONE, curve=(CurvePoint(1, 2.0, 20.0, 0.3), CurvePoint(2, 4.0, 40.0, 0.6)))
     record(1, learned, world_size=1, max_epochs=5, target=0.4)
     out = cli("explain", zeusrun.job(policy={"name": "zeus"}))[1]
-    assert "· history: 1 trial had another target (0.4): read again from its learning curve" in out
+    assert "· history: 1 run had another target (0.4): read again from its learning curve" in out
 
 
 def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):

@@ -189,12 +189,12 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     ("arguments", "told"),
     [
         (["--forget", "job-9-1"], "job has no run 9-1"),
-        (["--forget", "job"], "job is a job; name one of its trials"),
+        (["--forget", "job"], "job is a job; name one of its runs"),
         (["--forget", "job-2-1"], "job-2-1 has not ended"),
         (["--unforget", "job-2-1"], "job-2-1 has not ended"),
         (["--forget", "job-1-1", "--unforget", "job-1-1"], "and no other option but"),
-        (["--forget", "job-1-1", "job-2-1"], "--forget and --unforget take one trial, and"),
-        (["--unforget", "job-1-1", "job-2-1"], "--forget and --unforget take one trial"),
+        (["--forget", "job-1-1", "job-2-1"], "--forget and --unforget take one run, and"),
+        (["--unforget", "job-1-1", "job-2-1"], "--forget and --unforget take one run"),
         (["--forget", "job-1-1", "--last", "3"], "and no other option but"),
         (["job", "--forget", "job-1-1"], "write: zeusrun history --forget job-1-1"),
         (["job-1-1"], "'job-1-1' is a run, not a job: `zeusrun show job-1-1`"),
@@ -223,7 +223,7 @@ def test_nothing_is_learned_from_a_forgotten_trial(cli, record, zeusrun):
     record(1, world_size=1, max_epochs=5)
     cli("history", "--forget", "job-1-1")
     told = cli("explain", job)[1]
-    assert "1 trial forgotten by 'history --forget' (REACHED): left out" in told
+    assert "1 run forgotten by 'history --forget' (REACHED): left out" in told
     beliefs = json.loads(cli("explain", job, "--json")[1])
     assert {(each["trials"], each["cost_j"]) for each in beliefs} == {(0, None)}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.factories import DONE
 from tests.simulate.traces import job, write
 from zeusrun.cli import app
 from zeusrun.errors import UsageError
@@ -17,6 +19,7 @@ from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
 from zeusrun.simulate.study import Scenario, Settings, run_study
+from zeusrun.trial import CurvePoint
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 
@@ -178,6 +181,74 @@ def test_what_cannot_be_simulated_is_told(zeusrun, tmp_path, arguments, words):
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+LEARNED = [
+    (size, replace(DONE, time_s=epochs * 2.0, energy_j=epochs * 20.0, epochs=epochs, curve=curve))
+    for size, epochs in [(32, 3), (16, 4), (32, 3), (16, 5), (32, 4), (32, 3)]
+    for curve in [
+        tuple(CurvePoint(n, n * 2.0, n * 20.0, 0.6 * n / epochs) for n in range(1, epochs + 1))
+    ]
+]
+
+
+@pytest.fixture
+def learned(cli, record, zeusrun):
+    """Return a job with six runs."""
+    for number, (size, outcome) in enumerate(LEARNED, 1):
+        record(number, outcome, world_size=1, max_epochs=5, global_batch_size=size)
+    return zeusrun.job()
+
+
+OWN_FEW = ("--seeds", 2, "--recurrences", 5)
+
+
+def test_a_job_is_forecast_from_its_own_history(cli, learned):
+    code, out, err = cli("simulate", learned, *OWN_FEW, "--set", "objective.eta_knob=1")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.startswith(
+        "job: the next 5 recurrences, as it is and with objective.eta_knob=1\n  Changed, a run takes"
+    )
+    assert "It rests on 6 runs that reached the target. No run shows 64" in " ".join(out.split())
+    assert "Costs of different eta_knob cannot be compared" in " ".join(out.split())
+    assert "! only 6 runs" in out
+    (guess,) = [line for line in out.splitlines() if "a guess" in line and line.strip()[:2] == "64"]
+    assert "–" in guess  # noqa: RUF001 - a dash is meant
+    alone = cli("simulate", learned, *OWN_FEW)[1]
+    assert "changed" not in alone
+    assert alone.startswith("job: the next 5 recurrences\n  In the end, a run uses batch size ")
+
+
+def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):
+    changes = ("--set", "batch_size.candidates=[16,32,64,128]")
+    found = json.loads(cli("simulate", learned, *OWN_FEW, *changes, "--json")[1])
+    assert (found["job"], found["set"]) == ("job", ["batch_size.candidates=[16,32,64,128]"])
+    sizes = [each["global_batch_size"] for each in found["changed"]["candidates"]]
+    assert sizes == [16, 32, 64, 128]
+    assert [each["guess"] for each in found["today"]["candidates"]] == [False, False, True]
+    cost_j = found["today"]["cost_j"]
+    assert 0 < cost_j["p5"] <= cost_j["median"] <= cost_j["p95"]
+    assert sum(found["changed"]["batch_sizes"].values()) == 1
+    assert json.loads(cli("simulate", learned, *OWN_FEW, "--json")[1])["changed"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("job.yaml", "--policy", "auto"), "--policy does not go with JOB; its settings change"),
+        (("job.yaml", "--set", "env={A: b}"), "past runs do not show what another env would do"),
+        (("job.yaml", "--set", "objective.target=0.9"), "0 runs that reached accuracy 0.9 under"),
+        (("job.yaml", "--set", "objective.targt=1"), "did you mean"),
+        (("nosuch", "--set", "objective.eta_knob=1"), "nosuch"),
+        (("--set", "objective.eta_knob=1"), "--set needs JOB: zeusrun simulate JOB --set"),
+    ],
+)
+def test_a_forecast_that_cannot_be_made_is_refused_in_a_sentence(cli, learned, arguments, words):
+    code, out, err = cli("simulate", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
 
 
 def test_a_recurrence_may_make_as_many_attempts_as_by_a_job_file():

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, after, report, started
+from zeusrun.analysis.usual import UNKNOWN as NOTHING
+from zeusrun.analysis.usual import Usual
 from zeusrun.launcher.events import (
     Advanced,
     BoundChanged,
@@ -22,10 +24,10 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
-from zeusrun.sidecar.events import Adapted, Watched
+from zeusrun.sidecar.events import Adapted, Loading, Watched
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
-from zeusrun.view.live import SubmitView, epoch_line, live_panel, summary
+from zeusrun.view.live import SubmitView, epoch_line, live_panel, starting_text, summary
 from zeusrun.view.units import UNKNOWN
 
 NOW = "2025-06-01T13:00:00.000+00:00"
@@ -94,8 +96,63 @@ def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
 
 def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_else():
     text = render(live_panel(trial(), LAUNCHED, None, 80))
-    assert "starting" in text
+    assert "waits for torchrun and its rendezvous · 0.0 s" in text
     assert f"{UNKNOWN} · {UNKNOWN} · cost {UNKNOWN}" in text
+
+
+@pytest.mark.parametrize(
+    ("events", "usual_s", "text"),
+    [
+        ((), None, "waits for torchrun and its rendezvous · 4.0 s"),
+        (
+            (started(101.0),),
+            9.0,
+            "waits for the ranks, 1 of 2 have begun · 4.0 s, about 5.0 s left",
+        ),
+        (
+            (started(101.0), started(101.0, 1)),
+            2.5,
+            "waits for the script's imports and set-up · 4.0 s, usually 2.5 s",
+        ),
+        (
+            (started(101.0), started(101.0, 1), Loading(102.0)),
+            65.0,
+            "waits for the first batch and step · 4.0 s, about 1 m 01 s left",
+        ),
+    ],
+)
+def test_start_up_says_what_it_waits_for_and_how_long_by_past_runs(events, usual_s, text):
+    progress = replace(after(*events), now_t=104.0)
+    usual = Usual(startup_s=usual_s)
+    shown = render(live_panel(trial(), progress, None, 80, usual)).splitlines()
+    assert shown[1].split("  ", 1)[1].strip() == text
+    assert max(map(cell_len, shown)) <= 80
+
+
+def test_ranks_that_cannot_say_when_they_start_are_not_waited_for():
+    assert starting_text(LAUNCHED, NOTHING, instrumented=False) == "waits for the script · 0.0 s"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "left"), [(4.0, "about 4.0 s left"), (2.0, "at most 6.0 s left")]
+)
+def test_the_time_left_is_that_of_past_runs_until_this_one_takes_longer(epochs, left):
+    progress = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4))
+    text = render(live_panel(trial(), progress, None, 80, Usual(epochs=epochs)))
+    assert f"4.0 s, {left}" in text
+
+
+def test_a_log_has_one_line_about_a_start_up_that_takes_long():
+    screen = console()
+    with SubmitView(screen, quiet=False) as view:
+        view.show(TrialStarts(trial(), 200.0, Usual(startup_s=40.0)))
+        for now_t in (101.0, 121.0, 125.0):
+            view.show(Advanced(replace(LAUNCHED, now_t=now_t)))
+        view.show(Advanced(STATES["first report"]))
+    lines = [line for line in screen.file.getvalue().splitlines() if "start-up" in line]
+    assert lines == [
+        "  start-up: waits for torchrun and its rendezvous · 21.0 s, about 19.0 s left"
+    ]
 
 
 @pytest.mark.parametrize(("state", "text"), [("NaN", "nan"), ("infinite", "inf")])

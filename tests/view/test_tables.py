@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from tests.factories import build_trial as trial
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
+from zeusrun.launcher.queue.tickets import Ticket
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import (
     CurvePoint,
@@ -28,6 +29,7 @@ from zeusrun.view.tables import (
     history_table,
     plan_sheet,
     saving_lines,
+    status_table,
 )
 from zeusrun.view.units import UNKNOWN
 
@@ -258,6 +260,41 @@ def test_a_forgotten_trial_is_shown_as_such():
     assert row.split()[-3:] == ["50.0", "J", "forgotten"]
     sheet = render(trial_sheet(forgotten, None, run_dir_exists=True), 200)
     assert "again: zeusrun history --unforget job-1-1\n" in sheet
+
+
+def test_a_history_of_several_years_shows_the_year():
+    trials = [reached(1, 50.0, started_at="2024-12-31T12:00:00.000+00:00"), reached(2, 50.0)]
+    text = render(history_table("job", trials, None))
+    assert [line.split()[0] for line in text.splitlines() if line[:2] == "20"] == [
+        "2024-12-31",
+        "2025-06-01",
+    ]
+
+
+def test_the_notes_below_a_history_are_indented_on_each_line():
+    trials = [reached(1, 50.0, global_batch_size=256, observed_batch_size=64, eta_knob=0.1)]
+    text = render(history_table("job", [*trials, reached(2, 50.0)], None), 60)
+    notes = text[text.index("  ~ estimated") :].splitlines()
+    assert len(notes) > 1
+    assert all(line.startswith("  ") for line in notes)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
+    sizes = (SizeChange(1, 32), SizeChange(3, 128))
+    adapted = trial(batch_sizes=sizes, epochs=3, time_s=61.0, energy_j=9.0, cost_j=10.0)
+    found = [Live(each, None, None, None, power_w=5600.0) for each in (*LARGE[:1], adapted)]
+    ticket = Ticket(1, LONG_JOB, 1, "waiting", NOW)
+    text = render(status_table(found, [ticket], width=width), width)
+    assert widest(text.replace(LONG_JOB, "")) <= width
+    assert "…" not in text
+    assert "32→128" in text
+    assert "1. " in text
+    assert ("power" in text) is (width == 120)
+    short = render(status_table(found[1:], width=width), width)
+    assert "power" in short
+    assert "job-1-1 " in short
+    assert render(status_table([], [ticket]), 200).startswith("  1. ")
 
 
 def belief(size, **changes):

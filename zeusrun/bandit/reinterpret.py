@@ -311,7 +311,7 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     """Describe which finished trials read otherwise than they ended, and what still counts.
 
-    Such as ``4 trials had another target (0.9): read again from their learning curves``. A trial is
+    Such as ``4 runs had another target (0.9): read again from their learning curves``. A trial is
     counted under its first difference.
     """
     problem = _completed(problem, trials)
@@ -331,9 +331,9 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
     for (what, kept), seen in values.items():
         distinct = list(dict.fromkeys(seen))
         few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
-        some, own = ("trials", "their") if len(seen) > 1 else ("trial", "its")
+        some, own = ("runs", "their") if len(seen) > 1 else ("run", "its")
         clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
-        clauses.append(clause.format(few=few, own=own, s=some[5:]))
+        clauses.append(clause.format(few=few, own=own, s=some[3:]))
     return clauses
 
 

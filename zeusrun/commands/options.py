@@ -28,7 +28,7 @@ AnyJob = Annotated[str | None, Argument(metavar="JOB", help="Only this job; by d
 TrialName = Annotated[
     str,
     Argument(
-        metavar="TRIAL", help="A trial, such as digits-7-1; the name of a job means its last trial."
+        metavar="TRIAL", help="A run, such as digits-7-1; the name of a job means its last run."
     ),
 ]
 JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]

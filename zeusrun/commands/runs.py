@@ -61,7 +61,7 @@ def history(
     job: AnyJob = None,
     *,
     last: Annotated[
-        int | None, Option(metavar="N", min=1, help="Show only the last N trials of each job.")
+        int | None, Option(metavar="N", min=1, help="Show only the last N runs of each job.")
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
@@ -69,10 +69,10 @@ def history(
         Group | None, Option(help="Add up energy, price and carbon by job, month or GPU model.")
     ] = None,
     forget: Annotated[
-        str | None, Option(metavar="TRIAL", help="Keep this trial, but learn nothing from it.")
+        str | None, Option(metavar="TRIAL", help="Keep this run, but learn nothing from it.")
     ] = None,
     unforget: Annotated[
-        str | None, Option(metavar="TRIAL", help="Learn from a forgotten trial again.")
+        str | None, Option(metavar="TRIAL", help="Learn from a forgotten run again.")
     ] = None,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
@@ -81,7 +81,7 @@ def history(
         if job or last or as_csv or total or (forget and unforget):
             flag = "--forget" if forget else "--unforget"
             raise UsageError(
-                "--forget and --unforget take one trial, and no other option but --json; "
+                "--forget and --unforget take one run, and no other option but --json; "
                 f"write: zeusrun history {flag} {shlex.quote(forget or unforget or '')}"
             )
         _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
@@ -134,13 +134,13 @@ def _read_jobs(
 def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
     """Exclude a finished trial from learning, or include it again."""
     if name in store.jobs():
-        raise UsageError(f"{name} is a job; name one of its trials, such as {name}-7-1")
+        raise UsageError(f"{name} is a job; name one of its runs, such as {name}-7-1")
     trial = find_trial(name).trial
     try:
         marked = store.forget(trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
         raise UsageError(
-            f"{trial} has not ended, and only a finished trial can be forgotten; "
+            f"{trial} has not ended, and only a finished run can be forgotten; "
             f"'zeusrun cancel {trial}' ends it, or records it if its launcher is dead"
         ) from None
     if as_json:
@@ -181,7 +181,7 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
-    """Show everything about one trial."""
+    """Show everything about one run."""
     found, alive = find_trial(trial), False
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(open_home()[1], [found.job])}
@@ -204,7 +204,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
 
 
 def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
-    """Show every metric that a trial produced, and who saw it."""
+    """Show every metric that a run produced, and who saw it."""
     found = find_trial(trial)
     live = read_live(RunPaths(Path(found.run_dir)))
     if live is None or live.sight is None:
@@ -221,9 +221,7 @@ def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
 def logs(
     name: TrialName,
     *,
-    follow: Annotated[
-        bool, Option("--follow", "-f", help="Continue until the trial ends.")
-    ] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue until the run ends.")] = False,
     rank: Annotated[int | None, Option(metavar="K", min=0, help="Print only this rank.")] = None,
     raw: Annotated[
         bool, Option(help="Print every byte, control characters and secrets included.")
@@ -232,7 +230,7 @@ def logs(
         bool, Option("--json", help="Print one JSON object per line: rank and line.")
     ] = False,
 ) -> None:
-    """Print the output of the ranks of a trial."""
+    """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
     found = find_trial(name)
@@ -292,7 +290,8 @@ def status(
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
-        console().print(status_table(found, waiting, starts))
+        shown = console()
+        shown.print(status_table(found, waiting, starts, width=shown.width))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
@@ -318,7 +317,7 @@ def cancel(
     now: Annotated[bool, Option("--now", help="Stop at once, without the grace period.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a running trial, or give up a preempted one.
+    """Stop a run, or give up a preempted one.
 
     The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
@@ -331,7 +330,7 @@ def cancel(
     going = store.unfinished(name) if name in store.jobs() else []
     if len(going) > 1:
         names = ", ".join(trial.trial for trial in going)
-        raise UsageError(f"several trials of {name} are running: {names}; name the one to stop")
+        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
     trial = going[0] if going else find_trial(name)
     paths = find_run(home, trial)
     running = not trial.status.finished and paths is not None and lease_of(trial, paths).is_held()
@@ -379,6 +378,6 @@ def _wait(trial: Trial, grace_s: float | None) -> None:
         if time.monotonic() > deadline_t:
             raise HistoryError(
                 f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
-                "suspended: kill it, and the next submit records the trial as LOST"
+                "suspended: kill it, and the next submit records the run as LOST"
             )
         time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""The verb ``simulate``."""
+"""The verb ``simulate``: of recorded or made-up jobs, or of a job's own history."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, console
+from zeusrun.commands.options import AsJson, Overrides, console
 from zeusrun.errors import UsageError
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study
@@ -24,7 +24,13 @@ _PATH = Path | None
 
 
 def simulate(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None,
+        Argument(metavar="JOB", help="Replay this job's own history: a job file, or its name."),
+    ] = None,
     *,
+    overrides: Overrides = None,
     trace_dir: Annotated[
         _PATH, Option(metavar="DIR", help="Training and power traces; by default synthetic jobs.")
     ] = None,
@@ -66,10 +72,26 @@ def simulate(
         _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Replay recorded or made-up jobs through the policies.
+    """Replay a job with other settings, or made-up jobs.
 
-    Everything is charged: first runs, failures, retries, speed checks, probes of power limits.
+    With JOB and --set, the job's own history says what the changed job would take. Without JOB,
+    recorded or made-up jobs are replayed through the policies. Everything is charged: first runs,
+    failures, retries, speed checks, probes of power limits.
     """
+    if job is not None:
+        from zeusrun.commands.what_if import simulate_own  # noqa: PLC0415 - only a job needs it
+
+        _check_own(ctx)
+        simulate_own(
+            job,
+            overrides or [],
+            recurrences,
+            range(first_seed, first_seed + seeds),
+            as_json=as_json,
+        )
+        return
+    if overrides:
+        raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
     settings = Settings(
         recurrences=recurrences,
         eta_knob=eta_knob,
@@ -105,6 +127,18 @@ def simulate(
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
         typer.echo(f"zeusrun: the figure is in {plot}", err=True)
+
+
+_OWN = {"job", "overrides", "recurrences", "seeds", "first_seed", "as_json"}
+
+
+def _check_own(ctx: typer.Context) -> None:
+    """Raise ``UsageError`` for an option that does not go with JOB."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name not in _OWN and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UsageError(f"{option} does not go with JOB; its settings change with --set")
 
 
 def _check(settings: Settings, cluster: Path | None) -> None:

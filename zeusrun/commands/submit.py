@@ -1,4 +1,4 @@
-"""The verbs that run a job, ``submit``, ``rerun`` and ``schedule fire``; and ``explain``."""
+"""The verbs that run a job: ``submit``, ``rerun`` and ``schedule fire``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.power import best_limits
-from zeusrun.bandit.registry import create_policy
-from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.clock import read_clock
+from zeusrun.commands.compose import compose
 from zeusrun.commands.options import (
     AsJson,
     DryRun,
@@ -30,19 +26,15 @@ from zeusrun.commands.options import (
     TrialName,
     console,
     find_trial,
-    job_file,
     open_home,
 )
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import Overlap
-from zeusrun.launcher.choose import build_problem, plan
-from zeusrun.launcher.context import Submission, job_devices
+from zeusrun.launcher.choose import plan
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
@@ -56,20 +48,20 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import explain_table, plan_sheet, saving_lines
+from zeusrun.view.tables import plan_sheet, saving_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.notify.notices import Notice
     from zeusrun.schedule.due import PlannedStart
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 OverlapRule = Annotated[
     Overlap,
     Option(
@@ -129,7 +121,7 @@ def rerun(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the job of a past trial again, with the same batch size."""
+    """Run the job of a past run again, with the same batch size."""
     found = find_trial(trial)
     job_copy = RunPaths(Path(found.run_dir)).job_copy
     if not job_copy.is_file():
@@ -298,46 +290,6 @@ def _remove_old_runs(
             remove(run)
 
 
-def compose(
-    spec: JobSpec,
-    batch_size: int | None = None,
-    gpus: Sequence[str] | None = None,
-    *,
-    place: tuple[Path, History] | None = None,
-) -> Submission:
-    """Build everything that a submit needs.
-
-    Args:
-        spec: The job.
-        batch_size: The user's own; ``None`` to ask the policy.
-        gpus: UUIDs; ``None`` for all visible ones.
-        place: The home and the history; ``None`` for those of the user.
-    """
-    home, history = place or open_home()
-    inherited = dict(os.environ)
-    if gpus:
-        visible = {_VISIBLE: ",".join(gpus)}
-        inherited |= visible
-        if _VISIBLE in spec.env:
-            spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
-    # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
-    environment = {**inherited, **spec.env}
-    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
-    spec.check_world_size(world_size)
-    return Submission(
-        spec=spec,
-        history=history,
-        policy=create_policy(spec.policy.name),
-        devices=devices,
-        world_size=world_size,
-        torchrun=find_torchrun(),
-        home=home,
-        environment=inherited,
-        forced_batch_size=batch_size,
-        tariffs=load_tariffs(spec, home),
-    )
-
-
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
     trial, command, remarks = plan(submission)
     shown = command.masked()
@@ -347,30 +299,3 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     else:
         sheet = plan_sheet(trial, shlex.join(shown.argv), env, remarks)
         console().print(sheet, soft_wrap=True)
-
-
-def explain(
-    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
-    *,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what the policy believes, and what it would choose next."""
-    spec = load_spec(job_file(job), overrides or [])
-    submission = compose(spec)
-    trials = submission.history.trials(spec.name, NEWEST)
-    problem = build_problem(submission, trials)
-    remarks = describe_kept(problem, trials)
-    problem, runs = read_history(problem, trials)
-    rng = np.random.default_rng(spec.policy.seed)
-    beliefs = submission.policy.explain(problem, runs, rng)
-    if as_json:
-        print_json([vars(belief) for belief in beliefs])
-    else:
-        objective = spec.objective
-        goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
-        knob = f"eta_knob {objective.eta_knob:g}"
-        title = f"{spec.name}: what policy {submission.policy.name} expects, {goal}, {knob}"
-        limits = best_limits(problem, runs)
-        measured = [trial for trial in trials if trial.critical_batch_size]
-        console().print(explain_table(title, beliefs, remarks, limits, measured))

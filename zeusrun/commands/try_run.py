@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from zeusrun.commands.compose import compose
 from zeusrun.commands.options import console, open_home
-from zeusrun.commands.submit import compose
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.tail import LineTail

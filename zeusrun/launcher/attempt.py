@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.usual import find_usual
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
@@ -208,7 +209,9 @@ def run_attempt(
                 if not has_checkpoint(paths.run_dir):
                     then = "starts from the beginning: it saved no checkpoint"
                 emit(Noted(f"{choice.trial.trial} was preempted and {then}"))
-            emit(TrialStarts(choice.trial, choice.decision.cost_bound_j))
+            usual = find_usual(choice.trial, choice.earlier)
+            bound_j, instrumented = choice.decision.cost_bound_j, submission.spec.instrument
+            emit(TrialStarts(choice.trial, bound_j, usual, instrumented))
             meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
             outcome, stop = Supervisor(
                 submission, choice, paths, meter, emit=emit, signals=signals, mask=mask

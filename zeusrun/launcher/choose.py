@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.policy import bound_of_proven
-from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
 from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
@@ -27,7 +27,6 @@ from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from zeusrun.bandit.observation import Run
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.command import Command
@@ -290,6 +289,26 @@ def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attemp
         )
     bound = bound_of_proven(problem, runs)
     return Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
+
+
+def decide_after_miss(
+    submission: Submission,
+    problem: Problem,
+    runs: Sequence[Run],
+    first: Decision,
+    epoch_cost_j: float | None,
+) -> Decision | None:
+    """Return the second attempt if the first one missed the target; ``None``: there is none.
+
+    ``epoch_cost_j`` is what an epoch of the first attempt is expected to cost.
+    """
+    if submission.spec.attempts == 1:
+        return None
+    missed = Run(first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage)
+    missed = missed._replace(epochs=problem.max_epochs, epoch_cost_j=epoch_cost_j)
+    problem = replace(problem, last_attempt=submission.spec.attempts == 2)
+    decision = decide(submission, problem, [*runs, missed], 2)
+    return None if decision.global_batch_size == first.global_batch_size else decision
 
 
 def _draft_trial(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from zeusrun.analysis.usual import UNKNOWN, Usual
+
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
@@ -34,10 +36,15 @@ class FoundLost:
 
 @dataclass(frozen=True)
 class TrialStarts:
-    """A trial is on disk and about to start; its cost bound is in joules, ``None`` for no bound."""
+    """A trial is on disk and about to start; its cost bound is in joules, ``None`` for no bound.
+
+    ``usual`` is what past runs like it took; ``instrumented``: its ranks say when they start.
+    """
 
     trial: Trial
     cost_bound_j: float | None
+    usual: Usual = UNKNOWN
+    instrumented: bool = True
 
 
 @dataclass(frozen=True)

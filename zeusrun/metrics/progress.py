@@ -15,6 +15,7 @@ from zeusrun.sidecar.events import (
     Asked,
     Ended,
     Hooked,
+    Loading,
     Observed,
     Reported,
     Started,
@@ -44,6 +45,7 @@ class Ranks:
 
     world_size: int = 1
     generation: int = 0  # how often torchrun has restarted them
+    started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
     exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
     alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
 
@@ -68,7 +70,8 @@ class Ranks:
             alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
             return replace(self, exit_codes=codes, alone=alone)
         codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
-        return replace(self, exit_codes=codes, generation=max(self.generation, event.restart))
+        generation, started = max(self.generation, event.restart), self.started | {event.rank}
+        return replace(self, exit_codes=codes, generation=generation, started=started)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Progress:
     now_t: float
     counted_t: float | None = None  # time, energy and cost count up to here; ``None``: ``now_t``
     script_t: float | None = None  # when rank 0 began to run the script
+    loading: bool = False  # whether the script has asked a data loader for its first batch
     training_t: float | None = None  # the start of the first step, else of the script
     steps: int | None = None  # of rank 0
     stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
@@ -269,11 +273,11 @@ def advance(
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event)}
     elif isinstance(event, Ended):
         changes = {"ranks": progress.ranks.take(event)}
-    elif isinstance(event, Asked):
-        changes = {"asked": progress.asked | {event.choice}}
-    elif isinstance(event, Applied):
-        asked = progress.asked | {event.choice}
-        changes = {"applied": (*progress.applied, event), "asked": asked}
+    elif isinstance(event, Loading):
+        changes = {"loading": True}
+    elif isinstance(event, (Asked, Applied)):
+        applied = (*progress.applied, event) if isinstance(event, Applied) else progress.applied
+        changes = {"applied": applied, "asked": progress.asked | {event.choice}}
     elif isinstance(event, Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers

@@ -77,6 +77,13 @@ class Hooked:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """Rank 0 asks a data loader for the first batch of the script; it is written once."""
+
+    t: float
+
+
+@dataclass(frozen=True)
 class Observed:
     """What a rank saw of its training: the loader that feeds its optimizer steps.
 
@@ -177,7 +184,7 @@ class Ended:
 
 
 Event: TypeAlias = (
-    Started | Asked | Reported | Hooked | Observed | Applied | Watched | Adapted | Ended
+    Started | Asked | Reported | Hooked | Loading | Observed | Applied | Watched | Adapted | Ended
 )
 
 
@@ -293,6 +300,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "asked": _asked,
     "reported": _reported,
     "hooked": _hooked,
+    "loading": lambda t, _: Loading(t),
     "observed": _observed,
     "applied": _applied,
     "watched": _watched,

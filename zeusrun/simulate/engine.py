@@ -160,7 +160,8 @@ class _Simulation:
         After a speed check the policy decides again; the trial ends if it chooses another arm.
         """
         limit_w, rate, setting = self._limit_w, self._rate, self._setting
-        steps_per_s = SAMPLES_PER_EPOCH / self._arm / rate.epoch_s
+        samples = setting.problem.samples_per_epoch or SAMPLES_PER_EPOCH
+        steps_per_s = samples / self._arm / rate.epoch_s
         point = PowerPoint(limit_w, steps_per_s, rate.power_w)
         self._measured[limit_w] = self._known[limit_w] = point
         self._probed_s = 0.0

@@ -78,6 +78,7 @@ def replay(
     attempts: int = ATTEMPTS,
     in_flight: int = 1,
     arrivals: Sequence[Arrival] = (),
+    before: Sequence[Run] = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
@@ -93,13 +94,15 @@ def replay(
         attempts: How many a recurrence may make.
         in_flight: Recurrences that run at the same time; the next one begins when one ends.
         arrivals: One for each recurrence, by time; it begins then, whatever else runs.
+        before: Runs that the policy knows already, of recurrences below 1.
 
     Returns:
         Every trial, by start.
     """
     entropy = [seed] if isinstance(seed, int) else seed
     world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
-    state = _Replay(job, policy, problem, world, rng, attempts, arrivals)
+    state = _Replay(job, policy, problem, world, rng, attempts, arrivals, len(before))
+    state.runs += before
     return state.play(recurrences, in_flight)
 
 
@@ -114,8 +117,9 @@ class _Replay:
     rng: Generator  # for the policy
     attempts: int
     arrivals: Sequence[Arrival]
+    before: int  # runs that were known
     played: list[Played] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)  # ``played`` as policies see it
+    runs: list[Run] = field(default_factory=list)  # those, and ``played`` as policies see it
     ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     # (time, _END, index of the trial) or (time, _START, recurrence)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -134,7 +138,7 @@ class _Replay:
                 trial = self.played[number].trial
                 run = read_trial(self.problem, trial)
                 if run is not None:  # as for every trial that the engine ends
-                    self.runs[number] = run
+                    self.runs[self.before + number] = run
                 self.ended[trial.recurrence].append(trial)
                 over = self._is_over(self.ended[trial.recurrence])
                 if not over:

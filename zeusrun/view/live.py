@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
     BoundChanged,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _REFRESH_PERIOD_S = 0.25
+_LONG_S = 20.0  # of start-up, after which a log says what it waits for
 _RANK_STYLES = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 
 
@@ -52,6 +54,9 @@ class SubmitView:
         self._quiet = quiet
         self._trial: Trial | None = None
         self._bound_j: float | None = None
+        self._usual = UNKNOWN
+        self._instrumented = True
+        self._start_told = False
         self._epochs_shown = 0
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
@@ -78,8 +83,9 @@ class SubmitView:
                 pass
             case Noted(text):
                 self._print(Text(f"· {text}", style="dim"))
-            case TrialStarts(trial, cost_bound_j):
+            case TrialStarts(trial, cost_bound_j, usual, instrumented):
                 self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
+                self._usual, self._instrumented, self._start_told = usual, instrumented, False
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
@@ -112,9 +118,20 @@ class SubmitView:
             if progress.epochs > self._epochs_shown:
                 self._epochs_shown = progress.epochs
                 self._print(epoch_line(self._trial, progress, self._bound_j))
+            elif not self._start_told and _starting_s(progress) > _LONG_S:
+                self._start_told = True
+                text = starting_text(progress, self._usual, instrumented=self._instrumented)
+                self._print(Text(f"  start-up: {text}", style="dim"))
         elif time.monotonic() >= self._next_refresh_t:
             self._next_refresh_t = time.monotonic() + _REFRESH_PERIOD_S
-            panel = live_panel(self._trial, progress, self._bound_j, self._console.width)
+            panel = live_panel(
+                self._trial,
+                progress,
+                self._bound_j,
+                self._console.width,
+                self._usual,
+                instrumented=self._instrumented,
+            )
             self._live.update(panel, refresh=True)
 
     def _stop_live(self) -> None:
@@ -144,21 +161,31 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
 
 
 def live_panel(
-    trial: Trial, progress: Progress, bound_j: float | None, width: int
+    trial: Trial,
+    progress: Progress,
+    bound_j: float | None,
+    width: int,
+    usual: Usual = UNKNOWN,
+    *,
+    instrumented: bool = True,
 ) -> RenderableType:
     """Return the panel below the output of the ranks; its number of lines is constant."""
     label = Column(style="dim", no_wrap=True, min_width=10)
     grid = Table.grid(label, Column(no_wrap=True), padding=(0, 2))
-    bar = ProgressBar(
-        total=trial.max_epochs,
-        completed=progress.epochs,
-        width=max(10, min(30, width - 50)),
-        complete_style="cyan",
-        finished_style="cyan",
-    )
-    line = Table.grid(*(Column(no_wrap=True) for _ in range(3)), padding=(0, 2))
-    line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", _remaining(trial, progress))
-    grid.add_row("epoch", line)
+    if progress.training_t is None:
+        grid.add_row("start-up", starting_text(progress, usual, instrumented=instrumented))
+    else:
+        bar = ProgressBar(
+            total=trial.max_epochs,
+            completed=progress.epochs,
+            width=max(10, min(30, width - 52)),
+            complete_style="cyan",
+            finished_style="cyan",
+        )
+        line = Table.grid(*(Column(no_wrap=True) for _ in range(3)), padding=(0, 2))
+        left = _remaining(trial, progress, usual)
+        line.add_row(bar, f"{progress.epochs}/{trial.max_epochs}", left)
+        grid.add_row("epoch", line)
     value = f"{units.number(progress.last_value, '.4g')}  {target_text(trial)}"
     if progress.best_value is not None:
         value += f"  best {progress.best_value:.4g}"
@@ -227,13 +254,44 @@ def _limit(trial: Trial, progress: Progress) -> str:
     return f" · limit {units.power(progress.power_limit_w)}{each}{tried}"
 
 
-def _remaining(trial: Trial, progress: Progress) -> str:
-    if progress.training_t is None:
-        return f"starting, {units.duration(progress.now_t - progress.launched_t)}"
+def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True) -> str:
+    """Return what start-up waits for, how long it has taken, and by past runs how long still."""
+    begun, count = len(progress.ranks.started), progress.ranks.world_size
+    if not instrumented:
+        waits = "waits for the script"
+    elif not begun:
+        waits = "waits for torchrun and its rendezvous"
+    elif begun < count:
+        waits = f"waits for the ranks, {begun} of {count} have begun"
+    elif not progress.loading:
+        waits = "waits for the script's imports and set-up"
+    else:
+        waits = "waits for the first batch and step"
+    so_far_s, usual_s = _starting_s(progress), usual.startup_s
+    text = f"{waits} · {units.duration(so_far_s)}"
+    if usual_s is None:
+        return text
+    left_s = usual_s - so_far_s
+    if left_s > 0:
+        return f"{text}, about {units.duration(left_s)} left"
+    return f"{text}, usually {units.duration(usual_s)}"
+
+
+def _starting_s(progress: Progress) -> float:
+    """Return the seconds of start-up so far; 0 once the training has begun."""
+    return 0.0 if progress.training_t is not None else progress.now_t - progress.launched_t
+
+
+def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
+    so_far = units.duration(progress.time_s)
     if progress.reached is not None or progress.ending:
-        return f"{units.duration(progress.time_s)}, finishing"
-    if not progress.epochs or progress.time_s is None or not progress.curve:
-        return units.duration(progress.time_s)
-    last = progress.curve[-1].time_s
-    left = last / progress.epochs * max(0, trial.max_epochs - progress.epochs)
-    return f"{units.duration(progress.time_s)}, at most {units.duration(left)} left"
+        return f"{so_far}, finishing"
+    done = progress.epochs - max(progress.earlier, default=0)  # since a preemption
+    if done <= 0 or progress.time_s is None or not progress.curve:
+        return so_far
+    known = usual.epochs is not None and usual.epochs > progress.epochs
+    goal = usual.epochs if known and usual.epochs else trial.max_epochs
+    ended_s = progress.curve[-1].time_s
+    left_s = ended_s / done * (goal - progress.epochs) - (progress.time_s - ended_s)
+    how = "about" if known else "at most"
+    return f"{so_far}, {how} {units.duration(max(0.0, left_s))} left"

@@ -27,16 +27,16 @@ def schedules_sheet(found: Sequence[Schedule], now: float) -> RenderableType:
     parts: list[RenderableType] = []
     for schedule in found:
         name = Text(schedule.job, style="dim" if schedule.paused else "bold cyan")
-        rows = [("next", _next(schedule, now)), *_past(schedule, now)]
+        when = Text(schedule.rules.timetable.describe())
+        rows = [("when", when), ("next", _next(schedule, now)), *_past(schedule, now)]
         if start := schedule.describe_start():
             due = _when(schedule, schedule.cursor.pending or now, now)
-            rows.insert(0, ("starts", Text.assemble((start, "cyan"), (f"; due {due}", "dim"))))
+            rows.insert(1, ("starts", Text.assemble((start, "cyan"), (f"; due {due}", "dim"))))
         rules = describe_rules(schedule)
         if rules:
             rows.append(("rules", Text(rules, style="dim")))
-        labelled = [(Text(f"  {label}", style="dim"), text) for label, text in rows]
-        head = Text.assemble(name, f"  {schedule.rules.timetable.describe()}")
-        parts += [*([Text("")] if parts else []), head, Labelled(labelled)]
+        labelled = [(Text(f"  {label:5}", style="dim"), text) for label, text in rows]
+        parts += [*([Text("")] if parts else []), name, Labelled(labelled)]
     return Group(*parts)
 
 

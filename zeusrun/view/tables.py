@@ -49,6 +49,7 @@ _RECENT = 5  # runs whose noise scale counts
 # The columns that a history too wide for its console leaves out, in this order.
 _LEFT_OUT = ("carbon", "epochs", "price")
 _LEFT_OUT_UNPRICED = ("epochs", "carbon")
+_NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
     "90 % range": "of the cost of the next run",
@@ -156,6 +157,7 @@ def history_table(
     names += ["cost", "status", *(["saved"] if proved else [])]
     rows: list[tuple[dict[str, str | Text], str | None]] = []
     dead = []
+    dated = len({stored.started_at[:4] for stored in shown}) > 1
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
         trial = stored if now is None else now.trial
@@ -163,7 +165,7 @@ def history_table(
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=None if now is None else now.alive)
         cells: dict[str, str | Text] = {
-            "when": units.moment(trial.started_at),
+            "when": units.moment(trial.started_at, dated=dated),
             "run": f"{trial.recurrence}-{trial.attempt}",
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
@@ -197,7 +199,7 @@ def history_table(
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
     parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
-    parts += [Text(f"  {' · '.join(notes)}", style="dim")] if notes else []
+    parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
 
 
@@ -224,29 +226,30 @@ def status_table(
     found: Sequence[Live],
     waiting: Sequence[Ticket] = (),
     deferred: Mapping[str, str] = MappingProxyType({}),
+    *,
+    width: int = 80,
 ) -> RenderableType:
     """Return the running trials, oldest first, and the submits that wait, in their order.
 
     ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason.
+    If the names leave no room in ``width`` columns, energy, cost and power are not shown.
     """
+    rows = [_status_cells(running) for running in found]
+    names = ["run", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
+    room = {name: max(len(name), *(each[name].cell_len for each in rows)) for name in names if rows}
+    if rows:
+        room["run"] = min(room["run"], _NAME)  # a longer name is folded
+    for name in ("energy", "power", "cost"):
+        if sum(room[each] + 2 for each in names if rows) > width:
+            names.remove(name)
     table = plain_table()
-    table.add_column("trial", overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in ("batch", "epoch", "metric", "time", "energy", "cost", "power"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for running in found:
-        trial, value = running.trial, running.last_metric
-        starting = "starting" if trial.time_s is None else units.duration(trial.time_s)
-        table.add_row(
-            Text(trial.trial, style="bold cyan" if running.alive else "dim"),
-            str(trial.global_batch_size),
-            f"{trial.epochs or 0}/{trial.max_epochs}",
-            units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}",
-            starting if running.alive else Text("DEAD", style="red"),
-            units.energy(trial.energy_j, trial.energy_source),
-            units.energy(trial.cost_j),
-            units.power(running.power_w if running.alive else None),
-            style=None if running.alive else "dim",
-        )
+    for name in names:
+        if name == "run":
+            table.add_column(name, overflow="fold")  # the column that shrinks
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for running, cells in zip(found, rows, strict=True):
+        table.add_row(*map(cells.get, names), style=None if running.alive else "dim")
     notes = [dead_note(running.trial) for running in found if not running.alive]
     warnings = [
         f"{running.trial.trial}: {running.trial.warnings[-1]}"
@@ -257,9 +260,29 @@ def status_table(
     for place, ticket in enumerate(waiting, 1):
         thing = "GPUs" if ticket.gpus else "the run before it"
         since = units.moment(ticket.since)
-        queue.append(Text(f"  {place}. {ticket.job} waits since {since} for {thing}"))
-    queue += [Text(f"  {job} starts {start}") for job, start in deferred.items()]
-    return Group(*([table] if found else []), *notes, warning_lines(warnings), *queue)
+        text = f"{ticket.job} waits since {since} for {thing}"
+        queue.append((Text(f"  {place}."), Text(text)))
+    parts: list[RenderableType] = [table] if found else []
+    parts += [*notes, warning_lines(warnings)]
+    queue += [(Text(" "), Text(f"{job} starts {start}")) for job, start in deferred.items()]
+    parts += [Text("")] if found and queue else []
+    return Group(*parts, Labelled(queue, gap=1))
+
+
+def _status_cells(running: Live) -> dict[str, Text]:
+    trial, value, alive = running.trial, running.last_metric, running.alive
+    time = Text("starting" if trial.time_s is None else units.duration(trial.time_s))
+    metric = units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}"
+    return {
+        "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
+        "batch": Text(units.batch_size(trial)),
+        "epoch": Text(f"{trial.epochs or 0}/{trial.max_epochs}"),
+        "metric": Text(metric),
+        "time": time if alive else Text("DEAD", style="red"),
+        "energy": Text(units.energy(trial.energy_j, trial.energy_source)),
+        "cost": Text(units.energy(trial.cost_j)),
+        "power": Text(units.power(running.power_w if alive else None)),
+    }
 
 
 def explain_table(
@@ -268,12 +291,15 @@ def explain_table(
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
     measured: Sequence[Trial] = (),
+    *,
+    lead: Sequence[str] = (),
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
     arm, the best power limit in watts and the number of measured ones. ``measured`` are
-    past trials with a known noise scale, oldest first.
+    past trials with a known noise scale, oldest first. ``lead``: a headline, and sentences that
+    come first.
     """
     table = plain_table()
     valued = any(belief.value_j is not None for belief in beliefs)
@@ -299,7 +325,9 @@ def explain_table(
             units.percent(belief.chance),
             style="bold" if likely else None,
         )
-        verdicts.add_row(Text(arm), Text(belief.verdict), style=None if likely else "dim")
+        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
+        verdict = "the next run uses it; see above" if next_ else belief.verdict
+        verdicts.add_row(Text(arm), Text(verdict), style=None if likely else "dim")
     legend = [f"{name}: {text}" for name, text in _LEGEND.items() if valued or name != "worth"]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
@@ -309,6 +337,13 @@ def explain_table(
         ways = sorted({WAYS[t.gradients_of] for t in recent if t.gradients_of in WAYS})
         basis = ", ".join([f"by the noise scale of {units.plural(len(recent), 'run')}", *ways])
         legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
+    if lead and any(belief.reached for belief in beliefs):
+        legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
     blank = Text("")
-    return Group(Text(title, style="bold"), blank, table, blank, verdicts, blank, *notes)
+    first: list[RenderableType] = []
+    if lead:
+        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
+        first = [Text(lead[0], style="bold"), sentences, blank]
+    head = Text(title, style="dim" if lead else "bold")
+    return Group(*first, head, blank, table, blank, verdicts, blank, *notes)

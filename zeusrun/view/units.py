@@ -133,10 +133,11 @@ def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
     return f"counter {energy(counter_j)} · integrated {energy(integrated_j)} ({signed})"
 
 
-def moment(rfc3339: str) -> str:
-    """Return date and time in the local time zone, to the minute."""
+def moment(rfc3339: str, *, dated: bool = False) -> str:
+    """Return month, day and time in the local time zone; ``dated``: year, month and day."""
+    form = "%Y-%m-%d" if dated else "%m-%d %H:%M"
     try:
-        return dt.datetime.fromisoformat(rfc3339).astimezone().strftime("%m-%d %H:%M")
+        return dt.datetime.fromisoformat(rfc3339).astimezone().strftime(form)
     except ValueError:
         return rfc3339[:16]
 

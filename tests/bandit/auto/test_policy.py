@@ -67,14 +67,14 @@ def test_a_doubtful_arm_is_worth_a_try_and_it_says_why():
     decision = choose(run(64, 10))
     assert decision.stage is Stage.EXPLORE
     assert decision.global_batch_size != 64
-    assert "but this is uncertain; a try should save about" in decision.why
+    assert "but this is uncertain; trying it is expected to save the cost" in decision.why
 
 
 def test_an_unknown_speed_is_checked_first_where_runs_are_long():
     long = [run(64, 10, per_epoch=1e5)]
     decision = choose(*long)
     assert decision.stage is Stage.SPEED_CHECK
-    assert "30 s of it come first" in decision.why
+    assert "its first 30 s measure that" in decision.why
     again = choose(*long, speed_checked(decision.global_batch_size, 9e4))
     assert (
         again.stage is not Stage.SPEED_CHECK
@@ -445,7 +445,7 @@ def test_explain_tells_every_verdict():
     runs = [*[run(64, 10)] * 4, run(16, 9, status=STOPPED), flying(32), crash, crash]
     told = explain(*runs)
     assert "ran out of memory" in told[256].verdict
-    assert told[32].verdict == "in flight in another recurrence"
+    assert told[32].verdict == "runs now, in another recurrence"
     assert told[16].verdict.startswith("failed 1 of 1; ")
 
 

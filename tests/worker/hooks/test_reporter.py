@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from zeusrun.sidecar.events import Loading
 from zeusrun.worker.context import RunContext
 from zeusrun.worker.hooks.observer import Observer as RealObserver
 from zeusrun.worker.hooks.reporter import Reporter, number_of
@@ -128,4 +129,6 @@ def test_the_groups_of_an_odd_optimizer_end_no_training():
     for _ in range(9):
         feed.pending = 1
         observer.step(SimpleNamespace(param_groups=[1, 2]))
-    assert [event.learning_rates for event in events] == [()]
+    (loading, observed) = events
+    assert loading == Loading(loading.t)
+    assert observed.learning_rates == ()

@@ -90,8 +90,8 @@ def why_try(now: Assessment, index: int, incumbent: int) -> str:
     best = beliefs.arms[incumbent]
     return (
         f"{beliefs.arms[index]} is expected to be {_compared(now, index)} {best}, but this is "
-        f"uncertain; a try should save about {worth:.2g} runs of {best} over the next "
-        f"{now.recurrences + HORIZON} recurrences, in case it is cheaper"
+        f"uncertain; trying it is expected to save the cost of about {worth:.2g} runs over the "
+        f"next {now.recurrences + HORIZON} recurrences"
     )
 
 
@@ -148,7 +148,7 @@ def _verdict(now: Assessment, index: int) -> str:
     if index == beliefs.incumbent:
         return "the cheapest so far"
     if arm in evidence.in_flight:
-        return "in flight in another recurrence"
+        return "runs now, in another recurrence"
     failures = sum(run.status in FAILED for run in evidence.results.get(arm, ()))
     failed = f"failed {failures} of {len(evidence.results[arm])}; " if failures else ""
     if beliefs.incumbent is None or now.values is None:

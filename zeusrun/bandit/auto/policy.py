@@ -84,7 +84,7 @@ def _select(now: Assessment) -> tuple[int, Stage, str]:
         return incumbent, Stage.EXPLOIT, explain.why_incumbent(now, incumbent)
     why = explain.why_try(now, best, incumbent)
     if _needs_speed_check(now, best):
-        why = f"{why}; its speed is unknown, so {SPEED_CHECK_S:g} s of it come first"
+        why = f"{why}; its speed is unknown, so its first {SPEED_CHECK_S:g} s measure that"
         return best, Stage.SPEED_CHECK, why
     return best, Stage.EXPLORE, why
 

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.sidecar.events import Observed
+from zeusrun.sidecar.events import Loading, Observed
 from zeusrun.worker.collectives import is_grouped
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Observer:
         self.switches = 0
         self.is_separate = False
         self._run = run
+        self._loading = False  # whether any pass has begun
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
         self._earlier = 0  # passes over earlier loaders that the present one replaced
@@ -106,6 +107,10 @@ class Observer:
 
     def begin_pass(self, loader: Any) -> Pass:
         """Return a new pass over a loader."""
+        if not self._loading:
+            self._loading = True
+            if self._run.rank == 0:
+                self._run.record(Loading(time.monotonic()))
         try:
             feed = self._feeds.get(loader)
             if feed is None:

@@ -1,0 +1,194 @@
+"""A job's own history becomes a job to simulate: what is known, what is guessed, what is refused.
+
+The trials follow a law: epochs are 8 (1 + batch size / 64), and an epoch takes 10 (1 + 32 / batch
+size) seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.factories import DONE, build_trial
+from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.registry import create_policy
+from zeusrun.errors import UsageError
+from zeusrun.simulate.job import best_arm, expected
+from zeusrun.simulate.own_job import draw_job, learn, lowest_limit_w
+from zeusrun.simulate.own_rates import fit_line
+from zeusrun.simulate.what_if import forecast
+from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
+
+PROBLEM = Problem(
+    candidates=(16, 32, 64, 128, 256),
+    default=32,
+    metric="accuracy",
+    mode="max",
+    target=0.5,
+    max_epochs=60,
+    eta_knob=0.5,
+    cost_factor=2.0,
+    recurrence=9,
+    world_size=2,
+    max_power_w=100.0,
+    energy_measured=True,
+)
+POWER_W = 60.0
+
+
+def law(size):
+    return 8 * (1 + size / 64), 10 * (1 + 32 / size)
+
+
+def ran(number, size, *, scale=1.0, status=TrialStatus.REACHED, watts=POWER_W, **changes):
+    epochs, epoch_s = law(size)
+    epochs = max(1, round(epochs * scale))
+    reached = status is TrialStatus.REACHED
+    curve = tuple(
+        CurvePoint(
+            n, n * epoch_s, watts and n * epoch_s * watts, (0.5 if reached else 0.4) * n / epochs
+        )
+        for n in range(1, epochs + 1)
+    )
+    last = curve[-1]
+    outcome = replace(
+        DONE,
+        status=status,
+        time_s=last.time_s,
+        energy_j=last.energy_j,
+        energy_source=None if watts is None else EnergySource.COUNTER,
+        max_power_w=100.0,
+        cost_j=None,
+        epochs=epochs,
+        curve=curve,
+        steps=epochs * 6400 // size,
+    )
+    return build_trial(
+        number, global_batch_size=size, max_epochs=60, default_batch_size=32, **changes
+    ).finish(outcome)
+
+
+KNOWN = [ran(n, size, scale=s) for n, (size, s) in enumerate([(32, 0.9), (32, 1.1), (32, 1.0), (64, 0.9), (64, 1.1), (64, 1.0)], 1)]  # fmt: skip
+
+
+def test_what_ran_is_known_and_what_did_not_follows_the_laws():
+    model = learn("job", PROBLEM, KNOWN)
+    arms = {arm.batch_size: arm for arm in model.arms}
+    assert [arm.runs for arm in model.arms] == [0, 3, 3, 0, 0]
+    assert model.reached == 6
+    for size, arm in arms.items():
+        epochs, epoch_s = law(size)
+        assert math.exp(arm.log_epochs) == pytest.approx(epochs, rel=0.06)
+        (rate,) = arm.rates.values()
+        assert rate.epoch_s == pytest.approx(epoch_s, rel=0.01)
+        assert rate.power_w == pytest.approx(POWER_W)
+    assert arms[256].sd > arms[128].sd > arms[64].sd  # a guess further away is less certain
+
+
+def test_runs_without_a_known_energy_still_show_their_speed():
+    half = [ran(n, 32, watts=None) for n in (7, 8, 9)]
+    (rate,) = learn("job", PROBLEM, [*KNOWN, *half]).arms[1].rates.values()
+    assert rate.power_w == pytest.approx(POWER_W)
+
+
+def test_a_run_that_was_stopped_says_how_far_it_had_come():
+    stopped = ran(7, 256, status=TrialStatus.STOPPED)
+    half = stopped.curve[: len(stopped.curve) // 2]
+    stopped = replace(stopped, curve=half, epochs=len(half))
+    arms = {arm.batch_size: arm for arm in learn("job", PROBLEM, [*KNOWN, stopped]).arms}
+    assert arms[256].runs == 0
+    assert math.exp(arms[256].log_epochs) == pytest.approx(50, rel=0.2)  # the metric rose slowly
+
+
+def test_what_ran_out_of_memory_is_left_out_with_all_larger_ones():
+    crashed = replace(ran(7, 128), status=TrialStatus.OOM, curve=(), epochs=None)
+    model = learn("job", PROBLEM, [*KNOWN, crashed])
+    assert [arm.batch_size for arm in model.arms] == [16, 32, 64]
+    assert model.left_out == (128, 256)
+
+
+def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
+    missed = [ran(n, 256, status=TrialStatus.MISSED) for n in (7, 8)]
+    problem = replace(PROBLEM, max_epochs=40)
+    model = learn("job", problem, [*KNOWN, *missed])
+    job = draw_job(model, 0)
+    assert all(curve.epochs is None for curve in job.curves(256, 1))
+    assert best_arm(job, 0.5, 1) != 256
+
+
+@pytest.mark.parametrize(
+    ("trials", "changes", "words"),
+    [
+        (KNOWN[:1], {}, "has 1 run that reached accuracy 0.5 .* needs 5"),
+        (KNOWN, {"target": 0.9}, "has 0 runs that reached accuracy 0.9"),
+        (KNOWN, {"world_size": 8}, "no run of job shows its speed on the devices"),
+        ([ran(n, 32) for n in range(1, 7)], {}, "only batch size 32 of job has reached"),
+        ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),
+        (KNOWN, {"max_power_w": None}, "only eta_knob 1 can be simulated"),
+    ],
+)
+def test_too_little_history_is_refused_in_one_sentence(trials, changes, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        learn("job", replace(PROBLEM, **changes), trials)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_noise_scale_stands_in_for_a_second_batch_size():
+    trials = [replace(ran(n, 32), noise_scale=64.0) for n in range(1, 7)]
+    arms = {arm.batch_size: arm for arm in learn("job", PROBLEM, trials).arms}
+    assert math.exp(arms[256].log_epochs) == pytest.approx(law(256)[0], rel=0.05)
+
+
+def test_the_same_seed_gives_both_settings_the_same_luck():
+    before = learn("job", PROBLEM, KNOWN)
+    after = learn("job", replace(PROBLEM, eta_knob=1.0, candidates=(16, 32, 64)), KNOWN)
+    one, other = (draw_job(model, 3) for model in (before, after))
+    assert one.curves(64, 1) == other.curves(64, 1)
+    assert one.curves(64, 1) != draw_job(before, 4).curves(64, 1)
+
+
+def test_a_forecast_finds_the_best_batch_size_and_what_it_costs():
+    model = learn("job", PROBLEM, KNOWN)
+    found = forecast(model, create_policy("auto"), recurrences=20, seeds=range(4), attempts=5)
+    assert {32, 64} & set(found.batch_sizes)  # they cost the same
+    epochs, epoch_s = law(64)
+    assert np.median(found.cost_j) == pytest.approx(epochs * epoch_s * 80, rel=0.25)
+    assert found.unreached == (0, 0, 0, 0)
+
+
+def test_a_job_that_has_learned_explores_no_more():
+    learned = [ran(n, 64) for n in range(1, 31)]
+    others = [ran(30 + n, size) for n, size in enumerate((32, 128, 16, 256) * 2, 1)]
+    model = learn("job", replace(PROBLEM, recurrence=40), [*others, *learned])
+    found = forecast(model, create_policy("auto"), recurrences=10, seeds=range(3), attempts=5)
+    one_run_j = expected(draw_job(model, 0), 64, 0.5, 1).cost_j
+    assert abs(np.median(found.exploring_j)) < one_run_j / 2
+
+
+def test_measured_power_limits_are_simulated_and_the_lowest_is_named_if_it_is_the_best():
+    points = tuple(PowerPoint(watts, 4 * share, watts) for watts, share in [(50, 0.8), (90, 1.0)])
+    trials = [replace(each, power_profile=points, power_limit_w=90.0) for each in KNOWN]
+    for eta_knob, lowest in ((1.0, 50.0), (0.0, None)):
+        model = learn("job", replace(PROBLEM, eta_knob=eta_knob), trials)
+        slow, fast = (model.arms[2].rates[limit] for limit in (50.0, 90.0))
+        assert fast.epoch_s == pytest.approx(law(64)[1], rel=0.01)  # evaluations included
+        assert slow.epoch_s == pytest.approx(fast.epoch_s / 0.8)
+        assert lowest_limit_w(model, 64) == lowest
+    assert lowest_limit_w(learn("job", PROBLEM, KNOWN), 64) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "fitted"),
+    [((3.0, 2.0), (3.0, 2.0)), ((3.0, 0.0), (3.0, 0.0)), ((0.0, 2.0), (0.0, 2.0))],
+)
+def test_a_line_is_fitted_without_negative_parts(line, fitted):
+    a, b = line
+    found = fit_line({x: a + b * x for x in (1.0, 2.0, 5.0)}, [1, 1, 1])
+    assert found == pytest.approx(fitted, abs=1e-9)
+
+
+def test_a_falling_line_becomes_a_constant():
+    assert fit_line({1.0: 3.0, 2.0: 2.0}, [1, 1])[1] == 0.0

@@ -1,0 +1,98 @@
+"""The first sentences of ``explain``: a reader who knows nothing of policies understands them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import build_trial
+from zeusrun.bandit.problem import ArmBelief
+from zeusrun.trial import Bound, Decision, Stage
+from zeusrun.view.explain import lead
+
+
+def belief(size, cost_j=None, *, reached=0, chance=0.0, range_j=None):
+    return ArmBelief(
+        global_batch_size=size,
+        trials=reached,
+        reached=reached,
+        cost_j=cost_j,
+        cost_range_j=range_j,
+        chance=chance,
+        verdict="a verdict",
+    )
+
+
+def chosen(size, stage=Stage.EXPLOIT, why="128 is the cheapest so far", bound_j=None):
+    return Decision(size, stage, why, bound=None if bound_j is None else Bound(bound_j))
+
+
+CHEAPEST = belief(128, 450.0, reached=4, chance=1.0, range_j=(400.0, 500.0))
+DEFAULT = belief(64, 500.0, reached=3)
+
+
+def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_it():
+    beliefs = [DEFAULT, CHEAPEST, belief(256, 480.0)]
+    assert lead("auto", chosen(128, bound_j=900.0), beliefs, 64, retry=chosen(64)) == [
+        "the next run uses batch size 128",
+        "128 is the cheapest so far.",
+        (
+            "It is expected to cost 450 J (400–500 J in nine runs of ten), 10% less than the "  # noqa: RUF001
+            "default, 64 (500 J). The run is stopped if it costs more than 900 J."
+        ),
+        (
+            "If runs of 128 come to cost more than those of 64 (500 J), 64 is used. If the next "
+            "run misses the target, 64 follows at once."
+        ),
+    ]
+
+
+def test_a_try_says_what_its_result_decides():
+    tried = belief(256, 520.0, chance=1.0)
+    told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], 64)
+    assert "4% more than the default, 64 (500 J)." in told[2]
+    assert told[3] == (
+        "If it is cheaper than 64 (500 J), later runs use it, otherwise 64. If the next run "
+        "misses the target, no other one follows."
+    )
+
+
+def test_without_any_run_it_says_what_comes_after_the_first_success():
+    first = belief(64, chance=1.0)
+    told = lead("auto", chosen(64, Stage.EXPLORE), [first, belief(128)], 64, retry=chosen(128))
+    assert told[2:] == [
+        "What it costs is not known yet.",
+        (
+            "Once a run has reached the target, others are tried that may be cheaper. If the next "
+            "run misses the target, 128 follows at once."
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "chance", "words"),
+    [
+        ("fixed", 1.0, "policy fixed never uses another batch size; set policy.name to auto"),
+        ("zeus", 0.62, "(the policy draws at random; the probability of this was 62%)"),
+        ("zeus", 0.62, "every result changes the probabilities"),
+        ("auto", 1.0, "no other batch size has reached the target yet"),
+    ],
+)
+def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, words):
+    own = belief(64, 500.0, reached=3, chance=chance)
+    told = " ".join(lead(policy, chosen(64), [own, belief(128, 450.0)], 64))
+    assert words.lower() in told.lower()
+    assert "and is the default" in told
+
+
+def test_a_preempted_run_comes_first():
+    preempted = build_trial(7, global_batch_size=32)
+    told = lead("auto", chosen(128), [CHEAPEST], 64, continued=preempted)
+    assert told == [
+        "the next submit continues job-7-1 with batch size 32",
+        "It continues job-7-1, which was preempted. Without that: 128 is the cheapest so far.",
+    ]
+
+
+def test_a_plugin_that_does_not_describe_its_choice_still_gives_its_reason():
+    told = lead("largest", chosen(512, why="512 is the largest"), [CHEAPEST], 64)
+    assert told == ["the next run uses batch size 512", "512 is the largest."]

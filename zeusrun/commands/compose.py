@@ -1,0 +1,62 @@
+"""Puts together all that a submit of a job needs."""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.registry import create_policy
+from zeusrun.commands.options import open_home
+from zeusrun.jobfile.tariffs import load_tariffs
+from zeusrun.launcher.context import Submission, job_devices
+from zeusrun.launcher.processes.command import find_torchrun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def compose(
+    spec: JobSpec,
+    batch_size: int | None = None,
+    gpus: Sequence[str] | None = None,
+    *,
+    place: tuple[Path, History] | None = None,
+) -> Submission:
+    """Build everything that a submit needs.
+
+    Args:
+        spec: The job.
+        batch_size: The user's own; ``None`` to ask the policy.
+        gpus: UUIDs; ``None`` for all visible ones.
+        place: The home and the history; ``None`` for those of the user.
+    """
+    home, history = place or open_home()
+    inherited = dict(os.environ)
+    if gpus:
+        visible = {_VISIBLE: ",".join(gpus)}
+        inherited |= visible
+        if _VISIBLE in spec.env:
+            spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
+    # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
+    environment = {**inherited, **spec.env}
+    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
+    spec.check_world_size(world_size)
+    return Submission(
+        spec=spec,
+        history=history,
+        policy=create_policy(spec.policy.name),
+        devices=devices,
+        world_size=world_size,
+        torchrun=find_torchrun(),
+        home=home,
+        environment=inherited,
+        forced_batch_size=batch_size,
+        tariffs=load_tariffs(spec, home),
+    )

@@ -1,0 +1,58 @@
+"""The verb ``explain``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from typer import Argument
+
+from zeusrun.bandit.power import best_limits
+from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.commands.compose import compose
+from zeusrun.commands.options import AsJson, Overrides, console, job_file
+from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.choose import build_problem, choose_next, decide, decide_after_miss
+from zeusrun.launcher.recover import find_preempted
+from zeusrun.view.explain import lead
+from zeusrun.view.export import print_json
+from zeusrun.view.tables import explain_table
+
+
+def explain(
+    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the next run would use, and why."""
+    spec = load_spec(job_file(job), overrides or [])
+    submission = compose(spec)
+    trials = submission.history.trials(spec.name, NEWEST)
+    problem = build_problem(submission, trials)
+    remarks = describe_kept(problem, trials)
+    problem, runs = read_history(problem, trials)
+    rng = np.random.default_rng(spec.policy.seed)
+    beliefs = submission.policy.explain(problem, runs, rng)
+    if as_json:
+        print_json([vars(belief) for belief in beliefs])
+    else:
+        objective = spec.objective
+        decision = decide(submission, problem, runs, 1)
+        epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
+        epoch_j = epochs_j.get(decision.global_batch_size)
+        retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+        found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
+        continued = found if found and found.preemptions else None
+        goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
+        knob = f"eta_knob {objective.eta_knob:g}"
+        name = submission.policy.name
+        title = f"what policy {name} expects, {goal}, {knob}"
+        headline, *texts = lead(
+            name, decision, beliefs, problem.default, retry=retry, continued=continued
+        )
+        first = [f"{spec.name}: {headline}", *texts]
+        limits = best_limits(problem, runs)
+        measured = [trial for trial in trials if trial.critical_batch_size]
+        console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))

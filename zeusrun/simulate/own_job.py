@@ -1,0 +1,233 @@
+"""Builds a job to simulate from a job's own history: what its runs took, and two laws for the rest.
+
+A batch size without runs is a guess. Epochs to the target follow ``1 + batch size / critical batch
+size`` (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018), and the time of an
+epoch is a part for its samples and a part for its steps; both are fitted to the batch sizes with
+runs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
+from zeusrun.bandit.auto.evidence import gather
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.errors import UsageError
+from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
+from zeusrun.simulate.job import LearningCurve, SimulatedJob, best_limit_w
+from zeusrun.simulate.own_rates import fit_line, guess_rates, learn_rates
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.bandit.auto.evidence import Evidence
+    from zeusrun.bandit.observation import Pace, Run
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.simulate.job import Rate
+    from zeusrun.trial import Trial
+
+LEAST_RUNS = 5  # that reached the target; the spread of fewer is unknown
+CURVES = 24  # learning curves of a batch size; a run follows one at random
+# Standard deviation of the log epochs of a guess, for each doubling from a batch size with runs: as
+# wide as the smooth part of what policy ``auto`` believes.
+GUESS_SD = 0.25
+_MOST_EPOCHS = 1e6
+
+
+@dataclass(frozen=True)
+class KnownArm:
+    """What the history shows of a batch size, or what is guessed."""
+
+    batch_size: int
+    runs: int  # that reached or missed the target; 0: a guess
+    log_epochs: float  # mean, to the target
+    sd: float  # of that mean
+    missing: float  # share of the runs that miss the target
+    paces: Sequence[Pace]  # of runs that reached the target, here or with another batch size
+    rates: Mapping[float, Rate]  # by power limit
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a history says of a job under some settings."""
+
+    job: str
+    problem: Problem  # what a policy is asked in the simulation
+    runs: Sequence[Run]  # the history as a policy sees it; all before recurrence 1
+    arms: Sequence[KnownArm]  # ascending
+    reached: int  # runs that the epochs are known from
+    run_sd: float  # of one run's log epochs
+    energy_known: bool
+    left_out: tuple[int, ...]  # candidates that memory or crashes of the script rule out
+
+
+def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
+    """Build the model of a job from its trials, oldest first.
+
+    Raises:
+        UsageError: If they show too little; the message says what is missing.
+    """
+    problem, runs = read_history(problem, trials)
+    evidence = gather(problem, runs)
+    reached = sum(map(len, evidence.reached.values()))
+    if reached < LEAST_RUNS:
+        raise UsageError(
+            f"{job} has {reached} run{'' if reached == 1 else 's'} that reached {problem.metric} "
+            f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; submit "
+            "it more often first"
+        )
+    rates = learn_rates(problem, trials)
+    energy_known = any(rate.power_w for own in rates.values() for rate in own.values())
+    if not rates:
+        raise UsageError(f"no run of {job} shows its speed on the devices of this machine")
+    if problem.eta_knob > 0 and not energy_known:
+        raise UsageError(f"no run of {job} has a known energy, so only eta_knob 0 can be simulated")
+    if problem.eta_knob < 1 and problem.max_power_w is None:
+        raise UsageError(
+            f"the maximum power of the devices of {job} is unknown, so only eta_knob 1 can be "
+            "simulated"
+        )
+    if problem.default not in evidence.fitting:
+        raise UsageError(f"the default batch size, {problem.default}, does not fit in memory")
+    learning = _Learning(job, problem, evidence, trials)
+    arms = [
+        replace(learning.arm(size), rates=rates.get(size) or guess_rates(size, rates))
+        for size in evidence.fitting
+    ]
+    limits_w = sorted({limit for arm in arms for limit in arm.rates})
+    ahead = problem.recurrence
+    samples = problem.samples_per_epoch or SAMPLES_PER_EPOCH
+    asked = replace(
+        problem,
+        candidates=evidence.fitting,
+        recurrence=1,
+        energy_measured=True,
+        learning_rates={},
+        micro_batch_sizes={},
+        samples_per_epoch=samples,
+        power_limits_w=tuple(limits_w),
+        variant=None,
+    )
+    return Model(
+        job=job,
+        problem=asked,
+        runs=[
+            run._replace(recurrence=run.recurrence - ahead)
+            for run in runs
+            if run.status is not TrialStatus.DISPATCHED
+        ],
+        arms=arms,
+        reached=reached,
+        run_sd=evidence.run_sd,
+        energy_known=energy_known,
+        left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
+    )
+
+
+def lowest_limit_w(model: Model, size: int) -> float | None:
+    """Return the lowest power limit measured of a batch size, if none is better.
+
+    A lower one, which was never measured, may be better still. ``None``: that is not so.
+    """
+    limits = next((arm.rates for arm in model.arms if arm.batch_size == size), {})
+    job, lowest = draw_job(model, 0), min(limits, default=0.0)
+    best = best_limit_w(job, size, model.problem.eta_knob) if len(limits) > 1 else None
+    return lowest if best == lowest else None
+
+
+def draw_job(model: Model, seed: int) -> SimulatedJob:
+    """Draw one job that the history may be of; the same seed gives every model the same luck."""
+    problem = model.problem
+    return SimulatedJob(
+        name=model.job,
+        default=problem.default,
+        mode=problem.mode,
+        target=problem.target,
+        max_epochs=problem.max_epochs,
+        max_power_w=problem.max_power_w or 0.0,
+        rates={arm.batch_size: arm.rates for arm in model.arms},
+        eras=[(1, {arm.batch_size: _curves(model, arm, seed) for arm in model.arms})],
+    )
+
+
+def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
+    rng = np.random.default_rng([seed, arm.batch_size])
+    level = arm.log_epochs + arm.sd * float(rng.standard_normal())
+    curves = []
+    for luck, which, chance in zip(
+        rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
+    ):
+        log_epochs = min(math.log(_MOST_EPOCHS), level + model.run_sd * float(luck))
+        epochs = max(1, round(math.exp(log_epochs)))
+        pace = arm.paces[int(which * len(arm.paces))] if arm.paces else ()
+        pace = pace or ((1, model.problem.target),)
+        stretched = {math.ceil(epoch * epochs / pace[-1][0]): value for epoch, value in pace}
+        if chance >= arm.missing and epochs <= model.problem.max_epochs:
+            curves.append(LearningCurve(epochs, tuple(stretched.items())))
+        else:
+            stretched.popitem()  # it never comes to the target
+            within = ((n, v) for n, v in stretched.items() if n <= model.problem.max_epochs)
+            curves.append(LearningCurve(None, tuple(within)))
+    return curves
+
+
+class _Learning:
+    """Epochs to the target by batch size: known, from a run that was cut short, or by the law."""
+
+    def __init__(
+        self, job: str, problem: Problem, evidence: Evidence, trials: Sequence[Trial]
+    ) -> None:
+        self._job, self._problem, self._evidence = job, problem, evidence
+        self._paces = newest_paces(evidence)
+        self._known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
+        noise = [size for trial in trials[-20:] if (size := trial.critical_batch_size)]
+        self._critical = statistics.median(noise) if noise else None
+
+    def arm(self, size: int) -> KnownArm:
+        """Return a batch size, without its rates."""
+        results = self._evidence.results.get(size, ())
+        missed = sum(run.status is TrialStatus.MISSED for run in results)
+        reached = self._evidence.reached.get(size, ())
+        paces = [run.pace for run in reached if run.pace] or self._paces
+        count, sd = len(reached) + missed, self._evidence.run_sd
+        if reached:
+            spread, share = sd / math.sqrt(len(reached)), missed / count
+            return KnownArm(size, count, self._known[size], spread, share, paces, {})
+        if missed:  # it has never reached the target
+            return KnownArm(size, count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces, {})
+        stopped = [run for run in (*results, *self._evidence.cut.get(size, ())) if run.pace]
+        if stopped and self._paces:
+            mode = self._problem.mode
+            ways = [(run, way_gone(mode, self._paces, run.pace[-1][1])) for run in stopped]
+            run, way = max(ways, key=lambda each: each[1])
+            log_epochs = math.log((run.epochs or 1) / way)
+            return KnownArm(size, 0, log_epochs, sd + GUESS_SD * (1 - way), 0.0, paces, {})
+        near = min(self._known, key=lambda other: abs(math.log(other / size)))
+        far = GUESS_SD * abs(math.log2(near / size))
+        return KnownArm(size, 0, self._by_law(size, near), math.hypot(sd, far), 0.0, paces, {})
+
+    def _by_law(self, size: int, near: int) -> float:
+        """Return the log epochs of a batch size by the law."""
+        if len(self._known) > 1:
+            epochs = {float(arm): math.exp(log) for arm, log in self._known.items()}
+            runs = [len(self._evidence.reached[arm]) for arm in self._known]
+            fixed, growing = fit_line(epochs, runs)
+            return math.log(fixed + growing * size)
+        if self._critical is None:
+            raise UsageError(
+                f"only batch size {near} of {self._job} has reached the target, so nothing says "
+                f"how many epochs {size} takes; submit it once with another --batch-size"
+            )
+        ratio = (1 + size / self._critical) / (1 + near / self._critical)
+        return self._known[near] + math.log(ratio)
+
+
+def _log_epochs(runs: Sequence[Run]) -> float:
+    return statistics.fmean(math.log(run.epochs or 1) for run in runs)

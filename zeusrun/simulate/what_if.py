@@ -1,0 +1,75 @@
+"""Replays a job's own history from today on, and sums up what its next recurrences will take."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import UsageError
+from zeusrun.simulate.job import expected
+from zeusrun.simulate.own_job import draw_job
+from zeusrun.simulate.replay import replay
+from zeusrun.trial import Stage, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.bandit.registry import Policy
+    from zeusrun.simulate.own_job import Model
+    from zeusrun.trial import Trial
+
+_LAST = 10  # recurrences that show which batch size is in use at the end
+_TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a job takes from now on under some settings; each field has a value for each seed."""
+
+    batch_sizes: tuple[int, ...]  # in use at the end
+    cost_j: tuple[float, ...]  # of a run with that batch size, as are the next two
+    energy_j: tuple[float, ...]
+    time_s: tuple[float, ...]
+    exploring_j: tuple[float, ...]  # what recurrences that try others cost beyond such a run
+    unreached: tuple[int, ...]  # recurrences that end without a model
+
+
+def forecast(
+    model: Model,
+    policy: Policy,
+    *,
+    recurrences: int,
+    seeds: Sequence[int],
+    attempts: int,
+    on_progress: Callable[[float], None] = lambda _share: None,
+) -> Forecast:
+    """Replay a job from today on, with its history, once for each seed.
+
+    The same seed gives two models the same luck. ``on_progress`` receives the share that is done.
+    """
+    problem, rows = model.problem, []
+    for done, seed in enumerate(seeds, 1):
+        job = draw_job(model, seed)
+        played = replay(
+            job, policy, problem, recurrences, seed, attempts=attempts, before=model.runs
+        )
+        trials = [each.trial for each in played]
+        reached = {t.recurrence: t.global_batch_size for t in trials if _has_reached(t)}
+        last = [arm for number, arm in reached.items() if number > recurrences - _LAST]
+        arm = Counter(last).most_common(1)[0][0] if last else problem.default
+        usual = expected(job, arm, problem.eta_knob, 1)
+        if not math.isfinite(usual.cost_j):
+            raise UsageError(f"{model.job}: no batch size reaches the target in the simulation")
+        tried = {trial.recurrence for trial in trials if trial.stage in _TRIES}
+        spent_j = sum(trial.cost_j or 0.0 for trial in trials if trial.recurrence in tried)
+        exploring_j = spent_j - len(tried) * usual.cost_j
+        rows.append((arm, *usual, exploring_j, recurrences - len(reached)))
+        on_progress(done / len(seeds))
+    names = ("batch_sizes", "cost_j", "energy_j", "time_s", "exploring_j", "unreached")
+    return Forecast(**dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def _has_reached(trial: Trial) -> bool:
+    return trial.status is TrialStatus.REACHED

@@ -1,0 +1,106 @@
+"""The first sentences of ``explain``: what the next run uses and why, its cost, what changes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.cost import energy_text
+from zeusrun.trial import Stage
+from zeusrun.view import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.trial import Decision, Trial
+
+_CERTAIN = 0.995
+_SAME = 0.005  # a smaller difference of costs is none
+
+
+def lead(
+    policy: str,
+    decision: Decision,
+    beliefs: Sequence[ArmBelief],
+    default: int,
+    *,
+    retry: Decision | None = None,
+    continued: Trial | None = None,
+) -> list[str]:
+    """Return a headline and the sentences, for readers who know nothing of policies.
+
+    Args:
+        policy: Its name.
+        decision: For the next run.
+        beliefs: Of every candidate.
+        default: The user's own batch size.
+        retry: What would run if that run missed the target; ``None``: nothing.
+        continued: A preempted run that the next submit continues instead.
+    """
+    if continued is not None:
+        size, name = continued.global_batch_size, continued.trial
+        why = f"it continues {name}, which was preempted. Without that: {decision.why}"
+        return [f"the next submit continues {name} with batch size {size}", _sentence(why)]
+    headline = f"the next run uses batch size {decision.global_batch_size}"
+    by_arm = {belief.global_batch_size: belief for belief in beliefs}
+    own, why = by_arm.get(decision.global_batch_size), decision.why
+    if own is None:  # a plugin need not describe every candidate
+        return [headline, _sentence(why)]
+    if own.chance < _CERTAIN:
+        why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
+    known = {
+        belief.cost_j: arm
+        for arm, belief in by_arm.items()
+        if belief is not own and belief.reached and belief.cost_j is not None
+    }
+    cheapest = (known[min(known)], energy_text(min(known))) if known else None
+    texts = [why, _cost(decision, own, by_arm.get(default))]
+    texts.append(f"{_change(policy, decision, own, cheapest)}. {_miss(retry)}")
+    return [headline, *map(_sentence, texts)]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
+    if own.cost_j is None:
+        return "what it costs is not known yet"
+    text = f"it is expected to cost {energy_text(own.cost_j)}"
+    if own.cost_range_j is not None:
+        text += f" ({units.energy_range(own.cost_range_j)} in nine runs of ten)"
+    if default is own:
+        text += ", and is the default"
+    elif default is not None and default.cost_j:
+        share = own.cost_j / default.cost_j - 1
+        than = f"the default, {default.global_batch_size} ({energy_text(default.cost_j)})"
+        more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
+        text += f", {'as much as' if abs(share) < _SAME else more} {than}"
+    if decision.cost_bound_j is not None:
+        text += f". The run is stopped if it costs more than {energy_text(decision.cost_bound_j)}"
+    return text
+
+
+def _change(
+    policy: str, decision: Decision, own: ArmBelief, cheapest: tuple[int, str] | None
+) -> str:
+    """Say which result would change the choice; ``cheapest`` of the others, and its cost."""
+    if policy == "fixed":
+        return "policy fixed never uses another batch size; set policy.name to auto to try others"
+    if own.chance < _CERTAIN:
+        return "every result changes the probabilities"
+    if cheapest is None and not own.reached:
+        return "once a run has reached the target, others are tried that may be cheaper"
+    if cheapest is None:
+        return "no other batch size has reached the target yet"
+    other, cost = cheapest
+    if decision.stage is Stage.EXPLOIT:
+        runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
+        return f"{runs} ({cost}), {other} is used"
+    return f"if it is cheaper than {other} ({cost}), later runs use it, otherwise {other}"
+
+
+def _miss(retry: Decision | None) -> str:
+    if retry is None:
+        return "If the next run misses the target, no other one follows"
+    return f"If the next run misses the target, {retry.global_batch_size} follows at once"
