@@ -34,7 +34,7 @@ def plot(
         ),
     ] = "cost",
 ) -> None:
-    """Draw costs, batch sizes, learning curves or power in the terminal."""
+    """Draw costs, batch sizes, curves or power in the terminal."""
     shown = console()
     drawn = _power(job_name(job), shown.width) if what == "power" else _job(job_name(job), what)
     if not any(series.points for series in drawn.series):
