@@ -150,6 +150,24 @@ def test_a_clock_that_is_set_back_only_decides_anew(nights):
     assert nights.ran == [pytest.approx(AT + 3 * HOUR_S, abs=2)]
 
 
+def test_a_clock_that_was_ahead_for_hours_loses_nothing_that_is_deferred(nights):
+    nights.minutes(AT, AT + 600)
+    nights.start_at = AT + 5.5 * HOUR_S
+    nights.tick(AT + 5 * HOUR_S)
+    nights.start_at = AT + 3 * HOUR_S
+    nights.minutes(AT + 600, AT + 4 * HOUR_S)
+    assert nights.ran == [pytest.approx(AT + 3 * HOUR_S, abs=2)]
+    assert [each.result for each in nights.schedule.firings] == ["ended"]
+
+
+def test_the_daemon_starts_no_second_process_while_one_is_starting(nights):
+    ((first, occurrence),) = tick(nights.schedules, AT + 1).due
+    begun = {("digits", first.cursor.pending)}
+    assert tick(nights.schedules, AT + 61, begun).due == ()
+    assert nights.schedule.cursor.tries == 1
+    assert [due for _, due in tick(nights.schedules, AT + 121).due] == [occurrence]
+
+
 def test_pause_drops_what_was_deferred(nights):
     nights.minutes(AT, AT + 600)
     nights.schedules.update("digits", lambda s: replace(s, paused=True, cursor=Cursor(AT + 600)))

@@ -258,15 +258,15 @@ def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True
     """Return what start-up waits for, how long it has taken, and by past runs how long still."""
     begun, count = len(progress.ranks.started), progress.ranks.world_size
     if not instrumented:
-        waits = "waits for the script"
+        waits = "waits for the script's first report"
     elif not begun:
         waits = "waits for torchrun and its rendezvous"
     elif begun < count:
         waits = f"waits for the ranks, {begun} of {count} have begun"
-    elif not progress.loading:
-        waits = "waits for the script's imports and set-up"
+    elif not progress.loading:  # a script without a data loader may be training already
+        waits = "waits for imports, set-up or first report"
     else:
-        waits = "waits for the first batch and step"
+        waits = "waits for the first batch, step or report"
     so_far_s, usual_s = _starting_s(progress), usual.startup_s
     text = f"{waits} · {units.duration(so_far_s)}"
     if usual_s is None:
@@ -293,5 +293,6 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     goal = usual.epochs if known and usual.epochs else trial.max_epochs
     ended_s = progress.curve[-1].time_s
     left_s = ended_s / done * (goal - progress.epochs) - (progress.time_s - ended_s)
-    how = "about" if known else "at most"
+    longer = usual.epochs is not None and not known
+    how = "about" if known else "longer than usual, at most" if longer else "at most"
     return f"{so_far}, {how} {units.duration(max(0.0, left_s))} left"
