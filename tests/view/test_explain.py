@@ -74,7 +74,7 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
         ("fixed", 1.0, "policy fixed never uses another batch size; set policy.name to auto"),
         ("zeus", 0.62, "(the policy draws at random; the probability of this was 62%)"),
         ("zeus", 0.62, "every result changes the probabilities"),
-        ("auto", 1.0, "no other batch size has reached the target yet"),
+        ("auto", 1.0, "what other batch sizes cost is not known yet"),
     ],
 )
 def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, words):
@@ -92,7 +92,7 @@ def test_where_nothing_else_can_be_tried_none_is_promised(policy):
 
 def test_a_success_of_unknown_cost_is_not_taken_for_none():
     told = lead("zeus", chosen(64), [belief(64, chance=1.0), belief(128, reached=1)], 64)
-    assert told[3].startswith("What the others cost is not known yet.")
+    assert told[3].startswith("What other batch sizes cost is not known yet.")
 
 
 def test_equal_runs_have_no_range_and_an_adaptive_run_only_begins_with_its_batch_size():

@@ -81,21 +81,18 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
 
 def _change(policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief]) -> str:
     """Say which result would change the choice."""
-    if not others:
-        return "it is the only candidate; more of them in batch_size.candidates can be tried"
-    if policy == "fixed":
-        return "policy fixed never uses another batch size; set policy.name to auto to try others"
-    if own.chance < _CERTAIN:
-        return "every result changes the probabilities"
-    reached = [belief for belief in others if belief.reached]
-    if not reached and own.reached:
-        return "no other batch size has reached the target yet"
-    if not reached:
+    never = policy == "fixed" or not others
+    if never or own.chance < _CERTAIN:
+        fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
+        alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
+        return (fixed if others else alone) if never else "every result changes the probabilities"
+    known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
+    if not known and not own.reached:
         return "once a run has reached the target, others are tried that may be cheaper"
-    known = [(each.cost_j, each.global_batch_size) for each in reached if each.cost_j is not None]
-    if not known:
-        return "what the others cost is not known yet"
-    cost_j, other = min(known)
+    costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
+    if not costs:
+        return "what other batch sizes cost is not known yet"
+    cost_j, other = min(costs)
     if decision.stage is Stage.EXPLOIT:
         runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
         return f"{runs} ({energy_text(cost_j)}), {other} is used"
