@@ -111,6 +111,14 @@ def test_carbon_and_other_days_have_their_words():
     assert planned.describe(evening.timetable, due) == "at Thu 00:00: 900 EUR/kWh instead of 1000"
 
 
+def test_a_machine_that_was_off_does_not_start_at_the_rate_instead_of_the_same_rate():
+    late = plan_start(rules(), TWO, at(3, 4), outlook([0.3] * 12))
+    assert (late.start_at, late.why) == (
+        at(3, 4),
+        "no start until 08:00 is cheaper than 0.3 EUR/kWh",
+    )
+
+
 def test_jitter_spreads_the_starts_of_jobs_that_wait_for_the_same_hour():
     starts = set()
     for key in "abcdef":

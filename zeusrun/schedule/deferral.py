@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.durations import recurrence_durations_s, upper_duration_s
+from zeusrun.analysis.usual import recurrence_durations_s, upper_duration_s
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import open_history

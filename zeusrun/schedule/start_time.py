@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.durations import upper_duration_s
+from zeusrun.analysis.usual import upper_duration_s
 from zeusrun.schedule.due import PERIOD_S, PlannedStart
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) ->
     rate, at_due = _rate_texts(*means)
     if best == earliest > begin:  # its place in the queue is worth having
         return PlannedStart(begin, now, _in_queue(rules, outlook))
-    if best - due < PERIOD_S:
+    if best - due < PERIOD_S or rate == at_due:
         better = "cleaner" if outlook.by == "carbon" else "cheaper"
         until = rules.timetable.local(latest)
         why = f"no start until {until:%H:%M} is {better} than {rate} {outlook.unit}"
