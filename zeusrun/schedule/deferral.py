@@ -23,7 +23,6 @@ from zeusrun.schedule.start_time import Outlook, plan_start
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.jobfile.validators import Overlap, StartBy
     from zeusrun.launcher.queue.tickets import Ticket
@@ -37,23 +36,16 @@ def decide_start(
 ) -> PlannedStart:
     """Decide when an occurrence starts; at once, with the reason, if anything cannot be read.
 
-    Args:
-        schedule: That of the job.
-        occurrence: When it was due, Unix seconds.
-        now: Unix seconds.
-        home: The home of zeusrun.
-        environment: That of the runs of the schedule.
+    ``occurrence`` is when it was due; times are Unix seconds. ``environment`` is that of its runs.
     """
     rules = schedule.rules
     try:
         spec = load_spec(Path(schedule.job_file))
-        history = open_history(home, environment)
+        trials = open_history(home, environment).trials(spec.name, NEWEST)
         outlook = replace(
             load_outlook(spec, rules, home),
-            durations_s=recurrence_durations_s(history.trials(spec.name, NEWEST)),
-            free_at=_free_at(
-                spec, schedule.overlap, now, home=home, history=history, environment=environment
-            ),
+            durations_s=recurrence_durations_s(trials),
+            free_at=_free_at(spec, schedule.overlap, now, home, environment),
         )
     except (ZeusrunError, OSError) as error:
         begin = max(now, rules.start_at(occurrence))
@@ -83,26 +75,19 @@ def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> None:
 
 
 def _free_at(
-    spec: JobSpec,
-    overlap: Overlap,
-    now: float,
-    *,
-    home: Path,
-    history: History,
-    environment: Mapping[str, str],
+    spec: JobSpec, overlap: Overlap, now: float, home: Path, environment: Mapping[str, str]
 ) -> float:
     """Return when the job could begin, as far as the submits that are there are known."""
     present = Tickets(home).present()
     if not present:
         return now
-    left_s = {}
+    history, left_s = open_history(home, environment), {}
     for ticket in present:
         with contextlib.suppress(ZeusrunError, ValueError):  # of another job: it may be damaged
             trials = history.trials(ticket.job, NEWEST)
-            durations_s = recurrence_durations_s(trials)
-            if durations_s:
-                most_s = upper_duration_s(durations_s)
-                left_s[ticket.number] = max(0.0, most_s - _elapsed_s(ticket, trials, now))
+            if durations_s := recurrence_durations_s(trials):
+                gone_s = _elapsed_s(ticket, trials, now)
+                left_s[ticket.number] = max(0.0, upper_duration_s(durations_s) - gone_s)
     wish = read_wish(spec, {**environment, **spec.env})
     own = [left_s.get(each.number, 0.0) for each in present if each.job == spec.name]
     waits_s = max(own, default=0.0) if overlap == "queue" else 0.0

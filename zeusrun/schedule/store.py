@@ -99,7 +99,7 @@ class Schedule:
     def planned_json(self) -> dict[str, str]:
         """Return the same for programs; empty if none is deferred."""
         planned = self.cursor.planned
-        if planned is None or self.describe_start() is None:
+        if planned is None or self.cursor.pending is None or self.paused:
             return {}
         start = self.rules.timetable.local(planned.start_at)
         return {"start_at": start.isoformat(), "why": planned.why}

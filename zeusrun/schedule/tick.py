@@ -76,12 +76,10 @@ def _has_ended(
     code = process.poll()
     if code is None:
         return False
-    start = None
+    start, pending = None, schedule.cursor.pending
     with contextlib.suppress(ZeusrunError):  # it may have been removed
         found = schedules.read(schedule.job)
-        start = found.describe_start()
-        if found.cursor.pending != schedule.cursor.pending:
-            start = None
+        start = found.describe_start() if found.cursor.pending == pending else None
     if start is None:
         show(f"{schedule.job} has ended with exit code {code}")
     elif start != schedule.describe_start():
