@@ -333,7 +333,7 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
     spec = load_spec(write_job(tmp_path, carbon={"g_per_kwh": 300}))
     with pytest.raises(
         UsageError,
-        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or choose by: carbon",
+        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or change 'schedule.by'",
     ):
         check_outlook(spec, RULES, tmp_path)
     for rules in (replace(RULES, by="carbon"), replace(RULES, by="now"), Rules(NIGHTLY)):

@@ -59,7 +59,8 @@ def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) ->
         return PlannedStart(begin, now, f"no {outlook.by} is known {span}")
     if best == earliest > begin:  # its place in the queue is worth having
         return PlannedStart(begin, now, _in_queue(rules, outlook))
-    rate, at_due = _rate_texts(*mean_rates(outlook.tariff, np.array([best, due]), lasts_s))
+    rates = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
+    rate, at_due = (f"{each:.4g}" for each in rates)
     instead = "" if at_due == "inf" else f" instead of {at_due}"
     why = f"{rate} {outlook.unit}{instead}"
     if best - due < PERIOD_S or rate == at_due:
@@ -90,14 +91,6 @@ def _find_hurdle(
 def _in_queue(rules: Rules, outlook: Outlook) -> str:
     free = rules.timetable.local(outlook.free_at)
     return f"it has to wait for other runs until about {free:%H:%M}"
-
-
-def _rate_texts(one: float, other: float) -> tuple[str, str]:
-    """Return two rates with three digits, or with so many that they differ."""
-    large = any(1000 <= abs(rate) < np.inf for rate in (one, other))
-    forms = [".0f"] if large else [".3g", ".4g", ".5g"]
-    texts = [(format(one, form), format(other, form)) for form in forms]
-    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def choose_start(

@@ -243,7 +243,7 @@ def status_table(
     """
     rows = [_status_cells(running) for running in found]
     names = ["run", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
-    short = [{**cells, "run": cells["run"].plain[:_NAME]} for cells in rows]  # longer ones fold
+    short = [{**cells, "run": cells["run"][:_NAME]} for cells in rows]  # longer ones fold
     names = _fitting(names, short, ("energy", "power", "cost"), width - 1)
     table = plain_table()
     for name in names:

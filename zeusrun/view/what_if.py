@@ -48,17 +48,18 @@ def forecast_sheet(
         _basis(model),
         blank,
         Labelled([(Text(), Text(text, style="dim")) for text in _legend(cases, seeds)]),
-        warning_lines(list(_warnings(cases[-1]))),
+        warning_lines(list(_warnings(model))),
     )
 
 
 def _lead(cases: Sequence[Case]) -> str:
     """Return what a run will take, in plain sentences."""
-    (_, model, before), (_, _, after) = cases[0], cases[-1]
+    (_, _, before), (_, model, after) = cases[0], cases[-1]
     arm, then = _usual_size(after), _usual_size(before)
     run_j, exploring_j = (statistics.median(each) for each in (after.cost_j, after.exploring_j))
     share = after.batch_sizes.count(arm) / len(after.batch_sizes)
-    uses = f"batch size {arm}" + ("" if share == 1 else f" in {share:.0%} of the replays")
+    uses = f"batch size {arm}" + (" (a guess)" if arm in _guesses(model) else "")
+    uses += "" if share == 1 else f" in {share:.0%} of the replays"
     explores = "Exploring costs hardly anything."
     if exploring_j >= _LITTLE * run_j:
         runs = f"{exploring_j / run_j:.1f} runs"
@@ -70,6 +71,10 @@ def _lead(cases: Sequence[Case]) -> str:
     if model.energy_known:
         takes = f"{_than(before.energy_j, after.energy_j, 'energy')} and {takes}"
     return f"Changed, a run takes {takes}. In the end it uses {uses}, {today}. {explores}"
+
+
+def _guesses(model: Model) -> list[int]:
+    return [arm.batch_size for arm in model.arms if not arm.runs]
 
 
 def _usual_size(forecast: Forecast) -> int:
@@ -169,8 +174,9 @@ def _basis(model: Model) -> Table:
 def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
     _, model, forecast = cases[-1]
     sure = f"It rests on {units.plural(model.reached, 'run')} that reached the target."
-    if guesses := [str(arm.batch_size) for arm in model.arms if not arm.runs]:
-        sure += f" {', '.join(guesses)}: guessed from stopped runs, or from other batch sizes."
+    if guesses := _guesses(model):
+        sizes = ", ".join(map(str, guesses))
+        sure += f" {sizes}: guessed from stopped runs, or from other batch sizes."
     yield sure
     yield (
         f"The median of {units.plural(seeds, 'replay')}, and where nine of ten lie: each replay "
@@ -185,11 +191,7 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
         yield f"{sum(forecast.unreached)} recurrences of all replays ended without a model."
 
 
-def _warnings(case: Case) -> Iterator[str]:
-    _, model, forecast = case
-    arm = _usual_size(forecast)
-    if any(each.batch_size == arm and not each.runs for each in model.arms):
-        yield f"{arm}, used in the end, is a guess"
+def _warnings(model: Model) -> Iterator[str]:
     if model.reached < _FEW:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:
