@@ -11,13 +11,14 @@ import pytest
 
 from tests.factories import REACHED, begin, build_trial, write_job
 from tests.schedule.model import AT, DAY_S
+from zeusrun.commands.schedule import pause
 from zeusrun.errors import UsageError
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.deferral import check_outlook, decide_start
-from zeusrun.schedule.due import LOOK_S, ON_TIME_S, Cursor, PlannedStart, Rules, find_due
+from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, find_due
 from zeusrun.schedule.occurrence import fire
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.tick import _has_ended, _show_start, tick
@@ -168,12 +169,20 @@ def test_the_daemon_starts_no_second_process_while_one_is_starting(nights):
     assert [due for _, due in tick(nights.schedules, AT + 121).due] == [occurrence]
 
 
-def test_pause_drops_what_was_deferred(nights):
+def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
     nights.minutes(AT, AT + 600)
-    nights.schedules.update("digits", lambda s: replace(s, paused=True, cursor=Cursor(AT + 600)))
+    monkeypatch.setenv("ZEUSRUN_HOME", str(nights.schedules.directory.parent))
+    monkeypatch.setattr("zeusrun.commands.schedule.read_clock", lambda: AT + 600)
+    pause("digits")
     nights.minutes(AT + 600, AT + 7 * HOUR_S)
     assert nights.ran == []
     assert nights.schedule.describe_start() is None
+    (firing,) = nights.schedule.firings
+    assert (firing.occurrence, firing.result, firing.why) == (
+        AT,
+        "skipped",
+        "the schedule was paused",
+    )
 
 
 def test_by_hand_it_starts_at_once_and_the_deferred_one_stays(nights):
@@ -340,13 +349,3 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
         check_outlook(spec, rules, tmp_path)
     (tmp_path / "tariff.yaml").write_text("price: {per_kwh: 0.3, currency: EUR}\n")
     check_outlook(spec, RULES, tmp_path)
-
-
-def test_a_plan_holds_for_a_quarter_of_an_hour():
-    planned = PlannedStart(AT, AT, "")
-    assert [planned.holds(AT + s) for s in (-1, 0, LOOK_S - 1, LOOK_S)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
