@@ -97,8 +97,9 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
     arms = [
-        replace(
-            _learn_arm(size, job, problem.mode, evidence, trials),
+        KnownArm(
+            size,
+            *_learn_epochs(size, job, problem.mode, evidence, trials),
             rates=rates.get(size) or guess_rates(size, rates),
         )
         for size in evidence.fitting
@@ -166,27 +167,24 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     return curves
 
 
-def _learn_arm(
+def _learn_epochs(
     size: int, job: str, mode: str, evidence: Evidence, trials: Sequence[Trial]
-) -> KnownArm:
-    """Return a batch size without its rates: known, from a run cut short, or by the law."""
+) -> tuple[int, float, float, float, Sequence[Pace]]:
+    """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
     missed = sum(run.status is TrialStatus.MISSED for run in results)
     newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + missed
     paces = [run.pace for run in reached if run.pace] or newest
     if reached:
-        spread, share = sd / math.sqrt(len(reached)), missed / count
-        return KnownArm(size, count, _log_epochs(reached), spread, share, paces, {})
+        return count, _log_epochs(reached), sd / math.sqrt(len(reached)), missed / count, paces
     if missed:  # it has never reached the target
-        return KnownArm(size, count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces, {})
+        return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
     if stopped and newest:
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
         run, way = max(ways, key=lambda each: each[1])
-        spread = sd + GUESS_SD * (1 - way)
-        return KnownArm(size, 0, math.log((run.epochs or 1) / way), spread, 0.0, paces, {})
-    log_epochs, spread = _guess_log_epochs(size, job, evidence, trials)
-    return KnownArm(size, 0, log_epochs, spread, 0.0, paces, {})
+        return 0, math.log((run.epochs or 1) / way), sd + GUESS_SD * (1 - way), 0.0, paces
+    return 0, *_guess_log_epochs(size, job, evidence, trials), 0.0, paces
 
 
 def _guess_log_epochs(
