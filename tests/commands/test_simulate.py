@@ -210,7 +210,7 @@ def test_a_job_is_forecast_from_its_own_history(cli, learned):
     assert out.startswith(
         "job: the next 5 recurrences, as it is and with objective.eta_knob=1\n  Changed, a run takes"
     )
-    assert "It rests on 6 runs that reached the target. No run shows 64" in " ".join(out.split())
+    assert "It rests on 6 runs that reached the target. 64: guessed from" in " ".join(out.split())
     assert "Costs of different eta_knob cannot be compared" in " ".join(out.split())
     assert "! only 6 runs" in out
     (guess,) = [line for line in out.splitlines() if "a guess" in line and line.strip()[:2] == "64"]

@@ -11,13 +11,14 @@ import pytest
 
 from tests.factories import REACHED, begin, build_trial, write_job
 from tests.schedule.model import AT, DAY_S
+from zeusrun.commands.schedule import pause
 from zeusrun.errors import UsageError
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.deferral import check_outlook, decide_start
-from zeusrun.schedule.due import LOOK_S, ON_TIME_S, Cursor, PlannedStart, Rules, find_due
+from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, find_due
 from zeusrun.schedule.occurrence import fire
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.tick import _has_ended, _show_start, tick
@@ -150,12 +151,38 @@ def test_a_clock_that_is_set_back_only_decides_anew(nights):
     assert nights.ran == [pytest.approx(AT + 3 * HOUR_S, abs=2)]
 
 
-def test_pause_drops_what_was_deferred(nights):
+def test_a_clock_that_was_ahead_for_hours_loses_nothing_that_is_deferred(nights):
     nights.minutes(AT, AT + 600)
-    nights.schedules.update("digits", lambda s: replace(s, paused=True, cursor=Cursor(AT + 600)))
+    nights.start_at = AT + 5.5 * HOUR_S
+    nights.tick(AT + 5 * HOUR_S)
+    nights.start_at = AT + 3 * HOUR_S
+    nights.minutes(AT + 600, AT + 4 * HOUR_S)
+    assert nights.ran == [pytest.approx(AT + 3 * HOUR_S, abs=2)]
+    assert [each.result for each in nights.schedule.firings] == ["ended"]
+
+
+def test_the_daemon_starts_no_second_process_while_one_is_starting(nights):
+    ((first, occurrence),) = tick(nights.schedules, AT + 1).due
+    begun = {("digits", first.cursor.pending)}
+    assert tick(nights.schedules, AT + 61, begun).due == ()
+    assert nights.schedule.cursor.tries == 1
+    assert [due for _, due in tick(nights.schedules, AT + 121).due] == [occurrence]
+
+
+def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
+    nights.minutes(AT, AT + 600)
+    monkeypatch.setenv("ZEUSRUN_HOME", str(nights.schedules.directory.parent))
+    monkeypatch.setattr("zeusrun.commands.schedule.read_clock", lambda: AT + 600)
+    pause("digits")
     nights.minutes(AT + 600, AT + 7 * HOUR_S)
     assert nights.ran == []
     assert nights.schedule.describe_start() is None
+    (firing,) = nights.schedule.firings
+    assert (firing.occurrence, firing.result, firing.why) == (
+        AT,
+        "skipped",
+        "the schedule was paused",
+    )
 
 
 def test_by_hand_it_starts_at_once_and_the_deferred_one_stays(nights):
@@ -315,20 +342,10 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
     spec = load_spec(write_job(tmp_path, carbon={"g_per_kwh": 300}))
     with pytest.raises(
         UsageError,
-        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or choose by: carbon",
+        match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or change 'schedule.by'",
     ):
         check_outlook(spec, RULES, tmp_path)
     for rules in (replace(RULES, by="carbon"), replace(RULES, by="now"), Rules(NIGHTLY)):
         check_outlook(spec, rules, tmp_path)
     (tmp_path / "tariff.yaml").write_text("price: {per_kwh: 0.3, currency: EUR}\n")
     check_outlook(spec, RULES, tmp_path)
-
-
-def test_a_plan_holds_for_a_quarter_of_an_hour():
-    planned = PlannedStart(AT, AT, "")
-    assert [planned.holds(AT + s) for s in (-1, 0, LOOK_S - 1, LOOK_S)] == [
-        False,
-        True,
-        True,
-        False,
-    ]

@@ -111,6 +111,14 @@ def test_carbon_and_other_days_have_their_words():
     assert planned.describe(evening.timetable, due) == "at Thu 00:00: 900 EUR/kWh instead of 1000"
 
 
+def test_a_machine_that_was_off_does_not_start_at_the_rate_instead_of_the_same_rate():
+    late = plan_start(rules(), TWO, at(3, 4), outlook([0.3] * 12))
+    assert (late.start_at, late.why) == (
+        at(3, 4),
+        "no start until 08:00 is cheaper than 0.3 EUR/kWh",
+    )
+
+
 def test_jitter_spreads_the_starts_of_jobs_that_wait_for_the_same_hour():
     starts = set()
     for key in "abcdef":
@@ -151,7 +159,7 @@ def nights(draw):
 
 def expected_cost(known, start):
     """Return what a run costs by ``Tariff.mean``; ``None`` if it is unknown."""
-    if known.tariff.mean(start, start + known.most_s) is None:
+    if known.tariff.mean(start, start + max(known.durations_s)) is None:
         return None
     parts = [(each, known.tariff.mean(start, start + each)) for each in known.durations_s]
     return sum(each * rate for each, rate in parts) / sum(known.durations_s)
@@ -166,13 +174,13 @@ def test_a_start_is_in_its_window_keeps_finish_by_and_is_no_worse_than_any_other
     assert max(now, due) <= planned.start_at <= max(now, latest)
     assert latest <= due + wanted.start_within_s
     assert latest < next(wanted.timetable.following(due))
-    if finish is not None and now + known.most_s <= finish:
-        assert planned.start_at + known.most_s <= finish + 1e-3
+    if finish is not None and now + max(known.durations_s) <= finish:
+        assert planned.start_at + max(known.durations_s) <= finish + 1e-3
     chosen, at_now = (expected_cost(known, start) for start in (planned.start_at, now))
     if planned.start_at > now:
         assert chosen is not None
         assert at_now is None or chosen < at_now
-    last = latest if finish is None else min(latest, finish - known.most_s)
+    last = latest if finish is None else min(latest, finish - max(known.durations_s))
     for other in range(int(now // STEP_S + 1) * STEP_S, int(last), STEP_S):
         cost = expected_cost(known, other)
         assert cost is None or (chosen is not None and chosen <= cost + SAME)

@@ -17,7 +17,7 @@ from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected
-from zeusrun.simulate.own_job import draw_job, learn, lowest_limit_w
+from zeusrun.simulate.own_job import draw_job, learn
 from zeusrun.simulate.own_rates import fit_line
 from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, TrialStatus
@@ -90,8 +90,9 @@ def test_what_ran_is_known_and_what_did_not_follows_the_laws():
 
 def test_runs_without_a_known_energy_still_show_their_speed():
     half = [ran(n, 32, watts=None) for n in (7, 8, 9)]
-    (rate,) = learn("job", PROBLEM, [*KNOWN, *half]).arms[1].rates.values()
-    assert rate.power_w == pytest.approx(POWER_W)
+    never = [ran(n, 128, watts=None) for n in (10, 11)]
+    for arm in learn("job", PROBLEM, [*KNOWN, *half, *never]).arms:
+        assert [rate.power_w for rate in arm.rates.values()] == [pytest.approx(POWER_W)]
 
 
 def test_a_run_that_was_stopped_says_how_far_it_had_come():
@@ -168,16 +169,13 @@ def test_a_job_that_has_learned_explores_no_more():
     assert abs(np.median(found.exploring_j)) < one_run_j / 2
 
 
-def test_measured_power_limits_are_simulated_and_the_lowest_is_named_if_it_is_the_best():
+def test_measured_power_limits_are_simulated():
     points = tuple(PowerPoint(watts, 4 * share, watts) for watts, share in [(50, 0.8), (90, 1.0)])
     trials = [replace(each, power_profile=points, power_limit_w=90.0) for each in KNOWN]
-    for eta_knob, lowest in ((1.0, 50.0), (0.0, None)):
-        model = learn("job", replace(PROBLEM, eta_knob=eta_knob), trials)
-        slow, fast = (model.arms[2].rates[limit] for limit in (50.0, 90.0))
-        assert fast.epoch_s == pytest.approx(law(64)[1], rel=0.01)  # evaluations included
-        assert slow.epoch_s == pytest.approx(fast.epoch_s / 0.8)
-        assert lowest_limit_w(model, 64) == lowest
-    assert lowest_limit_w(learn("job", PROBLEM, KNOWN), 64) is None
+    model = learn("job", PROBLEM, trials)
+    slow, fast = (model.arms[2].rates[limit] for limit in (50.0, 90.0))
+    assert fast.epoch_s == pytest.approx(law(64)[1], rel=0.01)  # evaluations included
+    assert slow.epoch_s == pytest.approx(fast.epoch_s / 0.8)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_try_says_what_its_result_decides():
     told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], 64)
     assert "4% more than the default, 64 (500 J)." in told[2]
     assert told[3] == (
-        "If it is cheaper than 64 (500 J), later runs use it, otherwise 64. If the next run "
+        "If it is cheaper than 64 (500 J), it replaces 64 as the cheapest so far. If the next run "
         "misses the target, no other one follows."
     )
 
@@ -74,7 +74,7 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
         ("fixed", 1.0, "policy fixed never uses another batch size; set policy.name to auto"),
         ("zeus", 0.62, "(the policy draws at random; the probability of this was 62%)"),
         ("zeus", 0.62, "every result changes the probabilities"),
-        ("auto", 1.0, "no other batch size has reached the target yet"),
+        ("auto", 1.0, "what other batch sizes cost is not known yet"),
     ],
 )
 def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, words):
@@ -82,6 +82,24 @@ def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, word
     told = " ".join(lead(policy, chosen(64), [own, belief(128, 450.0)], 64))
     assert words.lower() in told.lower()
     assert "and is the default" in told
+
+
+@pytest.mark.parametrize("policy", ["auto", "fixed"])
+def test_where_nothing_else_can_be_tried_none_is_promised(policy):
+    told = " ".join(lead(policy, chosen(64), [belief(64, chance=1.0)], 64))
+    assert "It is the only candidate; more of them in batch_size.candidates can be tried." in told
+
+
+def test_a_success_of_unknown_cost_is_not_taken_for_none():
+    told = lead("zeus", chosen(64), [belief(64, chance=1.0), belief(128, reached=1)], 64)
+    assert told[3].startswith("What other batch sizes cost is not known yet.")
+
+
+def test_equal_runs_have_no_range_and_an_adaptive_run_only_begins_with_its_batch_size():
+    own = belief(64, 500.0, reached=3, chance=1.0, range_j=(500.0, 500.0))
+    told = lead("auto", chosen(64), [own, belief(128)], 64, adapts=True)
+    assert told[0] == "the next run adapts its batch size, from 64"
+    assert told[2] == "It is expected to cost 500 J, and is the default."
 
 
 def test_a_preempted_run_comes_first():

@@ -112,12 +112,12 @@ def test_before_training_the_panel_says_that_it_is_starting_and_knows_nothing_el
         (
             (started(101.0), started(101.0, 1)),
             2.5,
-            "waits for the script's imports and set-up · 4.0 s, usually 2.5 s",
+            "waits for imports, set-up or a report · 4.0 s, usually 2.5 s",
         ),
         (
             (started(101.0), started(101.0, 1), Loading(102.0)),
             65.0,
-            "waits for the first batch and step · 4.0 s, about 1 m 01 s left",
+            "waits for first batch, step or report · 4.0 s, about 1 m 01 s left",
         ),
     ],
 )
@@ -130,7 +130,10 @@ def test_start_up_says_what_it_waits_for_and_how_long_by_past_runs(events, usual
 
 
 def test_ranks_that_cannot_say_when_they_start_are_not_waited_for():
-    assert starting_text(LAUNCHED, NOTHING, instrumented=False) == "waits for the script · 0.0 s"
+    assert (
+        starting_text(LAUNCHED, NOTHING, instrumented=False)
+        == "waits for the script's first report · 0.0 s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,16 @@ def test_the_time_left_is_that_of_past_runs_until_this_one_takes_longer(epochs, 
     progress = after(started(103.0), report(105.0, 1, 0.1), report(107.0, 2, 0.4))
     text = render(live_panel(trial(), progress, None, 80, Usual(epochs=epochs)))
     assert f"4.0 s, {left}" in text
+
+
+def test_no_time_left_is_told_while_nothing_shows_what_an_epoch_takes():
+    start = started(103.0)
+    late = after(start, report(115.0, 1, 0.1))  # no step is seen: its 12 s include start-up
+    assert "left" not in render(live_panel(trial(), late, None, 80))
+    single = replace(late, steps=1)
+    assert "left" not in render(live_panel(trial(), single, None, 80))
+    steps = replace(late, steps=9, step_times_s=(0.1,))
+    assert "12.0 s, at most 48.0 s left" in render(live_panel(trial(), steps, None, 80))
 
 
 def test_a_log_has_one_line_about_a_start_up_that_takes_long():

@@ -1,9 +1,12 @@
-"""What runs like a given one have usually taken: start-up, and epochs to the target."""
+"""What the runs of a job usually take: whole recurrences, start-up, epochs to the target."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from zeusrun.trial import TrialStatus
@@ -13,7 +16,9 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_NEWEST = 20
+NEWEST = 50  # recurrences: a job gets faster, and its data grow
+_NEWEST_RUNS = 20
+_COMPLETE = {TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED}
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,12 @@ UNKNOWN = Usual()
 
 def find_usual(trial: Trial, earlier: Sequence[Trial]) -> Usual:
     """Return what a trial will probably take; ``earlier`` are of its job, oldest first."""
-    devices = _devices(trial)
-    startups = (each.startup_s for each in earlier if _devices(each) == devices)
-    learning = _learning(trial)
+    devices, learning = _devices(trial), _learning(trial)
     reached = (each for each in earlier if each.status is TrialStatus.REACHED and each.teaches)
-    epochs = (each.epochs for each in reached if _learning(each) == learning)
-    return Usual(_median(startups), _median(epochs))
+    return Usual(
+        _median(each.startup_s for each in earlier if _devices(each) == devices),
+        _median(each.epochs for each in reached if _learning(each) == learning),
+    )
 
 
 def _devices(trial: Trial) -> tuple[object, ...]:
@@ -47,5 +52,37 @@ def _learning(trial: Trial) -> tuple[object, ...]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    newest = [value for value in values if value is not None][-_NEWEST:]
+    newest = [value for value in values if value is not None][-_NEWEST_RUNS:]
     return statistics.median(newest) if newest else None
+
+
+def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
+    """Return what the newest 50 recurrences of a job took, in seconds, oldest first.
+
+    The attempts of a recurrence are added, each with its start-up and its shutdown. Recurrences
+    that crashed, were ended by somebody, or have not ended do not count.
+    """
+    by_recurrence = sorted(trials, key=lambda trial: trial.recurrence)
+    durations = []
+    for _, group in itertools.groupby(by_recurrence, key=lambda trial: trial.recurrence):
+        attempts = sorted(group, key=lambda trial: trial.attempt)
+        if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
+            taken = [_took_s(each) for each in attempts]
+            durations += [] if None in taken else [sum(filter(None, taken))]
+    return durations[-NEWEST:]
+
+
+def upper_duration_s(durations_s: Sequence[float]) -> float:
+    """Return the 95th percentile of at least one duration; of fewer than 20, the longest."""
+    return sorted(durations_s)[math.ceil(0.95 * len(durations_s)) - 1]
+
+
+def _took_s(trial: Trial) -> float | None:
+    """Return the seconds of a finished trial: as measured, else by the clock; or ``None``."""
+    if trial.time_s is not None:
+        return (trial.startup_s or 0.0) + trial.time_s + (trial.shutdown_s or 0.0)
+    try:
+        began = datetime.fromisoformat(trial.started_at)
+        return max(0.0, (datetime.fromisoformat(trial.finished_at or "") - began).total_seconds())
+    except (ValueError, TypeError):
+        return None

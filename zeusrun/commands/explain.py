@@ -50,7 +50,13 @@ def explain(
         name = submission.policy.name
         title = f"what policy {name} expects, {goal}, {knob}"
         headline, *texts = lead(
-            name, decision, beliefs, problem.default, retry=retry, continued=continued
+            name,
+            decision,
+            beliefs,
+            problem.default,
+            retry=retry,
+            continued=continued,
+            adapts=spec.adapt is not None,
         )
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)

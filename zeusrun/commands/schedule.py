@@ -192,8 +192,8 @@ def next_(
 
 def pause(job: Job) -> None:
     """Pause a schedule; a run that has started continues."""
-    now = read_clock()
-    _schedules().update(job, lambda found: replace(found, paused=True, cursor=Cursor(now)))
+    why, now = "the schedule was paused", read_clock()
+    _schedules().update(job, lambda found: replace(found.skip_pending(now, why), paused=True))
     typer.echo(f"{job} is paused")
 
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, Overrides, console
+from zeusrun.bandit.registry import create_policy
+from zeusrun.commands.compose import compose
+from zeusrun.commands.options import AsJson, Overrides, console, job_file
 from zeusrun.errors import UsageError
+from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.choose import build_problem
+from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study
+from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import plural
+from zeusrun.view.what_if import forecast_json, forecast_sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.context import Submission
 
 _PATH = Path | None
+_REPLAYED = frozenset({"objective", "batch_size", "policy", "early_stop", "attempts"})
 
 
 def simulate(
@@ -79,10 +95,8 @@ def simulate(
     failures, retries, speed checks, probes of power limits.
     """
     if job is not None:
-        from zeusrun.commands.what_if import simulate_own  # noqa: PLC0415 - only a job needs it
-
         _check_own(ctx)
-        simulate_own(
+        _simulate_own(
             job,
             overrides or [],
             recurrences,
@@ -127,6 +141,50 @@ def simulate(
     if plot:  # last: should the disk be full now, the table is there
         draw_regret(title, summaries, plot)
         typer.echo(f"zeusrun: the figure is in {plot}", err=True)
+
+
+def _simulate_own(
+    job: str, overrides: Sequence[str], recurrences: int, seeds: Sequence[int], *, as_json: bool
+) -> None:
+    """Forecast a job from its own history, as it is and with changed settings."""
+    path = job_file(job)
+    submission = compose(load_spec(path))
+    trials = submission.history.trials(submission.spec.name, NEWEST)
+    specs = [submission.spec]
+    if overrides:
+        specs.append(_changed(submission, load_spec(path, list(overrides)), overrides))
+    found, done = [], itertools.count(1)
+    with progress(console(stderr=True)) as on_progress:
+        for spec in specs:
+            problem = build_problem(replace(submission, spec=spec), trials)
+            model = learn(spec.name, problem, trials)
+            result = forecast(
+                model,
+                create_policy(spec.policy.name),
+                recurrences=recurrences,
+                seeds=seeds,
+                attempts=spec.attempts,
+                on_seed=lambda: on_progress(next(done) / len(specs) / len(seeds)),
+            )
+            found.append((spec.policy.name, model, result))
+    if as_json:
+        print_json(forecast_json(found, overrides, recurrences, len(seeds)))
+    else:
+        console().print(forecast_sheet(found, overrides, recurrences, len(seeds)))
+
+
+def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
+    """Return a changed job; raises ``UsageError`` if a simulation cannot show the change."""
+    spec = submission.spec
+    for name in type(spec).model_fields:
+        if name not in _REPLAYED and getattr(spec, name) != getattr(changed, name):
+            known = ", ".join(sorted(_REPLAYED))
+            raise UsageError(
+                f"--set {' --set '.join(overrides)}: past runs do not show what another {name} "
+                f"would do; simulate takes changes of {known}"
+            )
+    changed.check_world_size(submission.world_size)
+    return changed
 
 
 _OWN = {"job", "overrides", "recurrences", "seeds", "first_seed", "as_json"}

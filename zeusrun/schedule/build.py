@@ -10,13 +10,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.jobfile.validators import duration_s, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
-from zeusrun.schedule.store import Occurrence, Schedule
+from zeusrun.schedule.store import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,10 +87,7 @@ def build_schedule(
     schedule = replace(schedule, paused=known.paused, firings=known.firings)
     if known.rules.timetable == rules.timetable:
         return replace(schedule, cursor=_replan(known.cursor, now))
-    if known.cursor.pending is None:
-        return schedule
-    why = "the schedule was changed"
-    return schedule.note(Occurrence(known.cursor.pending, "skipped", timestamp(now), why=why))
+    return replace(schedule, cursor=known.cursor).skip_pending(now, "the schedule was changed")
 
 
 def _replan(cursor: Cursor, now: float) -> Cursor:

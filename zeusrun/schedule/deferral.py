@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.durations import recurrence_durations_s, upper_duration_s
+from zeusrun.analysis.usual import recurrence_durations_s, upper_duration_s
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_tariffs
 from zeusrun.launcher.queue.admission import read_wish
-from zeusrun.launcher.queue.forecast import forecast_free
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.schedule.due import PlannedStart
 from zeusrun.schedule.start_time import Outlook, plan_start
@@ -23,9 +23,9 @@ from zeusrun.schedule.start_time import Outlook, plan_start
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.jobfile.validators import Overlap, StartBy
+    from zeusrun.jobfile.validators import Overlap
+    from zeusrun.launcher.queue.admission import GpuWish
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.schedule.due import Rules
     from zeusrun.schedule.store import Schedule
@@ -37,23 +37,16 @@ def decide_start(
 ) -> PlannedStart:
     """Decide when an occurrence starts; at once, with the reason, if anything cannot be read.
 
-    Args:
-        schedule: That of the job.
-        occurrence: When it was due, Unix seconds.
-        now: Unix seconds.
-        home: The home of zeusrun.
-        environment: That of the runs of the schedule.
+    ``occurrence`` is when it was due; times are Unix seconds. ``environment`` is that of its runs.
     """
     rules = schedule.rules
     try:
         spec = load_spec(Path(schedule.job_file))
-        history = open_history(home, environment)
+        trials = open_history(home, environment).trials(spec.name, NEWEST)
         outlook = replace(
             load_outlook(spec, rules, home),
-            durations_s=recurrence_durations_s(history.trials(spec.name, NEWEST)),
-            free_at=_free_at(
-                spec, schedule.overlap, now, home=home, history=history, environment=environment
-            ),
+            durations_s=recurrence_durations_s(trials),
+            free_at=_free_at(spec, schedule.overlap, now, home, environment),
         )
     except (ZeusrunError, OSError) as error:
         begin = max(now, rules.start_at(occurrence))
@@ -71,42 +64,56 @@ def load_outlook(spec: JobSpec, rules: Rules, home: Path) -> Outlook:
 
 def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> None:
     """Raise ``UsageError`` if starts are chosen by a price, or a carbon, that nothing names."""
-    if not rules.may_defer or load_outlook(spec, rules, home).tariff is not None:
-        return
-    other: StartBy = "carbon" if rules.by == "price" else "price"
-    known = load_outlook(spec, replace(rules, by=other), home).tariff is not None
-    raise UsageError(
-        f"{spec.source}: 'schedule.start_within' chooses starts by {rules.by}, but no {rules.by} "
-        f"is known; add a section {rules.by} to this file or to {home / TARIFF_FILE}"
-        + (f", or choose by: {other}" if known else "")
-    )
+    if rules.may_defer and load_outlook(spec, rules, home).tariff is None:
+        raise UsageError(
+            f"{spec.source}: 'schedule.start_within' chooses starts by {rules.by}, but no "
+            f"{rules.by} is known; add a section {rules.by} to this file or to "
+            f"{home / TARIFF_FILE}, or change 'schedule.by'"
+        )
 
 
 def _free_at(
-    spec: JobSpec,
-    overlap: Overlap,
-    now: float,
-    *,
-    home: Path,
-    history: History,
-    environment: Mapping[str, str],
+    spec: JobSpec, overlap: Overlap, now: float, home: Path, environment: Mapping[str, str]
 ) -> float:
     """Return when the job could begin, as far as the submits that are there are known."""
     present = Tickets(home).present()
     if not present:
         return now
-    left_s = {}
+    history, left_s = open_history(home, environment), {}
     for ticket in present:
         with contextlib.suppress(ZeusrunError, ValueError):  # of another job: it may be damaged
             trials = history.trials(ticket.job, NEWEST)
-            durations_s = recurrence_durations_s(trials)
-            if durations_s:
-                most_s = upper_duration_s(durations_s)
-                left_s[ticket.number] = max(0.0, most_s - _elapsed_s(ticket, trials, now))
+            if durations_s := recurrence_durations_s(trials):
+                gone_s = _elapsed_s(ticket, trials, now)
+                left_s[ticket.number] = max(0.0, upper_duration_s(durations_s) - gone_s)
     wish = read_wish(spec, {**environment, **spec.env})
     own = [left_s.get(each.number, 0.0) for each in present if each.job == spec.name]
     waits_s = max(own, default=0.0) if overlap == "queue" else 0.0
     return max(now + waits_s, forecast_free(wish, spec.name, present, left_s, now))
+
+
+def forecast_free(
+    wish: GpuWish,
+    job: str,
+    present: Sequence[Ticket],
+    left_s: Mapping[int, float],
+    now: float,
+) -> float:
+    """Return when a submit of a job would have its GPUs, if it came now. Pure.
+
+    ``left_s``: for how long the submits that are present still need theirs, by number, as far as
+    that is known.
+    """
+    free: dict[str, float] = defaultdict(lambda: now)
+    for ticket in sorted(present, key=lambda each: (not each.holds, each.number)):
+        begins = now if ticket.holds else max((free[uuid] for uuid in ticket.gpus), default=now)
+        ends = begins + left_s.get(ticket.number, 0.0)
+        if ticket.job == job and wish.count is None:
+            continue  # submits of one job share the GPUs that they name
+        free.update({uuid: max(free[uuid], ends) for uuid in ticket.gpus})
+    of_pool = sorted(free[uuid] for uuid in wish.pool)
+    needed = len(of_pool) if wish.count is None else wish.count
+    return of_pool[needed - 1] if 0 < needed <= len(of_pool) else now
 
 
 def _elapsed_s(ticket: Ticket, trials: Sequence[Trial], now: float) -> float:

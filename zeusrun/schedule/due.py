@@ -133,7 +133,8 @@ def find_due(rules: Rules, cursor: Cursor, now: float) -> tuple[Cursor, dict[flo
     if now < _NO_CLOCK:  # at boot, before the time is known
         return cursor, {}
     if cursor.until - now > _SET_BACK_S:  # the clock was ahead when ``until`` was written
-        cursor = Cursor(now)
+        begun = cursor.pending is not None and cursor.pending <= now  # it is deferred
+        cursor = Cursor(now, cursor.pending, cursor.tries) if begun else Cursor(now)
     due = rules.timetable.between(cursor.until, now, _MOST)
     missed = dict.fromkeys(due[:-1], _ABSENT)
     pending, tries, planned = cursor.pending, cursor.tries, cursor.planned

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.durations import upper_duration_s
+from zeusrun.analysis.usual import upper_duration_s
 from zeusrun.schedule.due import PERIOD_S, PlannedStart
 
 if TYPE_CHECKING:
@@ -41,43 +41,35 @@ class Outlook:
     durations_s: Sequence[float] = ()
     free_at: float = 0.0
 
-    @property
-    def most_s(self) -> float:
-        """The 95th percentile of what recurrences took: a run is expected to end within it."""
-        return upper_duration_s(self.durations_s)
-
 
 def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) -> PlannedStart:
     """Decide when an occurrence starts that was due at a time; all times are Unix seconds."""
-    due = rules.start_at(occurrence)
-    begin, latest = max(now, due), rules.latest_at(occurrence)
-    finish = rules.finish_at(occurrence)
-    hurdle = find_hurdle(rules, outlook, begin, latest, finish)
+    local, due = rules.timetable.local, rules.start_at(occurrence)
+    begin, finish = max(now, due), rules.finish_at(occurrence)
+    hurdle = _find_hurdle(rules, outlook, begin, rules.latest_at(occurrence), finish)
     if hurdle is not None or outlook.tariff is None:
         return PlannedStart(begin, now, hurdle or "")
-    earliest = max(begin, outlook.free_at)
-    if finish is not None:
-        latest = min(latest, finish - outlook.most_s)
-    lasts_s = [min(each, outlook.most_s) for each in outlook.durations_s]
+    most_s, earliest = upper_duration_s(outlook.durations_s), max(begin, outlook.free_at)
+    latest = rules.latest_at(occurrence)
+    latest = latest if finish is None else min(latest, finish - most_s)
+    lasts_s = [min(each, most_s) for each in outlook.durations_s]
     best = choose_start(outlook.tariff, earliest, latest, lasts_s, due - occurrence)
     if best is None:
-        first, last = map(rules.timetable.local, (earliest, latest + outlook.most_s))
-        why = f"no {outlook.by} is known from {first:%H:%M} to {last:%H:%M}"
-        return PlannedStart(begin, now, why)
-    means = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
-    rate, at_due = _rate_texts(*means)
+        span = f"from {local(earliest):%H:%M} to {local(latest + most_s):%H:%M}"
+        return PlannedStart(begin, now, f"no {outlook.by} is known {span}")
     if best == earliest > begin:  # its place in the queue is worth having
         return PlannedStart(begin, now, _in_queue(rules, outlook))
-    if best - due < PERIOD_S:
+    rates = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
+    rate, at_due = (f"{each:.4g}" for each in rates)
+    instead = "" if at_due == "inf" else f" instead of {at_due}"
+    why = f"{rate} {outlook.unit}{instead}"
+    if best - due < PERIOD_S or rate == at_due:
         better = "cleaner" if outlook.by == "carbon" else "cheaper"
-        until = rules.timetable.local(latest)
-        why = f"no start until {until:%H:%M} is {better} than {rate} {outlook.unit}"
-        return PlannedStart(best, now, why)
-    instead = f" instead of {at_due}" if np.isfinite(means[1]) else ""
-    return PlannedStart(best, now, f"{rate} {outlook.unit}{instead}")
+        why = f"no start until {local(latest):%H:%M} is {better} than {rate} {outlook.unit}"
+    return PlannedStart(best, now, why)
 
 
-def find_hurdle(
+def _find_hurdle(
     rules: Rules, outlook: Outlook, begin: float, latest: float, finish: float | None
 ) -> str | None:
     """Return why an occurrence that may begin now must not be deferred; ``None`` if it may."""
@@ -89,23 +81,16 @@ def find_hurdle(
         return f"its window ended at {rules.timetable.local(latest):%H:%M}"
     if outlook.free_at > latest:
         return _in_queue(rules, outlook)
-    if finish is not None and max(begin, outlook.free_at) + outlook.most_s > finish:
+    most_s = upper_duration_s(outlook.durations_s)
+    if finish is not None and max(begin, outlook.free_at) + most_s > finish:
         by = f"{rules.timetable.local(finish):%H:%M}"
-        return f"it may take {outlook.most_s / 3600:.1f} h, too long to end by {by}"
+        return f"it may take {most_s / 3600:.1f} h, too long to end by {by}"
     return None
 
 
 def _in_queue(rules: Rules, outlook: Outlook) -> str:
     free = rules.timetable.local(outlook.free_at)
     return f"it has to wait for other runs until about {free:%H:%M}"
-
-
-def _rate_texts(one: float, other: float) -> tuple[str, str]:
-    """Return two rates with three digits, or with so many that they differ."""
-    large = any(1000 <= abs(rate) < np.inf for rate in (one, other))
-    forms = [".0f"] if large else [".3g", ".4g", ".5g"]
-    texts = [(format(one, form), format(other, form)) for form in forms]
-    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def choose_start(
@@ -117,15 +102,9 @@ def choose_start(
 ) -> float | None:
     """Return the start with the lowest expected rate, the first of those that are equal.
 
-    Args:
-        tariff: The rate in the course of time.
-        earliest: First start allowed, Unix seconds.
-        latest: Last start allowed, Unix seconds.
-        lasts_s: What the run may take: each is equally likely.
-        shift_s: The starts to choose from are so much after every fifth minute.
-
-    Returns:
-        Unix seconds; ``None`` if no start has a known rate until the end of its run.
+    ``earliest`` and ``latest`` are Unix seconds. The run may last any of ``lasts_s``, each equally
+    likely. The starts to choose from are ``shift_s`` after every fifth minute. ``None`` if no
+    start has a known rate until the end of its run.
     """
     steps = np.arange(earliest // _STEP_S, latest // _STEP_S + 1) * _STEP_S + shift_s
     starts = np.array([earliest, *steps[(steps > earliest) & (steps < latest)], latest])
@@ -142,13 +121,8 @@ def mean_rates(
 ) -> NDArray[np.float64]:
     """Return the expected rate of a run for each start: its expected cost over its energy.
 
-    Args:
-        tariff: The rate in the course of time.
-        starts: Unix seconds, shape ``(n,)``.
-        lasts_s: What the run may take: each is equally likely.
-
-    Returns:
-        Shape ``(n,)``; infinity where the rate is not known until the end of the longest run.
+    ``starts`` are Unix seconds, shape ``(n,)``, as is what is returned. It is infinite where the
+    rate is not known until the end of the longest run.
     """
     lengths = np.maximum(lasts_s, 1.0)
     times, rates = [float(starts.min())], []

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
@@ -99,10 +100,17 @@ class Schedule:
     def planned_json(self) -> dict[str, str]:
         """Return the same for programs; empty if none is deferred."""
         planned = self.cursor.planned
-        if planned is None or self.describe_start() is None:
+        if planned is None or self.cursor.pending is None or self.paused:
             return {}
         start = self.rules.timetable.local(planned.start_at)
         return {"start_at": start.isoformat(), "why": planned.why}
+
+    def skip_pending(self, now: float, why: str) -> Schedule:
+        """Return the schedule with nothing pending from now on; what was pending is skipped."""
+        pending, empty = self.cursor.pending, replace(self, cursor=Cursor(now))
+        if pending is None:
+            return empty
+        return empty.note(Occurrence(pending, "skipped", timestamp(now), why=why))
 
     def note(self, occurrence: Occurrence) -> Schedule:
         """Return the schedule with an occurrence added, or replaced if it was there."""

@@ -19,7 +19,7 @@ from zeusrun.schedule.occurrence import is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
@@ -41,7 +41,8 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                for schedule, process in start_due(schedules, now, show):
+                begun = {(each.job, each.cursor.pending) for each, _ in running}
+                for schedule, process in start_due(schedules, now, show, begun):
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
@@ -75,12 +76,10 @@ def _has_ended(
     code = process.poll()
     if code is None:
         return False
-    start = None
+    start, pending = None, schedule.cursor.pending
     with contextlib.suppress(ZeusrunError):  # it may have been removed
         found = schedules.read(schedule.job)
-        start = found.describe_start()
-        if found.cursor.pending != schedule.cursor.pending:
-            start = None
+        start = found.describe_start() if found.cursor.pending == pending else None
     if start is None:
         show(f"{schedule.job} has ended with exit code {code}")
     elif start != schedule.describe_start():
@@ -89,10 +88,16 @@ def _has_ended(
 
 
 def start_due(
-    schedules: Schedules, now: float, show: Callable[[str], None]
+    schedules: Schedules,
+    now: float,
+    show: Callable[[str], None],
+    begun: Container[tuple[str, float | None]] = frozenset(),
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes."""
-    ticked = tick(schedules, now)
+    """Start what is due, each in a process of its own; return the processes.
+
+    ``begun`` are the jobs and occurrences whose process still runs: it has no lock while it starts.
+    """
+    ticked = tick(schedules, now, begun)
     started = []
     for schedule, occurrence in ticked.due:
         try:
@@ -123,7 +128,9 @@ class Ticked:
     messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
 
 
-def tick(schedules: Schedules, now: float) -> Ticked:
+def tick(
+    schedules: Schedules, now: float, begun: Container[tuple[str, float | None]] = frozenset()
+) -> Ticked:
     """Decide what is due at a Unix second; the decisions are on disk when this returns."""
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
@@ -136,6 +143,8 @@ def tick(schedules: Schedules, now: float) -> Ticked:
                     continue  # it has just been removed
                 schedule = _decide(schedules, found, now)
                 occurrence = _to_start(schedules, schedule, now)
+                if (job, occurrence) in begun:
+                    occurrence = None
                 if occurrence is not None:
                     cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
                     schedule = replace(schedule, cursor=cursor)

@@ -20,7 +20,7 @@ from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
-from zeusrun.simulate.job import LearningCurve, SimulatedJob, best_limit_w
+from zeusrun.simulate.job import LearningCurve, SimulatedJob
 from zeusrun.simulate.own_rates import fit_line, guess_rates, learn_rates
 from zeusrun.trial import TrialStatus
 
@@ -95,15 +95,15 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
             "simulated"
         )
     if problem.default not in evidence.fitting:
-        raise UsageError(f"the default batch size, {problem.default}, does not fit in memory")
-    learning = _Learning(job, problem, evidence, trials)
+        raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
     arms = [
-        replace(learning.arm(size), rates=rates.get(size) or guess_rates(size, rates))
+        KnownArm(
+            size,
+            *_learn_epochs(size, job, problem.mode, evidence, trials),
+            rates=rates.get(size) or guess_rates(size, rates),
+        )
         for size in evidence.fitting
     ]
-    limits_w = sorted({limit for arm in arms for limit in arm.rates})
-    ahead = problem.recurrence
-    samples = problem.samples_per_epoch or SAMPLES_PER_EPOCH
     asked = replace(
         problem,
         candidates=evidence.fitting,
@@ -111,15 +111,15 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_measured=True,
         learning_rates={},
         micro_batch_sizes={},
-        samples_per_epoch=samples,
-        power_limits_w=tuple(limits_w),
+        samples_per_epoch=problem.samples_per_epoch or SAMPLES_PER_EPOCH,
+        power_limits_w=tuple(sorted({limit for arm in arms for limit in arm.rates})),
         variant=None,
     )
     return Model(
         job=job,
         problem=asked,
         runs=[
-            run._replace(recurrence=run.recurrence - ahead)
+            run._replace(recurrence=run.recurrence - problem.recurrence)
             for run in runs
             if run.status is not TrialStatus.DISPATCHED
         ],
@@ -129,17 +129,6 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
-
-
-def lowest_limit_w(model: Model, size: int) -> float | None:
-    """Return the lowest power limit measured of a batch size, if none is better.
-
-    A lower one, which was never measured, may be better still. ``None``: that is not so.
-    """
-    limits = next((arm.rates for arm in model.arms if arm.batch_size == size), {})
-    job, lowest = draw_job(model, 0), min(limits, default=0.0)
-    best = best_limit_w(job, size, model.problem.eta_knob) if len(limits) > 1 else None
-    return lowest if best == lowest else None
 
 
 def draw_job(model: Model, seed: int) -> SimulatedJob:
@@ -178,55 +167,46 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     return curves
 
 
-class _Learning:
-    """Epochs to the target by batch size: known, from a run that was cut short, or by the law."""
+def _learn_epochs(
+    size: int, job: str, mode: str, evidence: Evidence, trials: Sequence[Trial]
+) -> tuple[int, float, float, float, Sequence[Pace]]:
+    """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
+    results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
+    missed = sum(run.status is TrialStatus.MISSED for run in results)
+    newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + missed
+    paces = [run.pace for run in reached if run.pace] or newest
+    if reached:
+        return count, _log_epochs(reached), sd / math.sqrt(len(reached)), missed / count, paces
+    if missed:  # it has never reached the target
+        return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
+    stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
+    if stopped and newest:
+        ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
+        run, way = max(ways, key=lambda each: each[1])
+        return 0, math.log((run.epochs or 1) / way), sd + GUESS_SD * (1 - way), 0.0, paces
+    return 0, *_guess_log_epochs(size, job, evidence, trials), 0.0, paces
 
-    def __init__(
-        self, job: str, problem: Problem, evidence: Evidence, trials: Sequence[Trial]
-    ) -> None:
-        self._job, self._problem, self._evidence = job, problem, evidence
-        self._paces = newest_paces(evidence)
-        self._known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
-        noise = [size for trial in trials[-20:] if (size := trial.critical_batch_size)]
-        self._critical = statistics.median(noise) if noise else None
 
-    def arm(self, size: int) -> KnownArm:
-        """Return a batch size, without its rates."""
-        results = self._evidence.results.get(size, ())
-        missed = sum(run.status is TrialStatus.MISSED for run in results)
-        reached = self._evidence.reached.get(size, ())
-        paces = [run.pace for run in reached if run.pace] or self._paces
-        count, sd = len(reached) + missed, self._evidence.run_sd
-        if reached:
-            spread, share = sd / math.sqrt(len(reached)), missed / count
-            return KnownArm(size, count, self._known[size], spread, share, paces, {})
-        if missed:  # it has never reached the target
-            return KnownArm(size, count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces, {})
-        stopped = [run for run in (*results, *self._evidence.cut.get(size, ())) if run.pace]
-        if stopped and self._paces:
-            mode = self._problem.mode
-            ways = [(run, way_gone(mode, self._paces, run.pace[-1][1])) for run in stopped]
-            run, way = max(ways, key=lambda each: each[1])
-            log_epochs = math.log((run.epochs or 1) / way)
-            return KnownArm(size, 0, log_epochs, sd + GUESS_SD * (1 - way), 0.0, paces, {})
-        near = min(self._known, key=lambda other: abs(math.log(other / size)))
-        far = GUESS_SD * abs(math.log2(near / size))
-        return KnownArm(size, 0, self._by_law(size, near), math.hypot(sd, far), 0.0, paces, {})
-
-    def _by_law(self, size: int, near: int) -> float:
-        """Return the log epochs of a batch size by the law."""
-        if len(self._known) > 1:
-            epochs = {float(arm): math.exp(log) for arm, log in self._known.items()}
-            runs = [len(self._evidence.reached[arm]) for arm in self._known]
-            fixed, growing = fit_line(epochs, runs)
-            return math.log(fixed + growing * size)
-        if self._critical is None:
-            raise UsageError(
-                f"only batch size {near} of {self._job} has reached the target, so nothing says "
-                f"how many epochs {size} takes; submit it once with another --batch-size"
-            )
-        ratio = (1 + size / self._critical) / (1 + near / self._critical)
-        return self._known[near] + math.log(ratio)
+def _guess_log_epochs(
+    size: int, job: str, evidence: Evidence, trials: Sequence[Trial]
+) -> tuple[float, float]:
+    """Return the log epochs of a batch size by the law, and their standard deviation."""
+    known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
+    near = min(known, key=lambda other: abs(math.log(other / size)))
+    spread = math.hypot(evidence.run_sd, GUESS_SD * math.log2(near / size))
+    if len(known) > 1:
+        epochs = {float(arm): math.exp(log) for arm, log in known.items()}
+        fixed, growing = fit_line(epochs, [len(evidence.reached[arm]) for arm in known])
+        return math.log(fixed + growing * size), spread
+    noise = [critical for trial in trials[-20:] if (critical := trial.critical_batch_size)]
+    if not noise:
+        raise UsageError(
+            f"only batch size {near} of {job} has reached the target, so nothing says how many "
+            f"epochs {size} takes; submit it once with another --batch-size"
+        )
+    critical = statistics.median(noise)
+    ratio = (1 + size / critical) / (1 + near / critical)
+    return known[near] + math.log(ratio), spread
 
 
 def _log_epochs(runs: Sequence[Run]) -> float:

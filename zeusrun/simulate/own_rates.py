@@ -49,7 +49,18 @@ def learn_rates(problem: Problem, trials: Sequence[Trial]) -> dict[int, dict[flo
         own = _rates_of(problem, size, local[-20:])
         if own:
             rates[size] = own
-    return rates
+    return _fill_power(rates)
+
+
+def _fill_power(rates: Mapping[int, dict[float, Rate]]) -> dict[int, dict[float, Rate]]:
+    """Return rates in which an unknown power, 0, is that of the nearest known batch size."""
+    known = {size: max(rate.power_w for rate in own.values()) for size, own in rates.items()}
+    sizes = [size for size, power_w in known.items() if power_w] or list(rates)
+    filled = {}
+    for size, own in rates.items():
+        power_w = known[min(sizes, key=lambda other: abs(math.log(other / size)))]
+        filled[size] = {w: Rate(rate.epoch_s, rate.power_w or power_w) for w, rate in own.items()}
+    return filled
 
 
 def _rates_of(problem: Problem, size: int, local: Sequence[tuple[Trial, Run]]) -> dict[float, Rate]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.own_job import Model
-    from zeusrun.trial import Trial
 
 _LAST = 10  # recurrences that show which batch size is in use at the end
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
@@ -43,20 +42,24 @@ def forecast(
     recurrences: int,
     seeds: Sequence[int],
     attempts: int,
-    on_progress: Callable[[float], None] = lambda _share: None,
+    on_seed: Callable[[], None] = lambda: None,
 ) -> Forecast:
     """Replay a job from today on, with its history, once for each seed.
 
-    The same seed gives two models the same luck. ``on_progress`` receives the share that is done.
+    The same seed gives two models the same luck. ``on_seed`` is called after each.
     """
     problem, rows = model.problem, []
-    for done, seed in enumerate(seeds, 1):
+    for seed in seeds:
         job = draw_job(model, seed)
         played = replay(
             job, policy, problem, recurrences, seed, attempts=attempts, before=model.runs
         )
         trials = [each.trial for each in played]
-        reached = {t.recurrence: t.global_batch_size for t in trials if _has_reached(t)}
+        reached = {
+            trial.recurrence: trial.global_batch_size
+            for trial in trials
+            if trial.status is TrialStatus.REACHED
+        }
         last = [arm for number, arm in reached.items() if number > recurrences - _LAST]
         arm = Counter(last).most_common(1)[0][0] if last else problem.default
         usual = expected(job, arm, problem.eta_knob, 1)
@@ -66,10 +69,6 @@ def forecast(
         spent_j = sum(trial.cost_j or 0.0 for trial in trials if trial.recurrence in tried)
         exploring_j = spent_j - len(tried) * usual.cost_j
         rows.append((arm, *usual, exploring_j, recurrences - len(reached)))
-        on_progress(done / len(seeds))
+        on_seed()
     names = ("batch_sizes", "cost_j", "energy_j", "time_s", "exploring_j", "unreached")
     return Forecast(**dict(zip(names, zip(*rows, strict=True), strict=True)))
-
-
-def _has_reached(trial: Trial) -> bool:
-    return trial.status is TrialStatus.REACHED

@@ -26,6 +26,7 @@ def lead(
     *,
     retry: Decision | None = None,
     continued: Trial | None = None,
+    adapts: bool = False,
 ) -> list[str]:
     """Return a headline and the sentences, for readers who know nothing of policies.
 
@@ -36,26 +37,23 @@ def lead(
         default: The user's own batch size.
         retry: What would run if that run missed the target; ``None``: nothing.
         continued: A preempted run that the next submit continues instead.
+        adapts: Whether the run changes its batch size.
     """
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
         why = f"it continues {name}, which was preempted. Without that: {decision.why}"
         return [f"the next submit continues {name} with batch size {size}", _sentence(why)]
-    headline = f"the next run uses batch size {decision.global_batch_size}"
+    uses = "adapts its batch size, from" if adapts else "uses batch size"
+    headline = f"the next run {uses} {decision.global_batch_size}"
     by_arm = {belief.global_batch_size: belief for belief in beliefs}
     own, why = by_arm.get(decision.global_batch_size), decision.why
     if own is None:  # a plugin need not describe every candidate
         return [headline, _sentence(why)]
     if own.chance < _CERTAIN:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
-    known = {
-        belief.cost_j: arm
-        for arm, belief in by_arm.items()
-        if belief is not own and belief.reached and belief.cost_j is not None
-    }
-    cheapest = (known[min(known)], energy_text(min(known))) if known else None
+    others = [belief for belief in beliefs if belief is not own]
     texts = [why, _cost(decision, own, by_arm.get(default))]
-    texts.append(f"{_change(policy, decision, own, cheapest)}. {_miss(retry)}")
+    texts.append(f"{_change(policy, decision, own, others)}. {_miss(retry)}")
     return [headline, *map(_sentence, texts)]
 
 
@@ -67,7 +65,7 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
     text = f"it is expected to cost {energy_text(own.cost_j)}"
-    if own.cost_range_j is not None:
+    if own.cost_range_j is not None and own.cost_range_j[0] < own.cost_range_j[1]:
         text += f" ({units.energy_range(own.cost_range_j)} in nine runs of ten)"
     if default is own:
         text += ", and is the default"
@@ -81,23 +79,25 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
     return text
 
 
-def _change(
-    policy: str, decision: Decision, own: ArmBelief, cheapest: tuple[int, str] | None
-) -> str:
-    """Say which result would change the choice; ``cheapest`` of the others, and its cost."""
-    if policy == "fixed":
-        return "policy fixed never uses another batch size; set policy.name to auto to try others"
-    if own.chance < _CERTAIN:
-        return "every result changes the probabilities"
-    if cheapest is None and not own.reached:
+def _change(policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief]) -> str:
+    """Say which result would change the choice."""
+    never = policy == "fixed" or not others
+    if never or own.chance < _CERTAIN:
+        fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
+        alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
+        return (fixed if others else alone) if never else "every result changes the probabilities"
+    known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
+    if not known and not own.reached:
         return "once a run has reached the target, others are tried that may be cheaper"
-    if cheapest is None:
-        return "no other batch size has reached the target yet"
-    other, cost = cheapest
+    costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
+    if not costs:
+        return "what other batch sizes cost is not known yet"
+    cost_j, other = min(costs)
     if decision.stage is Stage.EXPLOIT:
         runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"
-        return f"{runs} ({cost}), {other} is used"
-    return f"if it is cheaper than {other} ({cost}), later runs use it, otherwise {other}"
+        return f"{runs} ({energy_text(cost_j)}), {other} is used"
+    cheaper = f"if it is cheaper than {other} ({energy_text(cost_j)})"
+    return f"{cheaper}, it replaces {other} as the cheapest so far"
 
 
 def _miss(retry: Decision | None) -> str:

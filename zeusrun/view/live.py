@@ -258,15 +258,15 @@ def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True
     """Return what start-up waits for, how long it has taken, and by past runs how long still."""
     begun, count = len(progress.ranks.started), progress.ranks.world_size
     if not instrumented:
-        waits = "waits for the script"
+        waits = "waits for the script's first report"
     elif not begun:
         waits = "waits for torchrun and its rendezvous"
     elif begun < count:
         waits = f"waits for the ranks, {begun} of {count} have begun"
-    elif not progress.loading:
-        waits = "waits for the script's imports and set-up"
+    elif not progress.loading:  # a script without a data loader may be training already
+        waits = "waits for imports, set-up or a report"
     else:
-        waits = "waits for the first batch and step"
+        waits = "waits for first batch, step or report"
     so_far_s, usual_s = _starting_s(progress), usual.startup_s
     text = f"{waits} · {units.duration(so_far_s)}"
     if usual_s is None:
@@ -286,12 +286,24 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     so_far = units.duration(progress.time_s)
     if progress.reached is not None or progress.ending:
         return f"{so_far}, finishing"
-    done = progress.epochs - max(progress.earlier, default=0)  # since a preemption
-    if done <= 0 or progress.time_s is None or not progress.curve:
+    epoch_s = _epoch_s(progress)
+    if epoch_s is None or progress.time_s is None:
         return so_far
-    known = usual.epochs is not None and usual.epochs > progress.epochs
-    goal = usual.epochs if known and usual.epochs else trial.max_epochs
-    ended_s = progress.curve[-1].time_s
-    left_s = ended_s / done * (goal - progress.epochs) - (progress.time_s - ended_s)
-    how = "about" if known else "at most"
+    goal, how = float(trial.max_epochs), "at most"
+    if usual.epochs is not None:
+        known = usual.epochs > progress.epochs
+        goal, how = (usual.epochs, "about") if known else (goal, "at most")
+    left_s = epoch_s * (goal - progress.epochs) - (progress.time_s - progress.curve[-1].time_s)
     return f"{so_far}, {how} {units.duration(max(0.0, left_s))} left"
+
+
+def _epoch_s(progress: Progress) -> float | None:
+    """Return the seconds of an epoch in this run; ``None`` while nothing shows them."""
+    done = progress.epochs - max(progress.earlier, default=0)  # since a preemption
+    if done <= 0 or not progress.curve:
+        return None
+    first, last = progress.curve[0], progress.curve[-1]
+    if progress.steps is None:  # then the time before the first report includes start-up
+        epochs = last.epoch - first.epoch
+        return (last.time_s - first.time_s) / epochs if epochs > 0 else None
+    return last.time_s / done if progress.step_times_s else None  # one step shows no duration

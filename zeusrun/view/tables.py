@@ -179,9 +179,8 @@ def history_table(
             "saved": units.percent(shares.get(trial.trial)),
         }
         rows.append((cells, "dim" if trial.forgotten else None))
-    for name in _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED:
-        if _width(names, [cells for cells, _ in rows]) > width:
-            names = [other for other in names if other != name]
+    left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED
+    names = _fitting(names, [cells for cells, _ in rows], left_out, width)
     table = plain_table()
     for name in names:
         shrinks = name in {"batch", "saved"}  # on a narrow terminal
@@ -203,10 +202,18 @@ def history_table(
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
 
 
-def _width(names: Sequence[str], rows: Sequence[Mapping[str, str | Text]]) -> int:
-    """Return how wide a table is: two spaces follow each column, and one the last."""
-    columns = ((name, *(str(cells[name]) for cells in rows)) for name in names)
-    return sum(max(map(cell_len, column)) + 2 for column in columns) - 1
+def _fitting(
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, str | Text]],
+    left_out: Sequence[str],
+    width: int,
+) -> list[str]:
+    """Return the columns of a table without those of ``left_out``, in order, that do not fit."""
+    room = {n: max(map(cell_len, (n, *(str(row[n]) for row in rows)))) + 2 for n in names}
+    for name in left_out:  # two spaces follow each column, and one the last
+        if sum(room.values()) - 1 > width:
+            room.pop(name, None)
+    return list(room)
 
 
 def dead_note(trial: Trial) -> Text:
@@ -236,12 +243,8 @@ def status_table(
     """
     rows = [_status_cells(running) for running in found]
     names = ["run", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
-    room = {name: max(len(name), *(each[name].cell_len for each in rows)) for name in names if rows}
-    if rows:
-        room["run"] = min(room["run"], _NAME)  # a longer name is folded
-    for name in ("energy", "power", "cost"):
-        if sum(room[each] + 2 for each in names if rows) > width:
-            names.remove(name)
+    short = [{**cells, "run": cells["run"][:_NAME]} for cells in rows]  # longer ones fold
+    names = _fitting(names, short, ("energy", "power", "cost"), width - 1)
     table = plain_table()
     for name in names:
         if name == "run":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from zeusrun.launcher.queue.admission import GpuWish
-from zeusrun.launcher.queue.forecast import forecast_free
 from zeusrun.launcher.queue.tickets import Ticket
+from zeusrun.schedule.deferral import forecast_free
 
 HOLDS = Ticket(1, "other", 1, "running", "then", ("A",), holds=True)
 WAITS = Ticket(2, "third", 2, "waiting", "then", ("A", "B"))
