@@ -14,3 +14,17 @@ def timestamp(now: float | None = None) -> str:
     """Return Unix seconds, by default the time of day, as RFC 3339 in UTC to the millisecond."""
     moment = datetime.fromtimestamp(read_clock() if now is None else now, timezone.utc)
     return moment.isoformat(timespec="milliseconds")
+
+
+def local_time(rfc3339: str | None) -> datetime | None:
+    """Return a recorded time in the local time zone; ``None`` if it is unknown or damaged."""
+    try:
+        return datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).astimezone()
+    except (ValueError, OverflowError):
+        return None
+
+
+def unix_seconds(rfc3339: str | None) -> float | None:
+    """Return a recorded time in Unix seconds; ``None`` if it is unknown or damaged."""
+    moment = local_time(rfc3339)
+    return None if moment is None else moment.timestamp()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import tzinfo
 
-_J_PER_KWH = 3.6e6
+J_PER_KWH = 3.6e6
 _QUARTER_S = 900  # every time zone changes its hour at a quarter of an hour in UTC
 
 
@@ -126,7 +126,7 @@ def amount(
         Money or grams; ``None`` if the energy, or the rate of a part of the span, is unknown.
     """
     rate = None if tariff is None else tariff.mean(began, ended)
-    return None if rate is None or energy_j is None else energy_j / _J_PER_KWH * pue * rate
+    return None if rate is None or energy_j is None else energy_j / J_PER_KWH * pue * rate
 
 
 def parse_time(text: str, zone: tzinfo | None, *, fold: int = 0) -> float:

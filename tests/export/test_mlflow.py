@@ -12,7 +12,7 @@ import pytest
 from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from tests.runs import check_that_it_imports
 from zeusrun.errors import ExportError, UsageError
-from zeusrun.export.mlflow import Exported, export_runs, masked, metric_key, run_values
+from zeusrun.export.mlflow import export_runs, masked, metric_key, run_values
 from zeusrun.trial import CurvePoint, TrialStatus
 
 
@@ -95,6 +95,10 @@ def test_without_mlflow_it_says_what_to_install(monkeypatch):
         export_runs("sqlite:///m.db", "job", [])
 
 
+def interrupted(*_arguments, **_named):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.long
 def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     check_that_it_imports("mlflow")
@@ -109,13 +113,17 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
         build_trial(2).finish(PREEMPTED),
         lost,
         build_trial(4),
-        build_trial(1, host="another machine").finish(DONE),
+        build_trial(1, started_at="2025-06-02T12:00:00Z").finish(DONE),  # of another home
     ]
-    assert export_runs(uri, "job", trials) == Exported(new=3, left_out=2)
-    assert export_runs(uri, "job", trials) == Exported(same=3, left_out=2)
+    with monkeypatch.context() as patched:  # an export that is interrupted
+        patched.setattr(MlflowClient, "log_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export_runs(uri, "job", trials)
+    assert export_runs(uri, "job", trials) == {"new": 2, "changed": 1}
+    assert export_runs(uri, "job", trials) == {"already there": 3}
 
     trials[2] = replace(lost, status=TrialStatus.REACHED, best_metric=0.9)  # it came late
-    assert export_runs(uri, "job", trials) == Exported(changed=1, same=2, left_out=2)
+    assert export_runs(uri, "job", trials) == {"changed": 1, "already there": 2}
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("job").experiment_id
     runs = {run.info.run_name: run for run in client.search_runs([experiment])}

@@ -13,7 +13,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.errors import UsageError
 from zeusrun.export.destination import write_output
-from zeusrun.view.export import csv_text, field_names, json_line, print_text, trial_records
+from zeusrun.view.export import csv_text, field_names, json_line, print_text, trial_records, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,10 +52,10 @@ def export(
         _to_mlflow(uri or "", by_job)
         return
     content = _content(form, by_job)
-    if output is not None:
-        write_output(output, content if isinstance(content, bytes) else content.encode())
-    elif isinstance(content, str):
+    if output is None or str(output) == "/dev/stdout":  # which may be a file that others write to
         print_text(content)
+    else:
+        write_output(output, utf8(content))
 
 
 def _check(form: Format, output: Path | None, uri: str | None) -> None:
@@ -105,8 +105,8 @@ def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:
     if not by_job:
         typer.echo("No runs yet.")
     for job, trials in by_job.items():
-        done = export_runs(uri, job, trials)
-        parts = [f"{done.new} new", f"{done.changed} changed", f"{done.same} already there"]
-        if done.left_out:
-            parts.append(f"{done.left_out} not ended, left out")
+        counts = export_runs(uri, job, trials)
+        parts = [f"{counts[name]} {name}" for name in ("new", "changed", "already there")]
+        if left_out := len(trials) - counts.total():
+            parts.append(f"{left_out} not ended, left out")
         typer.echo(f"{job}: {', '.join(parts)}")

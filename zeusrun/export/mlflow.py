@@ -14,11 +14,11 @@ import posixpath
 import re
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
-from datetime import datetime
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
 from zeusrun.plugins import check_extra
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _TRIAL = "zeusrun.trial"
-_HOST = "zeusrun.host"
 _RECORD = "zeusrun.record"  # set last: a fingerprint of the trial that the run shows
-_OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
 _STATUSES = {
     TrialStatus.REACHED: "FINISHED",
     TrialStatus.MISSED: "FINISHED",
@@ -44,16 +42,6 @@ _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
-
-
-@dataclass(frozen=True)
-class Exported:
-    """How many runs are new in MLflow, were changed there, and were there already."""
-
-    new: int = 0
-    changed: int = 0
-    same: int = 0
-    left_out: int = 0  # have not ended
 
 
 class Point(NamedTuple):
@@ -110,7 +98,7 @@ def run_values(trial: Trial) -> RunValues:
         "zeusrun.gpu_model": trial.gpu_model,
         "zeusrun.world_size": trial.world_size,
         "zeusrun.forgotten": trial.forgotten or None,
-        _HOST: trial.host,
+        "zeusrun.host": trial.host,
         "zeusrun.run_dir": trial.run_dir,
     }
     training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
@@ -142,11 +130,14 @@ def metric_key(name: str) -> str:
     return key if is_path and key != "." else key.replace("/", "_").replace(".", "_")
 
 
-def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
+def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
     """Write the trials of a job that have ended into the experiment of that name.
 
-    A run that is there already is found by its tags ``zeusrun.trial`` and ``zeusrun.host``. It is
-    changed only if the trial has changed, so a second export does no harm, also after a crash.
+    A run that is there already is found by its name and its start. It is changed only if the trial
+    has changed, so a second export does no harm, also after a crash.
+
+    Returns:
+        How many runs are ``new`` in MLflow, were ``changed`` there, and were ``already there``.
 
     Raises:
         UsageError: If MLflow is not installed, or the local store cannot be written.
@@ -154,8 +145,7 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
     """
     check_extra("mlflow", "--format mlflow", "mlflow")
     _check_store(uri)
-    ended = [trial for trial in trials if trial.status not in _OPEN]
-    values = [run_values(trial) for trial in ended]
+    counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
     with _blaming(uri), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
@@ -165,17 +155,19 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
         client = MlflowClient(tracking_uri=uri)
         experiment = _experiment(client, job)
         present = dict(_present(client, experiment))
-        counts = {"new": 0, "changed": 0, "same": 0}
-        for trial, value in zip(ended, values, strict=True):
-            found = present.get((trial.trial, value.tags.get(_HOST)))
-            record = _fingerprint(trial)
+        for trial in trials:
+            if not trial.status.final:
+                continue
+            value = run_values(trial)
+            found = present.get((trial.trial, value.began_ms))
+            record = hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
             if found is not None and found.data.tags.get(_RECORD) == record:
-                counts["same"] += 1
+                counts["already there"] += 1
                 continue
             counts["new" if found is None else "changed"] += 1
             run_id = _write(client, experiment, found, value)
             client.set_tag(run_id, _RECORD, record)
-    return Exported(**counts, left_out=len(trials) - len(ended))
+    return counts
 
 
 def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  # noqa: ANN401 - MLflow's
@@ -208,14 +200,17 @@ def _experiment(client: Any, job: str) -> str:  # noqa: ANN401 - MLflow's
     return str(found.experiment_id)
 
 
-def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, str | None], Any]]:  # noqa: ANN401
-    """Yield the runs that an earlier export has written, by trial and host."""
+def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, int], Any]]:  # noqa: ANN401
+    """Yield the runs that an earlier export has written, by trial and start.
+
+    Both are there as soon as a run is, so an export that was interrupted makes no second one.
+    """
     token: str | None = None
     while True:
         page = client.search_runs([experiment], max_results=1000, page_token=token)
         for run in page:
             if _TRIAL in run.data.tags:
-                yield (run.data.tags[_TRIAL], run.data.tags.get(_HOST)), run
+                yield (run.data.tags[_TRIAL], run.info.start_time), run
         token = page.token
         if not token:
             return
@@ -269,10 +264,6 @@ def masked(uri: str) -> str:
     return re.sub(_LOGIN, "//***@", uri)
 
 
-def _fingerprint(trial: Trial) -> str:
-    return hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
-
-
 def _tag(value: object) -> str:
     text = storable_text(str(value))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -280,9 +271,4 @@ def _tag(value: object) -> str:
 
 def _milliseconds(rfc3339: str | None) -> int:
     """Return a time in Unix milliseconds; 0 if there is none, or it is damaged."""
-    try:
-        return round(
-            datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).timestamp() * 1000
-        )
-    except ValueError:
-        return 0
+    return round(1000 * (unix_seconds(rfc3339) or 0.0))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.clock import local_time
 from zeusrun.errors import HistoryError
+from zeusrun.plain_text import storable_text
 from zeusrun.plugins import check_extra
 from zeusrun.trial import Trial
 
@@ -64,20 +65,14 @@ def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow
 
 def _cell(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - a value of any field
     if name in _TIMES:
-        return _moment(value)
-    items = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple and hasattr(items[0], "_fields"):
-        return [dict(zip(items[0]._fields, each, strict=True)) for each in value]
-    return value
+        return local_time(value)
+    if isinstance(value, list):
+        names = getattr(typing.get_args(kind)[0], "_fields", None)
+        return [
+            dict(zip(names, each, strict=True)) if names else storable_text(each) for each in value
+        ]
+    return storable_text(value) if isinstance(value, str) else value
 
 
 def _plain_kind(kind: Any) -> Any:  # noqa: ANN401 - a type of any form
     return typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return the time of a record; ``None`` if there is none, or it is damaged."""
-    try:
-        return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
-    except ValueError:
-        return None
