@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from zeusrun.jobfile.sections import Section
 from zeusrun.jobfile.tariff_csv import load_tariff
-from zeusrun.tariff import Row, Tariff
+from zeusrun.tariff import Tariff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +39,11 @@ class WeekRow(Section):
         description="Hours of the day, such as 7-22 (from 7:00 to 22:00) or 22-6; null: all.",
     )
 
-    @field_validator("days")
+    @field_validator("days", "hours")
     @classmethod
-    def _check_days(cls, days: str | None) -> str | None:
-        read_days(days)
-        return days
-
-    @field_validator("hours")
-    @classmethod
-    def _check_hours(cls, hours: str | None) -> str | None:
-        read_hours(hours)
-        return hours
+    def _check(cls, text: str | None, key: ValidationInfo) -> str | None:
+        (read_days if key.field_name == "days" else read_hours)(text)
+        return text
 
 
 class PriceRow(WeekRow):
@@ -105,8 +99,7 @@ class _TariffSection(Section):
         if len(used) != 1:
             given = " and ".join(used) or "none of them"
             raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}")
-        if self.table:
-            _check_week(self._rows())
+        self._week()
         return self
 
     def csv_path(self, folder: Path) -> Path | None:
@@ -124,13 +117,28 @@ class _TariffSection(Section):
         zone, path = _zone(self.tz), self.csv_path(folder)
         if path is not None:
             return load_tariff(path, zone, self.bounds)
-        return Tariff(constant=self._rate(self), rows=tuple(self._rows()), zone=zone)
+        return Tariff(constant=self._rate(self), week=self._week(), zone=zone)
 
-    def _rows(self) -> list[Row]:
-        return [
-            Row(read_days(row.days), read_hours(row.hours), self._rate(row) or 0.0)
-            for row in self.table
-        ]
+    def _week(self) -> Sequence[float | None]:
+        """Return the rate of each hour of the table; ``ValueError`` if it has none."""
+        week: list[float | None] = [None] * (7 * 24 if self.table else 0)
+        for number, row in enumerate(self.table, 1):
+            days, hours = read_days(row.days), read_hours(row.hours)
+            own = [24 * day + hour for day in days for hour in hours]
+            if None not in [week[place] for place in own]:
+                raise ValueError(
+                    f"has a table whose row {number} never counts, because the rows above it have "
+                    "all of its hours; put the special hours first"
+                )
+            for place in own:
+                week[place] = self._rate(row) if week[place] is None else week[place]
+        if None in week:
+            day, hour = divmod(week.index(None), 24)
+            raise ValueError(
+                f"has a table without a rate for {_DAYS[day]} {hour}-{hour + 1}; add a last row "
+                "without days and hours, for all other hours"
+            )
+        return week
 
     def _rate(self, where: Section) -> float | None:
         rate: float | None = getattr(where, self.rate_key)
@@ -214,25 +222,6 @@ def _expand(pairs: Sequence[tuple[int, int]], size: int) -> frozenset[int]:
     for first, end in pairs:
         found |= {each % size for each in range(first, end if end > first else end + size)}
     return frozenset(found)
-
-
-def _check_week(rows: Sequence[Row]) -> None:
-    """Raise ``ValueError`` unless every hour of a week has a row, and every row has an hour."""
-    missing = {(day, hour) for day in range(7) for hour in range(24)}
-    for number, row in enumerate(rows, 1):
-        own = {(day, hour) for day, hour in missing if day in row.days and hour in row.hours}
-        if not own:
-            raise ValueError(
-                f"has a table whose row {number} never counts, because the rows above it have all "
-                "of its hours; put the special hours first"
-            )
-        missing -= own
-    if missing:
-        day, hour = min(missing)
-        raise ValueError(
-            f"has a table without a rate for {_DAYS[day]} {hour}-{hour + 1}; add a last row "
-            "without days and hours, for all other hours"
-        )
 
 
 def _zone(tz: str | None) -> tzinfo | None:
