@@ -21,7 +21,7 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
     trial = build_trial(1, learning_rate=0.1, host="node7").finish(outcome)
     values = run_values(trial)
     assert values.params == {"batch_size": "32", "learning_rate": "0.1", "stage": "explore"}
-    last = {point.key: point.value for point in values.metrics if point.key != "accuracy"}
+    last = {key: value for key, value, _, _ in values.metrics if key != "accuracy"}
     assert last == {
         "cost_j": 486.25,
         "energy_j": 420.0,
@@ -32,9 +32,8 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
         "carbon_g": 20.0,
         "best_accuracy": 0.96,
     }
-    (curve,) = [point for point in values.metrics if point.key == "accuracy"]
-    assert (curve.step, curve.value) == (1, 0.8)  # the second point is not finite
-    assert curve.time_ms == values.began_ms + 4500
+    (curve,) = [point for point in values.metrics if point[0] == "accuracy"]
+    assert curve == ("accuracy", 0.8, values.began_ms + 4500, 1)  # the second one is not finite
     assert values.tags["zeusrun.trial"] == "job-1-1"
     assert values.tags["zeusrun.status"] == "REACHED"
     assert values.tags["zeusrun.currency"] == "EUR"
@@ -106,7 +105,7 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/m.db"
-    curve = tuple(CurvePoint(epoch, float(epoch), None, epoch / 2000) for epoch in range(1, 1001))
+    curve = tuple(CurvePoint(epoch, float(epoch), None, epoch / 2000) for epoch in range(1, 1501))
     lost = build_trial(3).finish(replace(DONE, status=TrialStatus.LOST, reason="it died"))
     trials = [
         build_trial(1, metric="val/acc@1").finish(replace(REACHED, curve=curve)),

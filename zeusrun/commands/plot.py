@@ -14,7 +14,7 @@ from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.view.terminal_plot import LEAST_WIDTH, alphabet_of, draw_plot
+from zeusrun.view.terminal_plot import LEAST_WIDTH, draw_plot
 
 if TYPE_CHECKING:
     from zeusrun.analysis.plots import Plot
@@ -40,7 +40,7 @@ def plot(
     if not any(series.points for series in drawn.series):
         raise UsageError(f"{job} has nothing to plot for {what!r} yet: `zeusrun history {job}`")
     width = max(LEAST_WIDTH, shown.width)
-    shown.print(draw_plot(drawn, width, alphabet_of(sys.stdout.encoding)), soft_wrap=True)
+    shown.print(draw_plot(drawn, width, sys.stdout.encoding), soft_wrap=True)
 
 
 def _job(job: str, what: What) -> Plot:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http.client
 import io
-import itertools
 import json
 import logging
 import os
@@ -37,27 +36,21 @@ _STATUSES = {
     TrialStatus.STOPPED: "KILLED",
     TrialStatus.CANCELLED: "KILLED",
 }
-_BATCH = 900  # MLflow takes 1,000 values in a request
+_BATCH = 1000  # MLflow takes no more metrics in a request
 _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
 
 
-class Point(NamedTuple):
-    """A value of a metric of MLflow; the time is in Unix milliseconds."""
-
-    key: str
-    value: float
-    time_ms: int
-    step: int
-
-
 class RunValues(NamedTuple):
-    """What MLflow shows of a trial."""
+    """What MLflow shows of a trial; times are in Unix milliseconds.
+
+    A metric is ``(key, value, time, step)``.
+    """
 
     params: dict[str, str]
-    metrics: list[Point]
+    metrics: list[tuple[str, float, int, int]]
     tags: dict[str, str]
     status: str
     began_ms: int
@@ -103,13 +96,13 @@ def run_values(trial: Trial) -> RunValues:
     }
     training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
     curve = [
-        Point(metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
+        (metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
         for p in trial.curve
         if p.value is not None
     ]
     last_step = trial.epochs or 0
     metrics = [
-        Point(metric_key(name), value, ended_ms, last_step)
+        (metric_key(name), value, ended_ms, last_step)
         for name, value in numbers.items()
         if value is not None
     ]
@@ -181,9 +174,9 @@ def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  
     params = [Param(*each) for each in value.params.items() if each[0] not in run.data.params]
     tags = [RunTag(*each) for each in value.tags.items()]
     client.log_batch(run_id, params=params, tags=tags)
-    metrics = iter([Metric(*point) for point in value.metrics])
-    while batch := list(itertools.islice(metrics, _BATCH)):
-        client.log_batch(run_id, metrics=batch)
+    for start in range(0, len(value.metrics), _BATCH):
+        batch = value.metrics[start : start + _BATCH]
+        client.log_batch(run_id, metrics=[Metric(*point) for point in batch])
     client.set_terminated(run_id, value.status, value.ended_ms)
     return run_id
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.analysis.plots import Plot
 
@@ -28,47 +28,31 @@ _UNITS = {
 }
 
 
-class Alphabet(NamedTuple):
-    """The characters of a plot; each series has a mark of its own."""
-
-    marks: str
-    lines: Mapping[str, str]  # marks of series that are no runs, by kind
-    level: str
-    times: str
-    frame: str  # in the order of ``_FRAME``
+_MARKS = "●▲✕◆■○"
+_LINES = {"median": "┃", "limit": "━"}  # marks of series that are no runs, by kind
+_LEVEL = "┈"
+_RULERS = "┤│└"  # what plotext draws left of the marks
+_TO_ASCII = str.maketrans("●▲✕◆■○┃━┈×┤│└┬─├┼", "o^x#*+|=-x||++-|+")  # noqa: RUF001 - times
 
 
-_FRAME = "┤│└┬─├┼"  # what plotext draws
-UNICODE = Alphabet("●▲✕◆■○", {"median": "┃", "limit": "━"}, "┈", "×", _FRAME)  # noqa: RUF001 - times
-ASCII = Alphabet("o^x#*+", {"median": "|", "limit": "="}, "-", "x", "||++-|+")
-
-
-def alphabet_of(encoding: str | None) -> Alphabet:
-    """Return the characters that a stream can encode."""
-    try:
-        f"{UNICODE}".encode(encoding or "ascii")
-    except (UnicodeError, LookupError):
-        return ASCII
-    return UNICODE
-
-
-def draw_plot(plot: Plot, width: int, alphabet: Alphabet = UNICODE) -> Text:
-    """Draw a plot that has at least one point.
+def draw_plot(plot: Plot, width: int, encoding: str | None = "utf-8") -> Text:
+    """Draw a plot that has at least one point, in characters that a stream can encode.
 
     Raises:
         UsageError: If plotext is not installed.
     """
     check_extra("plotext", "zeusrun plot", "plot")
-    marks = _marks(plot, alphabet)
-    table = str.maketrans(
-        _FRAME + UNICODE.level + UNICODE.times, alphabet.frame + alphabet.level + alphabet.times
-    )
-    canvas = _draw_canvas(plot, marks, width).translate(table).split("\n")
+    free = iter(_MARKS)
+    marks = [_LINES.get(each.kind) or next(free) for each in plot.series]
+    canvas = _draw_canvas(plot, marks, width).split("\n")
     name = Text(plot.x[0], style="dim")
     name.align("right", width)
-    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, alphabet, width)]
-    lines += [_coloured(line.rstrip(), marks, alphabet) for line in canvas]
-    return Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, width)]
+    lines += [_coloured(line.rstrip(), marks) for line in canvas]
+    drawn = Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+    if not (encoding or "").lower().startswith("utf"):
+        drawn.plain = drawn.plain.translate(_TO_ASCII)
+    return drawn
 
 
 def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
@@ -156,20 +140,15 @@ def _label(value: float, unit: str, high: float) -> str:
     return f"{value / size:.6g} {name}".rstrip()
 
 
-def _marks(plot: Plot, alphabet: Alphabet) -> list[str]:
-    marks = iter(alphabet.marks)
-    return [alphabet.lines.get(each.kind) or next(marks) for each in plot.series]
-
-
-def _legend(plot: Plot, marks: Sequence[str], alphabet: Alphabet, width: int) -> list[Text]:
+def _legend(plot: Plot, marks: Sequence[str], width: int) -> list[Text]:
     """Return the lines of the legend; no entry is broken."""
     parts = [
-        Text.assemble((mark, _style(mark, alphabet)), f" {series.label}")
+        Text.assemble((mark, _style(mark)), f" {series.label}")
         for series, mark in zip(plot.series, marks, strict=True)
         if series.points
     ]
     if plot.level is not None:
-        parts.append(Text.assemble((alphabet.level * 2, "dim"), f" {plot.level[0]}"))
+        parts.append(Text.assemble((_LEVEL * 2, "dim"), f" {plot.level[0]}"))
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 3 + part.cell_len <= width:
@@ -179,18 +158,18 @@ def _legend(plot: Plot, marks: Sequence[str], alphabet: Alphabet, width: int) ->
     return lines
 
 
-def _style(mark: str, alphabet: Alphabet) -> str:
-    at = alphabet.marks.find(mark)
+def _style(mark: str) -> str:
+    at = _MARKS.find(mark)
     return "bold" if at < 0 else _COLOURS[at]
 
 
-def _coloured(line: str, marks: Sequence[str], alphabet: Alphabet) -> Text:
+def _coloured(line: str, marks: Sequence[str]) -> Text:
     """Colour the marks right of the vertical axis."""
     text = Text(line)
-    start = next((at for at, char in enumerate(line) if char in alphabet.frame[:3]), 0) + 1
+    start = next((at for at, char in enumerate(line) if char in _RULERS), 0) + 1
     for at in range(start, len(line)):
         if line[at] in marks:
-            text.stylize(_style(line[at], alphabet), at, at + 1)
-        elif line[at] == alphabet.level:
+            text.stylize(_style(line[at]), at, at + 1)
+        elif line[at] == _LEVEL:
             text.stylize("dim", at, at + 1)
     return text
