@@ -117,7 +117,7 @@ def test_parquet_is_a_file(cli, record, zeusrun):
         (["--format", "csv", "-o", "."], ". cannot be written: Is a directory; name a file"),
         (["--format", "csv", "--uri", "x"], "--uri is only for --format mlflow"),
         (["--format", "mlflow"], "--uri http://localhost:5000, or MLFLOW_TRACKING_URI"),
-        (["--format", "mlflow", "--uri", "x", "-o", "f"], "--format mlflow writes no file"),
+        (["--format", "mlflow", "--uri", "x", "-o", "f"], "mlflow writes into a store or a server"),
         (["--format", "xml"], "'xml' is not one of 'csv'"),
         ([], "Missing option '--format'"),
     ],

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
+_PARAMS = ("learning_rate", "power_limit_w", "stage")
+_METRICS = ("cost_j", "energy_j", "time_s", "startup_s", "epochs", "price", "carbon_g")
+_TAGS = (
+    *("trial", "job", "recurrence", "attempt", "status", "reason", "why", "energy_source"),
+    *("currency", "gpu_model", "world_size", "forgotten", "host", "run_dir"),
+)
 _TRIAL = "zeusrun.trial"
 _RECORD = "zeusrun.record"  # set last: a fingerprint of the trial that the run shows
 _STATUSES = {
@@ -59,57 +65,26 @@ class RunValues(NamedTuple):
 
 def run_values(trial: Trial) -> RunValues:
     """Return a trial in the terms of MLflow; what is unknown is left out."""
+    known = {name: value for name, value in trial.to_json().items() if value is not None}
     began_ms = _milliseconds(trial.started_at)
     ended_ms = _milliseconds(trial.finished_at) or began_ms
-    params = {
-        "batch_size": trial.global_batch_size,
-        "learning_rate": trial.learning_rate,
-        "power_limit_w": trial.power_limit_w,
-        "stage": trial.stage.value,
-    }
-    numbers = {
-        "cost_j": trial.cost_j,
-        "energy_j": trial.energy_j,
-        "time_s": trial.time_s,
-        "startup_s": trial.startup_s,
-        "epochs": trial.epochs,
-        "price": trial.price,
-        "carbon_g": trial.carbon_g,
-        f"best_{trial.metric}": trial.best_metric,
-    }
-    tags = {
-        _TRIAL: trial.trial,
-        "zeusrun.job": trial.job,
-        "zeusrun.recurrence": trial.recurrence,
-        "zeusrun.attempt": trial.attempt,
-        "zeusrun.status": trial.status.value,
-        "zeusrun.reason": trial.reason,
-        "zeusrun.why": trial.why,
-        "zeusrun.target": f"{trial.metric} {'≤' if trial.mode == 'min' else '≥'} {trial.target:g}",
-        "zeusrun.energy_source": trial.energy_source and trial.energy_source.value,
-        "zeusrun.currency": trial.currency,
-        "zeusrun.gpu_model": trial.gpu_model,
-        "zeusrun.world_size": trial.world_size,
-        "zeusrun.forgotten": trial.forgotten or None,
-        "zeusrun.host": trial.host,
-        "zeusrun.run_dir": trial.run_dir,
-    }
     training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
+    params = {name: str(known[name]) for name in _PARAMS if name in known}
+    tags = {f"zeusrun.{name}": _tag(known[name]) for name in _TAGS if name in known}
+    sign = "≤" if trial.mode == "min" else "≥"
+    target = {"zeusrun.target": _tag(f"{trial.metric} {sign} {trial.target:g}")}
+    best = {} if trial.best_metric is None else {f"best_{trial.metric}": trial.best_metric}
+    numbers = {name: known[name] for name in _METRICS if name in known} | best
+    last = [(metric_key(key), value, ended_ms, trial.epochs or 0) for key, value in numbers.items()]
     curve = [
         (metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
         for p in trial.curve
         if p.value is not None
     ]
-    last_step = trial.epochs or 0
-    metrics = [
-        (metric_key(name), value, ended_ms, last_step)
-        for name, value in numbers.items()
-        if value is not None
-    ]
     return RunValues(
-        {name: str(value) for name, value in params.items() if value is not None},
-        [*metrics, *curve],
-        {name: _tag(value) for name, value in tags.items() if value is not None},
+        {"batch_size": str(trial.global_batch_size), **params},
+        [*last, *curve],
+        tags | target,
         _STATUSES.get(trial.status, "FAILED"),
         began_ms,
         ended_ms,
