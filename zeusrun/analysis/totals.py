@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from zeusrun.clock import local_time
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -80,8 +80,10 @@ def _name(trial: Trial, group: Group) -> str:
         return trial.job
     if group == "gpu":
         return trial.gpu_model or NO_GPU
-    began = local_time(trial.started_at)
-    return f"{began:%Y-%m}" if began else trial.started_at[:7]
+    try:
+        return datetime.fromisoformat(trial.started_at).astimezone().strftime("%Y-%m")
+    except ValueError:
+        return trial.started_at[:7]
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

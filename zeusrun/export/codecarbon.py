@@ -41,7 +41,7 @@ def _row(trial: Trial) -> dict[str, object]:
     emissions = None if trial.carbon_g is None else trial.carbon_g / 1000
     device = "gpu" if trial.gpu_count else "cpu"
     power_w = _rate(trial.energy_j, trial.time_s)
-    model, ended = trial.gpu_model, local_time(trial.finished_at)
+    model, ended = trial.gpu_model, local_time(trial.finished_at or "")
     known = {
         "timestamp": ended and ended.strftime("%Y-%m-%dT%H:%M:%S"),  # CodeCarbon writes no offset
         "project_name": trial.job,

@@ -65,7 +65,7 @@ def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow
 
 def _cell(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - a value of any field
     if name in _TIMES:
-        return local_time(value)
+        return local_time(value or "")
     if isinstance(value, list):
         names = getattr(typing.get_args(kind)[0], "_fields", None)
         return [

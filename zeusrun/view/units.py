@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from typing import TYPE_CHECKING
 
-from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource
 
@@ -135,10 +135,11 @@ def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
 
 def moment(rfc3339: str, *, dated: bool = False) -> str:
     """Return month, day and time in the local time zone; ``dated``: year, month and day."""
-    found = local_time(rfc3339)
-    if found is None:
+    form = "%Y-%m-%d" if dated else "%m-%d %H:%M"
+    try:
+        return dt.datetime.fromisoformat(rfc3339).astimezone().strftime(form)
+    except ValueError:
         return rfc3339[:16]
-    return found.strftime("%Y-%m-%d" if dated else "%m-%d %H:%M")
 
 
 def shortened(text: str, width: int = 20) -> str:
