@@ -89,7 +89,7 @@ def test_a_running_trial_shows_its_present_values():
         "power_watts": 10.5,
         "energy_joules_total": 40,
         "cost_joules_total": 100,
-        "steps_per_second": 25,
+        "steps_total": 100,
         "epoch": 2,
         "batch_size": 32,
         "carbon_grams": 3,

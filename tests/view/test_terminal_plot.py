@@ -89,7 +89,6 @@ def test_one_point_is_enough():
         ([40.0, 410.0], "J", ["0 J", "100 J", "200 J", "300 J", "400 J"]),
         ([900.0, 4100.0], "J", ["0 kJ", "1 kJ", "2 kJ", "3 kJ", "4 kJ"]),
         ([0.0, 300.0], "s", ["0 min", "1 min", "2 min", "3 min", "4 min", "5 min"]),
-        ([1.0, 1.0, 2.0, 900.0], "J", ["1 J", "10 J", "100 J", "1 kJ"]),
         ([3.0], "", ["3"]),
         ([0.5], "", ["0.5"]),
     ],
@@ -106,7 +105,7 @@ def test_every_value_is_within_its_axis(values, unit):
     axis = build_axis(values, unit, 5)
     assert axis.low < axis.high
     assert len(axis.ticks) == len(axis.labels) <= 8
-    assert all(axis.low <= axis.place(value) <= axis.high + 1e-9 for value in values)
+    assert all(axis.low <= value <= axis.high + 1e-9 for value in values)
 
 
 def test_without_plotext_it_says_what_to_install(monkeypatch):

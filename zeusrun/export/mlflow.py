@@ -121,7 +121,8 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
             logging.getLogger(noisy).setLevel(logging.WARNING)
         client = MlflowClient(tracking_uri=uri)
-        experiment = _experiment(client, job)
+        found = client.get_experiment_by_name(job)
+        experiment = client.create_experiment(job) if found is None else found.experiment_id
         present = dict(_present(client, experiment))
         for trial in trials:
             if not trial.status.final:
@@ -154,18 +155,6 @@ def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  
         client.log_batch(run_id, metrics=[Metric(*point) for point in batch])
     client.set_terminated(run_id, value.status, value.ended_ms)
     return run_id
-
-
-def _experiment(client: Any, job: str) -> str:  # noqa: ANN401 - MLflow's
-    found = client.get_experiment_by_name(job)
-    if found is None:
-        return str(client.create_experiment(job))
-    if found.lifecycle_stage != "active":
-        raise ExportError(
-            f"the experiment {job!r} is deleted in MLflow; restore it there, "
-            f"`mlflow experiments restore -x {found.experiment_id}`, or remove it for good"
-        )
-    return str(found.experiment_id)
 
 
 def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, int], Any]]:  # noqa: ANN401

@@ -125,8 +125,6 @@ def live_text(job: str, live: Live | None) -> str:
     add("carbon_grams", "Carbon so far, in grams of CO2 equivalent.", trial.carbon_g)
     add("time_seconds_total", "Time since training began.", trial.time_s)
     add("steps_total", "Optimizer steps.", trial.steps)
-    mean = trial.steps / trial.time_s if trial.steps and trial.time_s else None
-    add("steps_per_second", "Optimizer steps a second, mean since training began.", mean)
     add("epoch", "Completed epochs.", trial.epochs)
     add("max_epochs", "Epochs after which the run ends.", trial.max_epochs)
     add("batch_size", "Batch size over all ranks.", trial.last_batch_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 LEAST_WIDTH = 40
 _HEIGHT = 16
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
-_FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 # From which value on a unit is used, and its size.
 _UNITS = {
     "J": ((1e9, 1e9, "GJ"), (1e6, 1e6, "MJ"), (1e3, 1e3, "kJ"), (-math.inf, 1.0, "J")),
@@ -77,14 +75,13 @@ def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
     figure.axes(False, axis="y", side="right")
     for ruler, axis in ((figure.ruler("x", "lower"), x), (figure.ruler("y", "left"), y)):
         ruler.lim(axis.low, axis.high)
-        ruler.ticks([axis.place(tick) for tick in axis.ticks], list(axis.labels))
+        ruler.ticks(list(axis.ticks), list(axis.labels))
     if plot.level is not None:
-        figure.line(y.place(plot.level[1]), style="dotted")
+        figure.line(plot.level[1], style="dotted")
     for series, mark in zip(plot.series, marks, strict=True):
         if series.points:
-            across = [x.place(at) for at, _ in series.points]
-            up = [y.place(at) for _, at in series.points]
-            figure.draw(figure.signal(across, up, marker=mark))
+            across, up = zip(*series.points, strict=True)
+            figure.draw(figure.signal(list(across), list(up), marker=mark))
     return Text.from_ansi(figure.build().string()).plain.rstrip()
 
 
@@ -95,33 +92,22 @@ class Axis(NamedTuple):
     high: float
     ticks: Sequence[float]
     labels: Sequence[str]
-    logarithmic: bool = False
-
-    def place(self, value: float) -> float:
-        """Return where a value is drawn."""
-        return math.log10(value) if self.logarithmic else value
 
 
 def build_axis(values: Sequence[float], unit: str, count: int) -> Axis:
     """Return an axis for values of a unit, with about ``count`` ticks at round numbers.
 
-    With a unit, the axis starts at 0, or it is logarithmic if there are outliers.
+    With a unit, the axis starts at 0.
     """
     low, high = min(values), max(values)
-    if unit and low > 0 and high > _FAR * statistics.median(values):
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [10.0**power for power in decades[:: math.ceil(len(decades) / count)]]
-        labels = [_label(tick, unit, tick) for tick in ticks]
-        return Axis(decades[0], decades[-1], ticks, labels, logarithmic=True)
     low = min(low, 0.0) if unit else low
-    _, size, _ = _unit_of(high, unit)
+    _, size, name = next(each for each in _UNITS[unit] if high >= each[0])
     whole = not unit and all(value == round(value) for value in values)
     step = _round_step((high - low) / size / count or 1.0, whole=whole) * size
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)] or [low]
     margin = max((high - low) / 40 or step / 2, 1e-6 * max(-low, high))  # more than rounding
-    return Axis(
-        low if unit else low - margin, high + margin, ticks, [_label(t, unit, high) for t in ticks]
-    )
+    labels = [f"{tick / size:.6g} {name}".rstrip() for tick in ticks]
+    return Axis(low if unit else low - margin, high + margin, ticks, labels)
 
 
 def _round_step(least: float, *, whole: bool) -> float:
@@ -129,15 +115,6 @@ def _round_step(least: float, *, whole: bool) -> float:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
     return max(1.0, step) if whole else step
-
-
-def _unit_of(high: float, unit: str) -> tuple[float, float, str]:
-    return next(each for each in _UNITS[unit] if high >= each[0])
-
-
-def _label(value: float, unit: str, high: float) -> str:
-    _, size, name = _unit_of(high, unit)
-    return f"{value / size:.6g} {name}".rstrip()
 
 
 def _legend(plot: Plot, marks: Sequence[str], width: int) -> list[Text]:
