@@ -15,7 +15,7 @@ from zeusrun.jobfile.tariff_csv import load_tariff
 from zeusrun.tariff import Tariff
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import tzinfo
 
     from typing_extensions import Self
@@ -184,37 +184,30 @@ class Carbon(_TariffSection):
 
 def read_days(text: str | None) -> frozenset[int]:
     """Return the weekdays of ``mon-fri`` or ``sat,sun``; Monday is 0, ``None`` is all of them."""
-    if text is None:
-        return frozenset(range(7))
-    names = [(first.lower(), (last or first).lower()) for first, last in _ranges(text)]
-    if not all(name in _DAYS for pair in names for name in pair):
-        raise ValueError(f"must be weekdays such as mon-fri or sat,sun, not {text!r}")
-    return _expand([(_DAYS.index(first), _DAYS.index(last) + 1) for first, last in names], 7)
+    names = {day: number for number, day in enumerate(_DAYS)}
+    return _expand(
+        "mon-sun" if text is None else text, names, "weekdays such as mon-fri or sat,sun"
+    )
 
 
 def read_hours(text: str | None) -> frozenset[int]:
     """Return the hours of ``7-22`` (without 22) or ``22-6``; ``None`` is all of them."""
-    if text is None:
-        return frozenset(range(24))
-    pairs = _ranges(text)
-    ends = [end for pair in pairs for end in pair]
-    if not all(re.fullmatch("[0-9]{1,2}", end) and int(end) <= 24 for end in ends) or any(
-        first == last for first, last in pairs
-    ):
-        raise ValueError(f"must be whole hours such as 7-22 or 22-6, not {text!r}")
-    return _expand([(int(first), int(last)) for first, last in pairs], 24)
+    names = {name: hour for hour in range(25) for name in (str(hour), f"{hour:02}")}
+    return _expand("0-24" if text is None else text, names, "whole hours such as 7-22 or 22-6")
 
 
-def _ranges(text: str) -> list[tuple[str, str]]:
-    """Return both ends of each range; the second one is empty for a single name."""
-    matches = [_RANGE.fullmatch(part) for part in text.split(",")]
-    return [("", "") if match is None else (match[1], match[2] or "") for match in matches]
+def _expand(text: str, names: Mapping[str, int], expected: str) -> frozenset[int]:
+    """Return the numbers of ranges; one that ends before it begins wraps.
 
-
-def _expand(pairs: Sequence[tuple[int, int]], size: int) -> frozenset[int]:
-    """Return the numbers of ranges without their ends; one that ends before it begins wraps."""
-    found: set[int] = set()
-    for first, end in pairs:
+    Days may stand alone, and include the last one; hours do neither.
+    """
+    days, found = "mon" in names, set()
+    for part in text.lower().split(","):
+        match = _RANGE.fullmatch(part)
+        ends = (match[1], match[2] or (match[1] if days else "")) if match else ("", "")
+        if not set(ends) <= set(names) or (not days and ends[0] == ends[1]):
+            raise ValueError(f"must be {expected}, not {text!r}")
+        first, end, size = names[ends[0]], names[ends[1]] + days, 7 if days else 24
         found |= {each % size for each in range(first, end if end > first else end + size)}
     return frozenset(found)
 
