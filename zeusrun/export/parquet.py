@@ -53,7 +53,8 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
 def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     if name in _TIMES:
         return pa.timestamp("ms", tz="UTC")
-    kind = _plain_kind(kind)
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is tuple:
         return pa.list_(_arrow_type(pa, "", typing.get_args(kind)[0]))
     if issubclass(kind, tuple):
@@ -72,7 +73,3 @@ def _cell(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - a value of
             dict(zip(names, each, strict=True)) if names else storable_text(each) for each in value
         ]
     return storable_text(value) if isinstance(value, str) else value
-
-
-def _plain_kind(kind: Any) -> Any:  # noqa: ANN401 - a type of any form
-    return typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind

@@ -27,13 +27,10 @@ class Families:
         self._lines: dict[str, list[str]] = {}
 
     def add(self, name: str, text: str, value: float | None, /, **labels: str | None) -> None:
-        """Add a sample; nothing if the value is unknown. A name in ``_total`` is a counter.
+        """Add a sample; nothing if the value is unknown.
 
-        Args:
-            name: Without the prefix ``zeusrun_``.
-            text: What the family means.
-            value: Of the sample.
-            labels: One that is ``None`` is left out.
+        ``zeusrun_`` comes before its name. A name in ``_total`` is a counter, all others are
+        gauges. A label that is ``None`` is left out.
         """
         if value is None:
             return
