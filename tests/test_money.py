@@ -67,7 +67,7 @@ def test_a_run_that_outlasts_its_prices_has_none_and_says_so_once(zeusrun):
     code, result, seen = zeusrun.submit(zeusrun.job(args=BUSY, price=price))
     trial = only_trial(result)
     assert (code, trial["status"], trial["price"], trial["currency"]) == (0, "REACHED", None, None)
-    assert seen.count("its price is unknown: price.csv has no rate after") == 1
+    assert seen.count("its price is unknown: price.csv has rates from ") == 1
     assert sum("its price is unknown" in text for text in trial["warnings"]) == 1
 
 

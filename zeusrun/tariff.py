@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import tzinfo
 
-_J_PER_KWH = 3.6e6
+J_PER_KWH = 3.6e6
 _QUARTER_S = 900  # every time zone changes its hour at a quarter of an hour in UTC
 
 
@@ -24,34 +23,20 @@ class Piece(NamedTuple):
     until: float
 
 
-class Row(NamedTuple):
-    """A row of a weekly table.
-
-    Attributes:
-        days: Weekdays, Monday is 0.
-        hours: Hours of the day, 0 to 23.
-        rate: For a kilowatt-hour.
-    """
-
-    days: frozenset[int]
-    hours: frozenset[int]
-    rate: float
-
-
 @dataclass(frozen=True)
 class Tariff:
     """The rate for a kilowatt-hour: constant, by weekday and hour, or by a list of times.
 
     Attributes:
         constant: One rate for all time.
-        rows: A weekly table; the first row that fits an hour counts.
-        zone: The time zone of the table; ``None``: the machine's own.
+        week: A rate for each hour of a week, from Monday 0:00 on; shape ``(168,)``.
+        zone: The time zone of the week; ``None``: the machine's own.
         times: Unix seconds from which ``rates`` hold, ascending; the last one is an end.
         rates: One fewer than ``times``.
     """
 
     constant: float | None = None
-    rows: Sequence[Row] = ()
+    week: Sequence[float | None] = ()
     zone: tzinfo | None = None
     times: Sequence[float] = ()
     rates: Sequence[float] = ()
@@ -63,12 +48,11 @@ class Tariff:
             known = 0 < place < len(self.times)
             until = self.times[place] if place < len(self.times) else math.inf
             return Piece(self.rates[place - 1] if known else None, until)
-        if not self.rows:
+        if not self.week:
             return Piece(self.constant, math.inf)
         local = datetime.fromtimestamp(t, timezone.utc).astimezone(self.zone)
-        day, hour = local.weekday(), local.hour
-        rates = (row.rate for row in self.rows if day in row.days and hour in row.hours)
-        return Piece(next(rates, None), (t // _QUARTER_S + 1) * _QUARTER_S)
+        rate = self.week[24 * local.weekday() + local.hour]
+        return Piece(rate, (t // _QUARTER_S + 1) * _QUARTER_S)
 
     def mean(self, began: float, ended: float) -> float | None:
         """Return the mean rate over a span of time, in Unix seconds.
@@ -85,19 +69,6 @@ class Tariff:
             total += rate * (until - t)
             t = until
         return (total + rate * (ended - t)) / (ended - began) if ended > began else rate
-
-    def describe_gap(self, began: float, ended: float) -> str | None:
-        """Say which part of a run has no rate, in local time; ``None`` if a list covers all of it.
-
-        Only a list of times can have a gap: before its first time, or after its end.
-        """
-        if self.times and began < self.times[0]:
-            since = f"before {_local(self.times[0])}"
-            return f"has no rate {since}, and the run trained from {_local(began)} on"
-        if self.times and (began >= self.times[-1] or ended > self.times[-1]):
-            until = f"after {_local(self.times[-1])}"
-            return f"has no rate {until}, and the run trained until {_local(ended)}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -126,7 +97,7 @@ def amount(
         Money or grams; ``None`` if the energy, or the rate of a part of the span, is unknown.
     """
     rate = None if tariff is None else tariff.mean(began, ended)
-    return None if rate is None or energy_j is None else energy_j / _J_PER_KWH * pue * rate
+    return None if rate is None or energy_j is None else energy_j / J_PER_KWH * pue * rate
 
 
 def parse_time(text: str, zone: tzinfo | None, *, fold: int = 0) -> float:
@@ -143,22 +114,12 @@ def parse_time(text: str, zone: tzinfo | None, *, fold: int = 0) -> float:
     return moment.timestamp()
 
 
-def _local(t: float) -> str:
-    return datetime.fromtimestamp(t, timezone.utc).astimezone().isoformat(" ", "minutes")
-
-
 def from_points(points: Sequence[tuple[float, float]]) -> Tariff:
     """Return the tariff of rates and the times from which on they hold, in Unix seconds.
 
-    The last one holds as long as the one before; a single one for an hour.
-
-    Raises:
-        ValueError: If the times do not increase, or there are none.
+    There is at least one, and the times increase. The last one holds as long as the one before; a
+    single one for an hour.
     """
     times = [t for t, _ in points]
-    if not times:
-        raise ValueError("has no rates")
-    if any(later <= earlier for earlier, later in itertools.pairwise(times)):
-        raise ValueError("has times that do not increase")
-    last_s = times[-1] - times[-2] if len(times) > 1 else timedelta(hours=1).total_seconds()
+    last_s = times[-1] - times[-2] if len(times) > 1 else 3600.0
     return Tariff(times=(*times, times[-1] + last_s), rates=tuple(rate for _, rate in points))

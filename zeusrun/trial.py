@@ -33,6 +33,11 @@ class TrialStatus(str, Enum):
         """Whether the trial has ended."""
         return self is not TrialStatus.DISPATCHED
 
+    @property
+    def final(self) -> bool:
+        """Whether the trial has ended for good: a preempted one may be continued."""
+        return self not in {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
+
 
 class EnergySource(str, Enum):
     """How energy was determined. Measured and estimated joules are never mixed."""

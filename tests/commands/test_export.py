@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from dataclasses import replace
 
@@ -70,7 +72,31 @@ def test_a_file_appears_whole_and_others_may_read_it(cli, record, zeusrun):
     assert link.is_symlink()
     assert 'zeusrun_last_run_reached{job="job"} 1.0' in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o600)
+    assert cli("export", "--format", "prometheus", "-o", path) == (0, "", "")
+    assert path.stat().st_mode & 0o777 == 0o600  # as its owner has set it
     assert not [each for each in zeusrun.folder.iterdir() if each.suffix == ".tmp"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_text_is_utf_8_wherever_it_goes(zeusrun, record, form):
+    record(1, replace(DONE, reason="≥ \udcff"))
+    plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    shown = zeusrun("export", "--format", form, **plain).stdout
+    assert "≥ ?" in shown
+    assert zeusrun("export", "--format", form, "-o", "/dev/stdout", **plain).stdout == shown
+    assert zeusrun("export", "--format", form, "-o", zeusrun.folder / "file").returncode == 0
+    assert (zeusrun.folder / "file").read_text() == shown
+
+
+def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
+    record(1)
+    path = zeusrun.folder / "all.txt"
+    script = '(echo before; "$0" -m zeusrun export --format csv -o /dev/stdout; echo after) > "$1"'
+    command = ["sh", "-c", script, sys.executable, path]
+    subprocess.run(command, env=os.environ | zeusrun.environment, check=True)
+    lines = path.read_text().splitlines()
+    assert (lines[0], len(lines), lines[-1]) == ("before", 4, "after")
 
 
 def test_parquet_is_a_file(cli, record, zeusrun):
@@ -87,10 +113,11 @@ def test_parquet_is_a_file(cli, record, zeusrun):
         (["jbo", "--format", "csv"], "there is no job called 'jbo'; known jobs: job"),
         (["--format", "parquet"], "name a file with -o FILE.parquet"),
         (["--format", "csv", "-o", "no/x.csv"], "no/x.csv cannot be written: No such file"),
+        (["--format", "csv", "-o", "loop"], "loop cannot be written: "),
         (["--format", "csv", "-o", "."], ". cannot be written: Is a directory; name a file"),
         (["--format", "csv", "--uri", "x"], "--uri is only for --format mlflow"),
         (["--format", "mlflow"], "--uri http://localhost:5000, or MLFLOW_TRACKING_URI"),
-        (["--format", "mlflow", "--uri", "x", "-o", "f"], "--format mlflow writes no file"),
+        (["--format", "mlflow", "--uri", "x", "-o", "f"], "mlflow writes into a store or a server"),
         (["--format", "xml"], "'xml' is not one of 'csv'"),
         ([], "Missing option '--format'"),
     ],
@@ -98,6 +125,7 @@ def test_parquet_is_a_file(cli, record, zeusrun):
 def test_what_cannot_be_exported_is_exit_2_in_one_sentence(
     cli, record, monkeypatch, arguments, told
 ):
+    os.symlink("loop", "loop")  # in a folder of the test
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     record(1)
     code, out, err = cli("export", *arguments)

@@ -136,6 +136,14 @@ def test_totals_before_the_first_run_say_how_to_begin(cli, record):
     assert cli("history", "--total", "job", "--json")[1] == "[]\n"
 
 
+def test_totals_of_a_damaged_history_do_not_say_that_no_run_has_ended(cli, record, zeusrun):
+    record(1)
+    (zeusrun.home / "history" / "job.json").write_text("{")
+    code, out, err = cli("history", "--total", "job")
+    assert (code, out) == (6, "")
+    assert "is damaged" in err
+
+
 @pytest.mark.parametrize("other", [["--last", "3"], ["--csv"], ["--forget", "job-1-1"]])
 def test_totals_take_no_option_that_leaves_runs_out(cli, record, other):
     record(1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.factories import DONE, build_trial
+from tests.factories import DONE, PREEMPTED, build_trial
 from zeusrun.export.codecarbon import COLUMNS, emission_rows
 from zeusrun.view.export import csv_text
 
@@ -66,7 +66,7 @@ def test_a_cpu_has_its_own_columns():
 
 
 def test_a_run_that_has_not_ended_has_no_row():
-    assert read(build_trial(1)) == []
+    assert read(build_trial(1), build_trial(2).finish(PREEMPTED)) == []
 
 
 def test_a_time_is_local_and_has_no_offset(monkeypatch):

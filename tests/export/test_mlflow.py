@@ -12,7 +12,7 @@ import pytest
 from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from tests.runs import check_that_it_imports
 from zeusrun.errors import ExportError, UsageError
-from zeusrun.export.mlflow import Exported, export_runs, masked, metric_key, run_values
+from zeusrun.export.mlflow import export_runs, masked, metric_key, run_values
 from zeusrun.trial import CurvePoint, TrialStatus
 
 
@@ -21,7 +21,7 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
     trial = build_trial(1, learning_rate=0.1, host="node7").finish(outcome)
     values = run_values(trial)
     assert values.params == {"batch_size": "32", "learning_rate": "0.1", "stage": "explore"}
-    last = {point.key: point.value for point in values.metrics if point.key != "accuracy"}
+    last = {key: value for key, value, _, _ in values.metrics if key != "accuracy"}
     assert last == {
         "cost_j": 486.25,
         "energy_j": 420.0,
@@ -32,9 +32,8 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
         "carbon_g": 20.0,
         "best_accuracy": 0.96,
     }
-    (curve,) = [point for point in values.metrics if point.key == "accuracy"]
-    assert (curve.step, curve.value) == (1, 0.8)  # the second point is not finite
-    assert curve.time_ms == values.began_ms + 4500
+    (curve,) = [point for point in values.metrics if point[0] == "accuracy"]
+    assert curve == ("accuracy", 0.8, values.began_ms + 4500, 1)  # the second one is not finite
     assert values.tags["zeusrun.trial"] == "job-1-1"
     assert values.tags["zeusrun.status"] == "REACHED"
     assert values.tags["zeusrun.currency"] == "EUR"
@@ -95,6 +94,10 @@ def test_without_mlflow_it_says_what_to_install(monkeypatch):
         export_runs("sqlite:///m.db", "job", [])
 
 
+def interrupted(*_arguments, **_named):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.long
 def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     check_that_it_imports("mlflow")
@@ -102,20 +105,24 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/m.db"
-    curve = tuple(CurvePoint(epoch, float(epoch), None, epoch / 2000) for epoch in range(1, 1001))
+    curve = tuple(CurvePoint(epoch, float(epoch), None, epoch / 2000) for epoch in range(1, 1501))
     lost = build_trial(3).finish(replace(DONE, status=TrialStatus.LOST, reason="it died"))
     trials = [
         build_trial(1, metric="val/acc@1").finish(replace(REACHED, curve=curve)),
         build_trial(2).finish(PREEMPTED),
         lost,
         build_trial(4),
-        build_trial(1, host="another machine").finish(DONE),
+        build_trial(1, started_at="2025-06-02T12:00:00Z").finish(DONE),  # of another home
     ]
-    assert export_runs(uri, "job", trials) == Exported(new=3, left_out=2)
-    assert export_runs(uri, "job", trials) == Exported(same=3, left_out=2)
+    with monkeypatch.context() as patched:  # an export that is interrupted
+        patched.setattr(MlflowClient, "log_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export_runs(uri, "job", trials)
+    assert export_runs(uri, "job", trials) == {"new": 2, "changed": 1}
+    assert export_runs(uri, "job", trials) == {"already there": 3}
 
     trials[2] = replace(lost, status=TrialStatus.REACHED, best_metric=0.9)  # it came late
-    assert export_runs(uri, "job", trials) == Exported(changed=1, same=2, left_out=2)
+    assert export_runs(uri, "job", trials) == {"changed": 1, "already there": 2}
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("job").experiment_id
     runs = {run.info.run_name: run for run in client.search_runs([experiment])}
@@ -128,7 +135,7 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     assert [(point.step, point.value) for point in history] == [(p.epoch, p.value) for p in curve]
 
     client.delete_experiment(experiment)
-    with pytest.raises(ExportError, match="the experiment 'job' is deleted in MLflow"):
+    with pytest.raises(ExportError, match="Current state is deleted"):
         export_runs(uri, "job", trials)
     (tmp_path / "bad.db").write_text("this is no database" * 100)
     with pytest.raises(ExportError, match=r"ended early: .*file is not a database"):

@@ -54,6 +54,12 @@ def test_values_and_lists_come_back(read):
     assert (second["cost_j"], second["finished_at"], second["curve"]) == (None, None, [])
 
 
+def test_names_that_are_not_utf_8_come_with_a_question_mark(read):
+    trial = build_trial(1).finish(replace(DONE, reason="bad \udcff", warnings=("\udcff",)))
+    (row,) = read(trial).to_pylist()
+    assert (row["reason"], row["warnings"]) == ("bad ?", ["?"])
+
+
 def test_no_runs_are_a_table_without_rows(read):
     assert read().num_rows == 0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.factories import DONE, REACHED, build_trial
+from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from zeusrun.export.prometheus import Families, history_text, live_text
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import CurvePoint, SizeChange, TrialStatus
@@ -44,13 +44,33 @@ def test_the_history_of_a_job_is_its_totals_and_its_last_run():
     found = read(history_text({"job": trials}))
     assert found["zeusrun_runs_total", "job", "REACHED"] == 3
     assert found["zeusrun_energy_joules_total", "job", "estimated"] == 120
-    assert found["zeusrun_price_total", "job", "EUR"] == 1.0
+    assert found["zeusrun_price", "job", "EUR"] == 1.0
     assert found["zeusrun_carbon_grams_total", "job"] == 40
     assert found["zeusrun_saved_joules", "job"] == 10
     assert found["zeusrun_last_run_info", "job", "job-3-1", "REACHED"] == 1
     assert found["zeusrun_last_run_batch_size", "job"] == 64
     assert found["zeusrun_last_run_best_metric", "job", "accuracy"] == 0.6
     assert found["zeusrun_last_run_end_time_seconds", "job"] == 1748782800
+
+
+def test_a_preempted_run_has_not_ended():
+    late = replace(DONE, finished_at="2025-06-01T15:00:00.000+00:00")
+    trials = [build_trial(1).finish(late), build_trial(2).finish(DONE)]  # the first one ended last
+    text = history_text({"job": [*trials, build_trial(3).finish(PREEMPTED)]})
+    found = read(text)
+    assert found["zeusrun_last_run_info", "job", "job-1-1", "REACHED"] == 1
+    assert found["zeusrun_energy_joules_total", "job", "estimated"] == 80
+    assert "PREEMPTED" not in text
+
+
+def test_what_may_fall_is_no_counter():
+    paid = replace(DONE, price=-0.5, currency="EUR", carbon_g=20.0)
+    for text in (
+        history_text({"job": [build_trial(1).finish(paid)]}),
+        live_text("job", live(price=-0.5, currency="EUR", carbon_g=20.0)),
+    ):
+        assert not re.search(r"price\w* counter", text)
+    assert "# TYPE zeusrun_run_carbon_grams gauge" in text
 
 
 def test_what_is_unknown_has_no_sample():
@@ -69,13 +89,13 @@ def test_a_running_trial_shows_its_present_values():
         "power_watts": 10.5,
         "energy_joules_total": 40,
         "cost_joules_total": 100,
-        "steps_per_second": 25,
+        "steps_total": 100,
         "epoch": 2,
         "batch_size": 32,
-        "carbon_grams_total": 3,
+        "carbon_grams": 3,
     }
     assert {name: found[f"zeusrun_run_{name}", "job"] for name in expected} == expected
-    assert found["zeusrun_run_price_total", "job", "EUR"] == 0.1
+    assert found["zeusrun_run_price", "job", "EUR"] == 0.1
     assert found["zeusrun_run_metric", "job", "accuracy"] == 0.4
 
 

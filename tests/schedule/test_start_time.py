@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import LOOK_S, Rules
 from zeusrun.schedule.start_time import Outlook, choose_start, plan_start
-from zeusrun.tariff import Row, Tariff, from_points
+from zeusrun.tariff import Tariff, from_points
 
 HOUR_S = 3600.0
 STEP_S = 1500  # of the starts that are tried by hand
 SAME = 1e-3  # larger than the saving that is not worth a delay
 TWO = datetime(2026, 6, 3, 2, tzinfo=timezone.utc).timestamp()
-ALL = frozenset(range(7))
 # In Berlin, the clocks change in the nights of 29 March and 25 October.
 DATES = [(2026, 3, 29), (2026, 10, 25), (2026, 6, 3), (2026, 12, 31)]
 
@@ -148,8 +147,7 @@ def nights(draw):
         st.lists(st.sampled_from([-0.1, 0.0, 0.1, 0.2, 0.2, 0.4]), min_size=60, max_size=60)
     )
     if draw(st.booleans()):
-        rows = tuple(Row(ALL, frozenset({hour}), rates[hour]) for hour in range(24))
-        tariff = Tariff(rows=rows, zone=timetable.zone())
+        tariff = Tariff(week=7 * rates[:24], zone=timetable.zone())
     else:
         tariff = hourly(rates[: draw(st.sampled_from([10, 30, 60]))], due // HOUR_S * HOUR_S)
     lasts_s = draw(st.lists(st.floats(60, 5 * HOUR_S), min_size=1, max_size=4))
@@ -201,4 +199,4 @@ def test_deciding_again_and_again_starts_once_and_in_time(night):
 
 
 def test_nothing_known_chooses_nothing():
-    assert choose_start(Tariff(rows=(Row(ALL, frozenset({1}), 1.0),)), TWO, TWO + 60, [9e4]) is None
+    assert choose_start(Tariff(week=7 * [None, 1.0, *[None] * 22]), TWO, TWO + 60, [9e4]) is None

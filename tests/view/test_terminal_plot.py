@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zeusrun.analysis.plots import Plot, Series
 from zeusrun.errors import UsageError
 from zeusrun.view.console import PlainConsole
-from zeusrun.view.terminal_plot import ASCII, UNICODE, alphabet_of, build_axis, draw_plot
+from zeusrun.view.terminal_plot import build_axis, draw_plot
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ PLOT = Plot(
 )
 
 
-def render(plot, alphabet=UNICODE, width=60, **options):
+def render(plot, encoding="utf-8", width=60, **options):
     console = PlainConsole(file=io.StringIO(), width=width, **options)
-    console.print(draw_plot(plot, width, alphabet), soft_wrap=True)
+    console.print(draw_plot(plot, width, encoding), soft_wrap=True)
     return console.file.getvalue()
 
 
@@ -57,18 +57,13 @@ def test_colour_adds_nothing_but_colour():
     ]
 
 
-def test_ascii_has_a_mark_for_each_series():
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "no such", None])
+def test_ascii_has_a_mark_for_each_series(encoding):
     rows = PLOT._replace(series=[*PLOT.series[:2], Series("median", [(2, 1)], "median")])
-    text = render(rows._replace(rows=["32 ×3", "64 ×1"], level=None), ASCII)  # noqa: RUF001
+    text = render(rows._replace(rows=["32 ×3", "64 ×1"], level=None), encoding)  # noqa: RUF001
     assert text.isascii()
     assert "o one   ^ two   | median" in text
     assert "32 x3|" in text
-
-
-def test_the_encoding_decides_on_the_characters():
-    assert alphabet_of("utf-8") is UNICODE
-    for encoding in ("ascii", "latin-1", "no such", None):
-        assert alphabet_of(encoding) is ASCII
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
@@ -94,7 +89,6 @@ def test_one_point_is_enough():
         ([40.0, 410.0], "J", ["0 J", "100 J", "200 J", "300 J", "400 J"]),
         ([900.0, 4100.0], "J", ["0 kJ", "1 kJ", "2 kJ", "3 kJ", "4 kJ"]),
         ([0.0, 300.0], "s", ["0 min", "1 min", "2 min", "3 min", "4 min", "5 min"]),
-        ([1.0, 1.0, 2.0, 900.0], "J", ["1 J", "10 J", "100 J", "1 kJ"]),
         ([3.0], "", ["3"]),
         ([0.5], "", ["0.5"]),
     ],
@@ -111,7 +105,7 @@ def test_every_value_is_within_its_axis(values, unit):
     axis = build_axis(values, unit, 5)
     assert axis.low < axis.high
     assert len(axis.ticks) == len(axis.labels) <= 8
-    assert all(axis.low <= axis.place(value) <= axis.high + 1e-9 for value in values)
+    assert all(axis.low <= value <= axis.high + 1e-9 for value in values)
 
 
 def test_without_plotext_it_says_what_to_install(monkeypatch):

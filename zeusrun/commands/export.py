@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path  # noqa: TC003 - typer needs it
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,8 +13,12 @@ from typer import Argument, Option
 from zeusrun.analysis.savings import find_savings
 from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.errors import UsageError
+from zeusrun.export.codecarbon import COLUMNS, emission_rows
 from zeusrun.export.destination import write_output
-from zeusrun.view.export import csv_text, field_names, json_line, print_text, trial_records
+from zeusrun.export.mlflow import export_runs
+from zeusrun.export.parquet import parquet_bytes
+from zeusrun.export.prometheus import history_text
+from zeusrun.view.export import csv_text, field_names, json_line, print_text, trial_records, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,70 +48,50 @@ def export(
     ] = None,
 ) -> None:
     """Export runs: as a table, to CodeCarbon, MLflow or Prometheus."""
-    uri = uri or (os.environ.get(_URI) if form == "mlflow" else None)
-    _check(form, output, uri)
-    _, store = open_home()
-    names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
-    by_job = {name: store.trials(name, None) for name in names}
     if form == "mlflow":
-        _to_mlflow(uri or "", by_job)
-        return
-    content = _content(form, by_job)
-    if output is not None:
-        write_output(output, content if isinstance(content, bytes) else content.encode())
-    elif isinstance(content, str):
-        print_text(content)
-
-
-def _check(form: Format, output: Path | None, uri: str | None) -> None:
-    """Refuse options that do not fit together."""
-    if form == "mlflow":
-        if output is not None:
-            raise UsageError("--format mlflow writes no file; --uri names the store or the server")
-        if uri is None:
+        uri = uri or os.environ.get(_URI)
+        if output is not None or uri is None:
             raise UsageError(
-                "--format mlflow needs a store or a server: --uri sqlite:///mlflow.db, "
-                f"--uri http://localhost:5000, or {_URI}"
+                "--format mlflow writes into a store or a server and to no file: "
+                f"--uri sqlite:///mlflow.db, --uri http://localhost:5000, or {_URI}"
             )
     elif uri is not None:
         raise UsageError("--uri is only for --format mlflow; -o FILE names a file")
     if form == "parquet" and output is None:
         raise UsageError("--format parquet is not text: name a file with -o FILE.parquet")
+    _, store = open_home()
+    names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
+    by_job = {name: store.trials(name, None) for name in names}
+    if uri is not None:
+        _to_mlflow(uri, by_job)
+        return
+    content = utf8(_content(form, by_job))
+    if output is None or str(output) == "/dev/stdout":  # which may be a file that others write to
+        print_text(content)
+    else:
+        write_output(output, content)
 
 
 def _content(form: Format, by_job: Mapping[str, Sequence[Trial]]) -> str | bytes:
     """Return the file of a format, oldest runs first."""
     if form == "prometheus":
-        from zeusrun.export.prometheus import history_text  # noqa: PLC0415 - one format needs it
-
         return history_text(by_job)
     if form == "codecarbon":
-        from zeusrun.export.codecarbon import COLUMNS, emission_rows  # noqa: PLC0415
-
-        trials = [trial for own in by_job.values() for trial in own]
-        rows = emission_rows(sorted(trials, key=lambda trial: trial.started_at))
-        return csv_text(COLUMNS, rows)
-    records = [
-        record
-        for trials in by_job.values()
-        for record in trial_records(trials, find_savings(trials))
-    ]
-    records.sort(key=lambda record: str(record["started_at"]))
+        trials = sorted(itertools.chain(*by_job.values()), key=lambda trial: trial.started_at)
+        return csv_text(COLUMNS, emission_rows(trials))
+    found = (trial_records(trials, find_savings(trials)) for trials in by_job.values())
+    records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
     if form == "parquet":
-        from zeusrun.export.parquet import parquet_bytes  # noqa: PLC0415
-
         return parquet_bytes(records)
     return csv_text(field_names(), records) if form == "csv" else "".join(map(json_line, records))
 
 
 def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:
-    from zeusrun.export.mlflow import export_runs  # noqa: PLC0415 - one format needs it
-
     if not by_job:
         typer.echo("No runs yet.")
     for job, trials in by_job.items():
-        done = export_runs(uri, job, trials)
-        parts = [f"{done.new} new", f"{done.changed} changed", f"{done.same} already there"]
-        if done.left_out:
-            parts.append(f"{done.left_out} not ended, left out")
+        counts = export_runs(uri, job, trials)
+        parts = [f"{counts[name]} {name}" for name in ("new", "changed", "already there")]
+        if left_out := len(trials) - counts.total():
+            parts.append(f"{left_out} not ended, left out")
         typer.echo(f"{job}: {', '.join(parts)}")

@@ -14,7 +14,7 @@ from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.view.terminal_plot import LEAST_WIDTH, alphabet_of, draw_plot
+from zeusrun.view.terminal_plot import LEAST_WIDTH, draw_plot
 
 if TYPE_CHECKING:
     from zeusrun.analysis.plots import Plot
@@ -35,17 +35,16 @@ def plot(
     ] = "cost",
 ) -> None:
     """Draw costs, batch sizes, curves or power in the terminal."""
-    shown = console()
-    drawn = _power(job_name(job), shown.width) if what == "power" else _job(job_name(job), what)
+    name, shown = job_name(job), console()
+    if what == "power":
+        drawn = _power(name, shown.width)
+    else:
+        _, store = open_home()
+        drawn = _PLOTS[what](name, store.trials(known_job(store, name), NEWEST))
     if not any(series.points for series in drawn.series):
         raise UsageError(f"{job} has nothing to plot for {what!r} yet: `zeusrun history {job}`")
     width = max(LEAST_WIDTH, shown.width)
-    shown.print(draw_plot(drawn, width, alphabet_of(sys.stdout.encoding)), soft_wrap=True)
-
-
-def _job(job: str, what: What) -> Plot:
-    _, store = open_home()
-    return _PLOTS[what](job, store.trials(known_job(store, job), NEWEST))
+    shown.print(draw_plot(drawn, width, sys.stdout.encoding), soft_wrap=True)
 
 
 def _power(name: str, width: int) -> Plot:
@@ -54,10 +53,7 @@ def _power(name: str, width: int) -> Plot:
     trace = read_power(path, 2 * width)
     if trace is None:
         raise UsageError(f"the run {trial.trial} has no power samples: {path}")
-    spans = trace.spans
-    return power_plot(
-        trial.trial,
-        [span.time_s for span in spans],
-        [span.mean_w for span in spans],
-        [span.limit_w for span in spans],
+    times_s, powers_w, limits_w = zip(
+        *((span.time_s, span.mean_w, span.limit_w) for span in trace.spans), strict=True
     )
+    return power_plot(trial.trial, times_s, powers_w, limits_w)

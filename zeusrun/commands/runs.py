@@ -98,7 +98,8 @@ def history(
     read = None if programs and last is None else max(last or 0, NEWEST)
     by_job, running, damage = _read_jobs(store, names, read, live=not programs)
     if total is not None:
-        _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
+        if by_job or damage is None:
+            _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
     elif programs:
         found = (
             trial_records(trials[-last:] if last else trials, find_savings(trials))

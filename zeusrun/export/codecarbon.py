@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
+
+from zeusrun.clock import local_time
+from zeusrun.tariff import J_PER_KWH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +24,6 @@ COLUMNS = (
     "ram_utilization_percent", "ram_used_gb", "on_cloud", "pue", "wue",
 )
 # fmt: on
-_J_PER_KWH = 3.6e6
 
 
 def emission_rows(trials: Iterable[Trial]) -> list[dict[str, object]]:
@@ -31,18 +32,18 @@ def emission_rows(trials: Iterable[Trial]) -> list[dict[str, object]]:
     Durations are in seconds, energies in kilowatt-hours, powers in watts, emissions in kilograms of
     CO2 equivalent. As in CodeCarbon, energies and powers include the PUE, if it is known.
     """
-    return [_row(trial) for trial in trials if trial.status.finished]
+    return [_row(trial) for trial in trials if trial.status.final]
 
 
 def _row(trial: Trial) -> dict[str, object]:
     factor = 1.0 if trial.pue is None else trial.pue
-    kwh = None if trial.energy_j is None else trial.energy_j * factor / _J_PER_KWH
+    kwh = None if trial.energy_j is None else trial.energy_j * factor / J_PER_KWH
     emissions = None if trial.carbon_g is None else trial.carbon_g / 1000
     device = "gpu" if trial.gpu_count else "cpu"
     power_w = _rate(trial.energy_j, trial.time_s)
-    model = trial.gpu_model
+    model, ended = trial.gpu_model, local_time(trial.finished_at or "")
     known = {
-        "timestamp": _local(trial.finished_at or trial.started_at),
+        "timestamp": ended and ended.strftime("%Y-%m-%dT%H:%M:%S"),  # CodeCarbon writes no offset
         "project_name": trial.job,
         "run_id": trial.trial,
         "duration": trial.time_s,
@@ -60,12 +61,3 @@ def _row(trial: Trial) -> dict[str, object]:
 
 def _rate(amount: float | None, time_s: float | None) -> float | None:
     return amount / time_s if amount is not None and time_s else None
-
-
-def _local(rfc3339: str) -> str | None:
-    """Return a time as CodeCarbon writes it: local, to the second, without an offset."""
-    try:
-        moment = datetime.fromisoformat(rfc3339.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return moment.astimezone().strftime("%Y-%m-%dT%H:%M:%S")

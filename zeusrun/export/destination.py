@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import SHORTAGES, ExportError, UsageError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Make or replace a file; others may read it as far as the umask allows.
+    """Make or replace a file. A new one may be read by others, as far as the umask allows.
 
     A link is followed. A pipe or a device is written to: it cannot be replaced.
 
@@ -24,12 +25,14 @@ def write_output(path: Path, content: bytes) -> None:
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
-            return
-        real = path.resolve()
-        fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
-        replace_file(real, content, fresh=fresh, mode=0o666)
-    except OSError as error:
-        failure = f"{path} cannot be written: {error.strerror or type(error).__name__}"
-        if error.errno in SHORTAGES:
-            raise ExportError(f"{failure}; {SHORTAGES[error.errno]}") from error
+        else:
+            real = path.resolve()
+            fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
+            mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
+            replace_file(real, content, fresh=fresh, mode=mode)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        failure = f"{path} cannot be written: {why or error}"
+        if number in SHORTAGES:
+            raise ExportError(f"{failure}; {SHORTAGES[number]}") from error
         raise UsageError(f"{failure}; name a file in a directory that you can write to") from error

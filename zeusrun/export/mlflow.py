@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http.client
 import io
-import itertools
 import json
 import logging
 import os
@@ -14,11 +13,11 @@ import posixpath
 import re
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
-from datetime import datetime
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
 from zeusrun.plugins import check_extra
@@ -29,47 +28,35 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
+_PARAMS = ("learning_rate", "power_limit_w", "stage")
+_METRICS = ("cost_j", "energy_j", "time_s", "startup_s", "epochs", "price", "carbon_g")
+_TAGS = (
+    *("trial", "job", "recurrence", "attempt", "status", "reason", "why", "energy_source"),
+    *("currency", "gpu_model", "world_size", "forgotten", "host", "run_dir"),
+)
 _TRIAL = "zeusrun.trial"
-_HOST = "zeusrun.host"
 _RECORD = "zeusrun.record"  # set last: a fingerprint of the trial that the run shows
-_OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
 _STATUSES = {
     TrialStatus.REACHED: "FINISHED",
     TrialStatus.MISSED: "FINISHED",
     TrialStatus.STOPPED: "KILLED",
     TrialStatus.CANCELLED: "KILLED",
 }
-_BATCH = 900  # MLflow takes 1,000 values in a request
+_BATCH = 1000  # MLflow takes no more metrics in a request
 _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
 
 
-@dataclass(frozen=True)
-class Exported:
-    """How many runs are new in MLflow, were changed there, and were there already."""
-
-    new: int = 0
-    changed: int = 0
-    same: int = 0
-    left_out: int = 0  # have not ended
-
-
-class Point(NamedTuple):
-    """A value of a metric of MLflow; the time is in Unix milliseconds."""
-
-    key: str
-    value: float
-    time_ms: int
-    step: int
-
-
 class RunValues(NamedTuple):
-    """What MLflow shows of a trial."""
+    """What MLflow shows of a trial; times are in Unix milliseconds.
+
+    A metric is ``(key, value, time, step)``.
+    """
 
     params: dict[str, str]
-    metrics: list[Point]
+    metrics: list[tuple[str, float, int, int]]
     tags: dict[str, str]
     status: str
     began_ms: int
@@ -78,57 +65,26 @@ class RunValues(NamedTuple):
 
 def run_values(trial: Trial) -> RunValues:
     """Return a trial in the terms of MLflow; what is unknown is left out."""
+    known = {name: value for name, value in trial.to_json().items() if value is not None}
     began_ms = _milliseconds(trial.started_at)
     ended_ms = _milliseconds(trial.finished_at) or began_ms
-    params = {
-        "batch_size": trial.global_batch_size,
-        "learning_rate": trial.learning_rate,
-        "power_limit_w": trial.power_limit_w,
-        "stage": trial.stage.value,
-    }
-    numbers = {
-        "cost_j": trial.cost_j,
-        "energy_j": trial.energy_j,
-        "time_s": trial.time_s,
-        "startup_s": trial.startup_s,
-        "epochs": trial.epochs,
-        "price": trial.price,
-        "carbon_g": trial.carbon_g,
-        f"best_{trial.metric}": trial.best_metric,
-    }
-    tags = {
-        _TRIAL: trial.trial,
-        "zeusrun.job": trial.job,
-        "zeusrun.recurrence": trial.recurrence,
-        "zeusrun.attempt": trial.attempt,
-        "zeusrun.status": trial.status.value,
-        "zeusrun.reason": trial.reason,
-        "zeusrun.why": trial.why,
-        "zeusrun.target": f"{trial.metric} {'≤' if trial.mode == 'min' else '≥'} {trial.target:g}",
-        "zeusrun.energy_source": trial.energy_source and trial.energy_source.value,
-        "zeusrun.currency": trial.currency,
-        "zeusrun.gpu_model": trial.gpu_model,
-        "zeusrun.world_size": trial.world_size,
-        "zeusrun.forgotten": trial.forgotten or None,
-        _HOST: trial.host,
-        "zeusrun.run_dir": trial.run_dir,
-    }
     training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
+    params = {name: str(known[name]) for name in _PARAMS if name in known}
+    tags = {f"zeusrun.{name}": _tag(known[name]) for name in _TAGS if name in known}
+    sign = "≤" if trial.mode == "min" else "≥"
+    target = {"zeusrun.target": _tag(f"{trial.metric} {sign} {trial.target:g}")}
+    best = {} if trial.best_metric is None else {f"best_{trial.metric}": trial.best_metric}
+    numbers = {name: known[name] for name in _METRICS if name in known} | best
+    last = [(metric_key(key), value, ended_ms, trial.epochs or 0) for key, value in numbers.items()]
     curve = [
-        Point(metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
+        (metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
         for p in trial.curve
         if p.value is not None
     ]
-    last_step = trial.epochs or 0
-    metrics = [
-        Point(metric_key(name), value, ended_ms, last_step)
-        for name, value in numbers.items()
-        if value is not None
-    ]
     return RunValues(
-        {name: str(value) for name, value in params.items() if value is not None},
-        [*metrics, *curve],
-        {name: _tag(value) for name, value in tags.items() if value is not None},
+        {"batch_size": str(trial.global_batch_size), **params},
+        [*last, *curve],
+        tags | target,
         _STATUSES.get(trial.status, "FAILED"),
         began_ms,
         ended_ms,
@@ -142,11 +98,14 @@ def metric_key(name: str) -> str:
     return key if is_path and key != "." else key.replace("/", "_").replace(".", "_")
 
 
-def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
+def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
     """Write the trials of a job that have ended into the experiment of that name.
 
-    A run that is there already is found by its tags ``zeusrun.trial`` and ``zeusrun.host``. It is
-    changed only if the trial has changed, so a second export does no harm, also after a crash.
+    A run that is there already is found by its name and its start. It is changed only if the trial
+    has changed, so a second export does no harm, also after a crash.
+
+    Returns:
+        How many runs are ``new`` in MLflow, were ``changed`` there, and were ``already there``.
 
     Raises:
         UsageError: If MLflow is not installed, or the local store cannot be written.
@@ -154,8 +113,7 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
     """
     check_extra("mlflow", "--format mlflow", "mlflow")
     _check_store(uri)
-    ended = [trial for trial in trials if trial.status not in _OPEN]
-    values = [run_values(trial) for trial in ended]
+    counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
     with _blaming(uri), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
@@ -163,19 +121,22 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Exported:
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
             logging.getLogger(noisy).setLevel(logging.WARNING)
         client = MlflowClient(tracking_uri=uri)
-        experiment = _experiment(client, job)
+        found = client.get_experiment_by_name(job)
+        experiment = client.create_experiment(job) if found is None else found.experiment_id
         present = dict(_present(client, experiment))
-        counts = {"new": 0, "changed": 0, "same": 0}
-        for trial, value in zip(ended, values, strict=True):
-            found = present.get((trial.trial, value.tags.get(_HOST)))
-            record = _fingerprint(trial)
+        for trial in trials:
+            if not trial.status.final:
+                continue
+            value = run_values(trial)
+            found = present.get((trial.trial, value.began_ms))
+            record = hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
             if found is not None and found.data.tags.get(_RECORD) == record:
-                counts["same"] += 1
+                counts["already there"] += 1
                 continue
             counts["new" if found is None else "changed"] += 1
             run_id = _write(client, experiment, found, value)
             client.set_tag(run_id, _RECORD, record)
-    return Exported(**counts, left_out=len(trials) - len(ended))
+    return counts
 
 
 def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  # noqa: ANN401 - MLflow's
@@ -189,33 +150,24 @@ def _write(client: Any, experiment: str, found: Any, value: RunValues) -> str:  
     params = [Param(*each) for each in value.params.items() if each[0] not in run.data.params]
     tags = [RunTag(*each) for each in value.tags.items()]
     client.log_batch(run_id, params=params, tags=tags)
-    metrics = iter([Metric(*point) for point in value.metrics])
-    while batch := list(itertools.islice(metrics, _BATCH)):
-        client.log_batch(run_id, metrics=batch)
+    for start in range(0, len(value.metrics), _BATCH):
+        batch = value.metrics[start : start + _BATCH]
+        client.log_batch(run_id, metrics=[Metric(*point) for point in batch])
     client.set_terminated(run_id, value.status, value.ended_ms)
     return run_id
 
 
-def _experiment(client: Any, job: str) -> str:  # noqa: ANN401 - MLflow's
-    found = client.get_experiment_by_name(job)
-    if found is None:
-        return str(client.create_experiment(job))
-    if found.lifecycle_stage != "active":
-        raise ExportError(
-            f"the experiment {job!r} is deleted in MLflow; restore it there, "
-            f"`mlflow experiments restore -x {found.experiment_id}`, or remove it for good"
-        )
-    return str(found.experiment_id)
+def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, int], Any]]:  # noqa: ANN401
+    """Yield the runs that an earlier export has written, by trial and start.
 
-
-def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, str | None], Any]]:  # noqa: ANN401
-    """Yield the runs that an earlier export has written, by trial and host."""
+    Both are there as soon as a run is, so an export that was interrupted makes no second one.
+    """
     token: str | None = None
     while True:
         page = client.search_runs([experiment], max_results=1000, page_token=token)
         for run in page:
             if _TRIAL in run.data.tags:
-                yield (run.data.tags[_TRIAL], run.data.tags.get(_HOST)), run
+                yield (run.data.tags[_TRIAL], run.info.start_time), run
         token = page.token
         if not token:
             return
@@ -269,10 +221,6 @@ def masked(uri: str) -> str:
     return re.sub(_LOGIN, "//***@", uri)
 
 
-def _fingerprint(trial: Trial) -> str:
-    return hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
-
-
 def _tag(value: object) -> str:
     text = storable_text(str(value))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -280,9 +228,4 @@ def _tag(value: object) -> str:
 
 def _milliseconds(rfc3339: str | None) -> int:
     """Return a time in Unix milliseconds; 0 if there is none, or it is damaged."""
-    try:
-        return round(
-            datetime.fromisoformat((rfc3339 or "").replace("Z", "+00:00")).timestamp() * 1000
-        )
-    except ValueError:
-        return 0
+    return round(1000 * (unix_seconds(rfc3339) or 0.0))

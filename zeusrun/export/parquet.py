@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.clock import local_time
 from zeusrun.errors import HistoryError
+from zeusrun.plain_text import storable_text
 from zeusrun.plugins import check_extra
 from zeusrun.trial import Trial
 
@@ -52,7 +53,8 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
 def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     if name in _TIMES:
         return pa.timestamp("ms", tz="UTC")
-    kind = _plain_kind(kind)
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is tuple:
         return pa.list_(_arrow_type(pa, "", typing.get_args(kind)[0]))
     if issubclass(kind, tuple):
@@ -64,20 +66,10 @@ def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow
 
 def _cell(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - a value of any field
     if name in _TIMES:
-        return _moment(value)
-    items = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple and hasattr(items[0], "_fields"):
-        return [dict(zip(items[0]._fields, each, strict=True)) for each in value]
-    return value
-
-
-def _plain_kind(kind: Any) -> Any:  # noqa: ANN401 - a type of any form
-    return typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return the time of a record; ``None`` if there is none, or it is damaged."""
-    try:
-        return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
-    except ValueError:
-        return None
+        return local_time(value or "")
+    if isinstance(value, list):
+        names = getattr(typing.get_args(kind)[0], "_fields", None)
+        return [
+            dict(zip(names, each, strict=True)) if names else storable_text(each) for each in value
+        ]
+    return storable_text(value) if isinstance(value, str) else value

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
+from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1  # the end of a submit waits that long at most
-_CLIENT_TIMEOUT_S = 2.0  # a client that connects and sends nothing holds up the others
+_CLIENT_TIMEOUT_S = 2.0  # of a client that connects and sends nothing
 
 
 class MetricsPort:
@@ -52,9 +51,8 @@ class MetricsPort:
             raise UsageError(
                 f"--metrics-port {address} cannot be opened: {why}; choose another one"
             ) from error
-        self.url = (
-            f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}/metrics"
-        )
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{server.server_address[1]}/metrics"
         self._thread = threading.Thread(
             target=server.serve_forever, args=(_POLL_S,), name="zeusrun-metrics", daemon=True
         )
@@ -64,7 +62,6 @@ class MetricsPort:
         return self
 
     def __exit__(self, kind: object, exception: object, traceback: object) -> None:
-        self._server.hang_up()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -79,7 +76,7 @@ class MetricsPort:
             self._paths = None
 
     def text(self) -> str:
-        """Return the metrics now. The thread calls it."""
+        """Return the metrics now. The threads of clients call it."""
         paths = self._paths
         return live_text(self._job, None if paths is None else read_live(paths))
 
@@ -92,47 +89,32 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or LOOPBACK
-    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16):
         raise UsageError(
             f"--metrics-port {text}: not a port; write a number such as 9400, or HOST:9400"
         )
     return host, int(port)
 
 
-class _Server(TCPServer):
-    """One client at a time. ``http.server.HTTPServer`` would look up the host's name at its start.
+class _Server(ThreadingTCPServer):
+    """A daemon thread for each client: a slow one delays neither the others nor the end.
+
+    ``http.server.HTTPServer`` would look up the host's name at its start.
 
     Attributes:
         bug: The first exception of a request that is not the client's.
     """
 
     allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(self, host: str, port: int, metrics: MetricsPort) -> None:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self.metrics = metrics
         self.bug: BaseException | None = None
-        self._client: socket.socket | None = None
-        self._closing = False
         super().__init__((str(place[0]), int(place[1])), _Handler)
-
-    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        """Answer one client."""
-        self._client = request
-        if self._closing:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
-        self._client = None
-
-    def hang_up(self) -> None:
-        """Drop the client that is being served, however slowly it sends; take no other one."""
-        self._closing = True
-        client = self._client
-        if client is not None:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         """Keep a bug for the main thread; a client that hangs up is none."""
@@ -150,14 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer with the metrics."""
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer with the headers alone."""
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
+        """Answer with the metrics, to HEAD with the headers alone."""
         found = self.path.partition("?")[0] == "/metrics"
         text = self.server.metrics.text() if found else "The metrics are at /metrics\n"
         content = text.encode()
@@ -165,8 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", CONTENT_TYPE if found else "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self.wfile.write(content)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

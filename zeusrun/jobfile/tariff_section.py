@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from zeusrun.jobfile.sections import Section
 from zeusrun.jobfile.tariff_csv import load_tariff
-from zeusrun.tariff import Row, Tariff
+from zeusrun.tariff import Tariff
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import tzinfo
 
     from typing_extensions import Self
@@ -39,17 +38,11 @@ class WeekRow(Section):
         description="Hours of the day, such as 7-22 (from 7:00 to 22:00) or 22-6; null: all.",
     )
 
-    @field_validator("days")
+    @field_validator("days", "hours")
     @classmethod
-    def _check_days(cls, days: str | None) -> str | None:
-        read_days(days)
-        return days
-
-    @field_validator("hours")
-    @classmethod
-    def _check_hours(cls, hours: str | None) -> str | None:
-        read_hours(hours)
-        return hours
+    def _check(cls, text: str | None, key: ValidationInfo) -> str | None:
+        (read_days if key.field_name == "days" else read_hours)(text)
+        return text
 
 
 class PriceRow(WeekRow):
@@ -91,11 +84,7 @@ class _TariffSection(Section):
         try:
             _zone(tz)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            close = difflib.get_close_matches(tz or "", available_timezones(), n=1, cutoff=0.55)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(
-                f"must be a time zone such as Europe/Berlin, not {tz!r}{hint}"
-            ) from None
+            raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
         return tz
 
     @model_validator(mode="after")
@@ -105,8 +94,7 @@ class _TariffSection(Section):
         if len(used) != 1:
             given = " and ".join(used) or "none of them"
             raise ValueError(f"takes exactly one of {', '.join(ways)}; it has {given}")
-        if self.table:
-            _check_week(self._rows())
+        self._week()
         return self
 
     def csv_path(self, folder: Path) -> Path | None:
@@ -124,13 +112,28 @@ class _TariffSection(Section):
         zone, path = _zone(self.tz), self.csv_path(folder)
         if path is not None:
             return load_tariff(path, zone, self.bounds)
-        return Tariff(constant=self._rate(self), rows=tuple(self._rows()), zone=zone)
+        return Tariff(constant=self._rate(self), week=self._week(), zone=zone)
 
-    def _rows(self) -> list[Row]:
-        return [
-            Row(read_days(row.days), read_hours(row.hours), self._rate(row) or 0.0)
-            for row in self.table
-        ]
+    def _week(self) -> Sequence[float | None]:
+        """Return the rate of each hour of the table; ``ValueError`` if it has none."""
+        week: list[float | None] = [None] * (7 * 24 if self.table else 0)
+        for number, row in enumerate(self.table, 1):
+            days, hours = read_days(row.days), read_hours(row.hours)
+            own = [24 * day + hour for day in days for hour in hours]
+            if None not in [week[place] for place in own]:
+                raise ValueError(
+                    f"has a table whose row {number} never counts, because the rows above it have "
+                    "all of its hours; put the special hours first"
+                )
+            for place in own:
+                week[place] = self._rate(row) if week[place] is None else week[place]
+        if None in week:
+            day, hour = divmod(week.index(None), 24)
+            raise ValueError(
+                f"has a table without a rate for {_DAYS[day]} {hour}-{hour + 1}; add a last row "
+                "without days and hours, for all other hours"
+            )
+        return week
 
     def _rate(self, where: Section) -> float | None:
         rate: float | None = getattr(where, self.rate_key)
@@ -181,58 +184,32 @@ class Carbon(_TariffSection):
 
 def read_days(text: str | None) -> frozenset[int]:
     """Return the weekdays of ``mon-fri`` or ``sat,sun``; Monday is 0, ``None`` is all of them."""
-    if text is None:
-        return frozenset(range(7))
-    names = [(first.lower(), (last or first).lower()) for first, last in _ranges(text)]
-    if not all(name in _DAYS for pair in names for name in pair):
-        raise ValueError(f"must be weekdays such as mon-fri or sat,sun, not {text!r}")
-    return _expand([(_DAYS.index(first), _DAYS.index(last) + 1) for first, last in names], 7)
+    names = {day: number for number, day in enumerate(_DAYS)}
+    return _expand(
+        "mon-sun" if text is None else text, names, "weekdays such as mon-fri or sat,sun"
+    )
 
 
 def read_hours(text: str | None) -> frozenset[int]:
     """Return the hours of ``7-22`` (without 22) or ``22-6``; ``None`` is all of them."""
-    if text is None:
-        return frozenset(range(24))
-    pairs = _ranges(text)
-    ends = [end for pair in pairs for end in pair]
-    if not all(re.fullmatch("[0-9]{1,2}", end) and int(end) <= 24 for end in ends) or any(
-        first == last for first, last in pairs
-    ):
-        raise ValueError(f"must be whole hours such as 7-22 or 22-6, not {text!r}")
-    return _expand([(int(first), int(last)) for first, last in pairs], 24)
+    names = {name: hour for hour in range(25) for name in (str(hour), f"{hour:02}")}
+    return _expand("0-24" if text is None else text, names, "whole hours such as 7-22 or 22-6")
 
 
-def _ranges(text: str) -> list[tuple[str, str]]:
-    """Return both ends of each range; the second one is empty for a single name."""
-    matches = [_RANGE.fullmatch(part) for part in text.split(",")]
-    return [("", "") if match is None else (match[1], match[2] or "") for match in matches]
+def _expand(text: str, names: Mapping[str, int], expected: str) -> frozenset[int]:
+    """Return the numbers of ranges; one that ends before it begins wraps.
 
-
-def _expand(pairs: Sequence[tuple[int, int]], size: int) -> frozenset[int]:
-    """Return the numbers of ranges without their ends; one that ends before it begins wraps."""
-    found: set[int] = set()
-    for first, end in pairs:
+    Days may stand alone, and include the last one; hours do neither.
+    """
+    days, found = "mon" in names, set()
+    for part in text.lower().split(","):
+        match = _RANGE.fullmatch(part)
+        ends = (match[1], match[2] or (match[1] if days else "")) if match else ("", "")
+        if not set(ends) <= set(names) or (not days and ends[0] == ends[1]):
+            raise ValueError(f"must be {expected}, not {text!r}")
+        first, end, size = names[ends[0]], names[ends[1]] + days, 7 if days else 24
         found |= {each % size for each in range(first, end if end > first else end + size)}
     return frozenset(found)
-
-
-def _check_week(rows: Sequence[Row]) -> None:
-    """Raise ``ValueError`` unless every hour of a week has a row, and every row has an hour."""
-    missing = {(day, hour) for day in range(7) for hour in range(24)}
-    for number, row in enumerate(rows, 1):
-        own = {(day, hour) for day, hour in missing if day in row.days and hour in row.hours}
-        if not own:
-            raise ValueError(
-                f"has a table whose row {number} never counts, because the rows above it have all "
-                "of its hours; put the special hours first"
-            )
-        missing -= own
-    if missing:
-        day, hour = min(missing)
-        raise ValueError(
-            f"has a table without a rate for {_DAYS[day]} {hour}-{hour + 1}; add a last row "
-            "without days and hours, for all other hours"
-        )
 
 
 def _zone(tz: str | None) -> tzinfo | None:

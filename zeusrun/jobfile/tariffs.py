@@ -39,7 +39,7 @@ def load_tariffs(spec: JobSpec, home: Path | None) -> Tariffs:
         JobFileError: If the file of the home, or a CSV file that is named, is wrong.
     """
     general = None if home is None else load_home_tariffs(home)
-    own = _build(spec.price, spec.carbon, spec.pue, spec.source)
+    own = _build(spec, spec.source)
     if general is None:
         return own
     return Tariffs(
@@ -71,10 +71,10 @@ def load_home_tariffs(home: Path) -> Tariffs | None:
         problems += describe_errors(errors, list_keys(HomeTariff), document)
     if problems:
         raise collect_problems(document, problems)
-    return _build(found.price, found.carbon, found.pue, path)
+    return _build(found, path)
 
 
-def _build(price: Price | None, carbon: Carbon | None, pue: float | None, source: Path) -> Tariffs:
+def _build(keys: HomeTariff | JobSpec, source: Path) -> Tariffs:
     def build(name: str, section: Price | Carbon | None) -> Tariff | None:
         try:
             return None if section is None else section.build(source.parent)
@@ -82,8 +82,8 @@ def _build(price: Price | None, carbon: Carbon | None, pue: float | None, source
             raise JobFileError(f"{source}: '{name}.csv': {error}") from error
 
     return Tariffs(
-        price=build("price", price),
-        currency=None if price is None else price.currency,
-        carbon=build("carbon", carbon),
-        pue=1.0 if pue is None else pue,
+        price=build("price", keys.price),
+        currency=None if keys.price is None else keys.price.currency,
+        carbon=build("carbon", keys.carbon),
+        pue=1.0 if keys.pue is None else keys.pue,
     )

@@ -188,14 +188,15 @@ def _check_tariff(home: Path) -> list[Check]:
         return [Check("tariff", well=False, found=str(error), advice=advice)]
     if tariffs is None:
         return []
-    now, units = read_clock(), {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
-    known = {"price": tariffs.price, "carbon": tariffs.carbon}
+    known = [("price", tariffs.price, f"{tariffs.currency}/kWh")]
+    known += [("carbon", tariffs.carbon, "g/kWh")]
     found, missing = [], []
-    for name, tariff in known.items():
-        if tariff is not None and (rate := tariff.at(now).rate) is None:
-            missing.append(f"{name}.csv has no rate for now")
+    for name, tariff, unit in known:
+        rate = None if tariff is None else tariff.at(read_clock()).rate
+        if rate is not None:
+            found.append(f"{name} now {rate:g} {unit}")
         elif tariff is not None:
-            found.append(f"{name} now {rate:g} {units[name]}")
+            missing.append(f"{name}.csv has no rate for now")
     if tariffs.pue != 1:
         found.append(f"PUE {tariffs.pue:g}")
     path = home / TARIFF_FILE

@@ -10,10 +10,10 @@ import math
 import os
 import shutil
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.recover import list_preempted
@@ -139,9 +139,8 @@ def _ended_runs(home: Path, job: str, known: Mapping[str, Trial], now: float) ->
         path, trial = runs_directory(home, job) / name, known.get(name)
         if trial is None or trial.finished_at is None or not _has_files(path):
             continue
-        try:
-            ended = datetime.fromisoformat(trial.finished_at.replace("Z", "+00:00")).timestamp()
-        except (ValueError, OverflowError):
+        ended = unix_seconds(trial.finished_at)
+        if ended is None:
             continue  # its age is unknown
         # A clock that was ahead must not make a run look newer than the runs after it.
         order = (min(ended, now), trial.recurrence, trial.attempt)

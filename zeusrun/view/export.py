@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -16,7 +15,7 @@ from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.launcher.recurrence import SubmitResult
@@ -67,10 +66,21 @@ def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
     print_text(csv_text([name for name in field_names() if name not in _NOT_IN_CSV], records))
 
 
-def print_text(text: str) -> None:
-    """Print a whole text; a closed pipe does not change the exit code of the command."""
-    with _reader_may_be_gone():
-        print(text, end="")  # noqa: T201
+def print_text(text: str | bytes) -> None:
+    """Print a whole text, in UTF-8: programs must not get a "?" from a terminal without a letter.
+
+    A closed pipe does not change the exit code of the command.
+    """
+    try:
+        sys.stdout.buffer.write(utf8(text))
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads it any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def utf8(text: str | bytes) -> bytes:
+    """Return a text as bytes; a lone surrogate, from a name that is not UTF-8, becomes a "?"."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
 
 
 def field_names() -> list[str]:
@@ -95,16 +105,6 @@ def _csv_cell(value: object) -> object:
         return value
     text = plain_text(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
-
-
-@contextlib.contextmanager
-def _reader_may_be_gone() -> Iterator[None]:
-    """Flush what the block prints, or discard it if nobody reads it any more."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def sight_json(trial: Trial, sight: Sight) -> dict[str, Any]:

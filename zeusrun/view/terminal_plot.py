@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -11,14 +10,13 @@ from rich.text import Text
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.analysis.plots import Plot
 
 LEAST_WIDTH = 40
 _HEIGHT = 16
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
-_FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 # From which value on a unit is used, and its size.
 _UNITS = {
     "J": ((1e9, 1e9, "GJ"), (1e6, 1e6, "MJ"), (1e3, 1e3, "kJ"), (-math.inf, 1.0, "J")),
@@ -28,47 +26,31 @@ _UNITS = {
 }
 
 
-class Alphabet(NamedTuple):
-    """The characters of a plot; each series has a mark of its own."""
-
-    marks: str
-    lines: Mapping[str, str]  # marks of series that are no runs, by kind
-    level: str
-    times: str
-    frame: str  # in the order of ``_FRAME``
+_MARKS = "●▲✕◆■○"
+_LINES = {"median": "┃", "limit": "━"}  # marks of series that are no runs, by kind
+_LEVEL = "┈"
+_RULERS = "┤│└"  # what plotext draws left of the marks
+_TO_ASCII = str.maketrans("●▲✕◆■○┃━┈×┤│└┬─├┼", "o^x#*+|=-x||++-|+")  # noqa: RUF001 - times
 
 
-_FRAME = "┤│└┬─├┼"  # what plotext draws
-UNICODE = Alphabet("●▲✕◆■○", {"median": "┃", "limit": "━"}, "┈", "×", _FRAME)  # noqa: RUF001 - times
-ASCII = Alphabet("o^x#*+", {"median": "|", "limit": "="}, "-", "x", "||++-|+")
-
-
-def alphabet_of(encoding: str | None) -> Alphabet:
-    """Return the characters that a stream can encode."""
-    try:
-        f"{UNICODE}".encode(encoding or "ascii")
-    except (UnicodeError, LookupError):
-        return ASCII
-    return UNICODE
-
-
-def draw_plot(plot: Plot, width: int, alphabet: Alphabet = UNICODE) -> Text:
-    """Draw a plot that has at least one point.
+def draw_plot(plot: Plot, width: int, encoding: str | None = "utf-8") -> Text:
+    """Draw a plot that has at least one point, in characters that a stream can encode.
 
     Raises:
         UsageError: If plotext is not installed.
     """
     check_extra("plotext", "zeusrun plot", "plot")
-    marks = _marks(plot, alphabet)
-    table = str.maketrans(
-        _FRAME + UNICODE.level + UNICODE.times, alphabet.frame + alphabet.level + alphabet.times
-    )
-    canvas = _draw_canvas(plot, marks, width).translate(table).split("\n")
+    free = iter(_MARKS)
+    marks = [_LINES.get(each.kind) or next(free) for each in plot.series]
+    canvas = _draw_canvas(plot, marks, width).split("\n")
     name = Text(plot.x[0], style="dim")
     name.align("right", width)
-    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, alphabet, width)]
-    lines += [_coloured(line.rstrip(), marks, alphabet) for line in canvas]
-    return Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, width)]
+    lines += [_coloured(line.rstrip(), marks) for line in canvas]
+    drawn = Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+    if not (encoding or "").lower().startswith("utf"):
+        drawn.plain = drawn.plain.translate(_TO_ASCII)
+    return drawn
 
 
 def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
@@ -93,14 +75,13 @@ def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
     figure.axes(False, axis="y", side="right")
     for ruler, axis in ((figure.ruler("x", "lower"), x), (figure.ruler("y", "left"), y)):
         ruler.lim(axis.low, axis.high)
-        ruler.ticks([axis.place(tick) for tick in axis.ticks], list(axis.labels))
+        ruler.ticks(list(axis.ticks), list(axis.labels))
     if plot.level is not None:
-        figure.line(y.place(plot.level[1]), style="dotted")
+        figure.line(plot.level[1], style="dotted")
     for series, mark in zip(plot.series, marks, strict=True):
         if series.points:
-            across = [x.place(at) for at, _ in series.points]
-            up = [y.place(at) for _, at in series.points]
-            figure.draw(figure.signal(across, up, marker=mark))
+            across, up = zip(*series.points, strict=True)
+            figure.draw(figure.signal(list(across), list(up), marker=mark))
     return Text.from_ansi(figure.build().string()).plain.rstrip()
 
 
@@ -111,33 +92,22 @@ class Axis(NamedTuple):
     high: float
     ticks: Sequence[float]
     labels: Sequence[str]
-    logarithmic: bool = False
-
-    def place(self, value: float) -> float:
-        """Return where a value is drawn."""
-        return math.log10(value) if self.logarithmic else value
 
 
 def build_axis(values: Sequence[float], unit: str, count: int) -> Axis:
     """Return an axis for values of a unit, with about ``count`` ticks at round numbers.
 
-    With a unit, the axis starts at 0, or it is logarithmic if there are outliers.
+    With a unit, the axis starts at 0.
     """
     low, high = min(values), max(values)
-    if unit and low > 0 and high > _FAR * statistics.median(values):
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [10.0**power for power in decades[:: math.ceil(len(decades) / count)]]
-        labels = [_label(tick, unit, tick) for tick in ticks]
-        return Axis(decades[0], decades[-1], ticks, labels, logarithmic=True)
     low = min(low, 0.0) if unit else low
-    _, size, _ = _unit_of(high, unit)
+    _, size, name = next(each for each in _UNITS[unit] if high >= each[0])
     whole = not unit and all(value == round(value) for value in values)
     step = _round_step((high - low) / size / count or 1.0, whole=whole) * size
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)] or [low]
     margin = max((high - low) / 40 or step / 2, 1e-6 * max(-low, high))  # more than rounding
-    return Axis(
-        low if unit else low - margin, high + margin, ticks, [_label(t, unit, high) for t in ticks]
-    )
+    labels = [f"{tick / size:.6g} {name}".rstrip() for tick in ticks]
+    return Axis(low if unit else low - margin, high + margin, ticks, labels)
 
 
 def _round_step(least: float, *, whole: bool) -> float:
@@ -147,29 +117,15 @@ def _round_step(least: float, *, whole: bool) -> float:
     return max(1.0, step) if whole else step
 
 
-def _unit_of(high: float, unit: str) -> tuple[float, float, str]:
-    return next(each for each in _UNITS[unit] if high >= each[0])
-
-
-def _label(value: float, unit: str, high: float) -> str:
-    _, size, name = _unit_of(high, unit)
-    return f"{value / size:.6g} {name}".rstrip()
-
-
-def _marks(plot: Plot, alphabet: Alphabet) -> list[str]:
-    marks = iter(alphabet.marks)
-    return [alphabet.lines.get(each.kind) or next(marks) for each in plot.series]
-
-
-def _legend(plot: Plot, marks: Sequence[str], alphabet: Alphabet, width: int) -> list[Text]:
+def _legend(plot: Plot, marks: Sequence[str], width: int) -> list[Text]:
     """Return the lines of the legend; no entry is broken."""
     parts = [
-        Text.assemble((mark, _style(mark, alphabet)), f" {series.label}")
+        Text.assemble((mark, _style(mark)), f" {series.label}")
         for series, mark in zip(plot.series, marks, strict=True)
         if series.points
     ]
     if plot.level is not None:
-        parts.append(Text.assemble((alphabet.level * 2, "dim"), f" {plot.level[0]}"))
+        parts.append(Text.assemble((_LEVEL * 2, "dim"), f" {plot.level[0]}"))
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 3 + part.cell_len <= width:
@@ -179,18 +135,18 @@ def _legend(plot: Plot, marks: Sequence[str], alphabet: Alphabet, width: int) ->
     return lines
 
 
-def _style(mark: str, alphabet: Alphabet) -> str:
-    at = alphabet.marks.find(mark)
+def _style(mark: str) -> str:
+    at = _MARKS.find(mark)
     return "bold" if at < 0 else _COLOURS[at]
 
 
-def _coloured(line: str, marks: Sequence[str], alphabet: Alphabet) -> Text:
+def _coloured(line: str, marks: Sequence[str]) -> Text:
     """Colour the marks right of the vertical axis."""
     text = Text(line)
-    start = next((at for at, char in enumerate(line) if char in alphabet.frame[:3]), 0) + 1
+    start = next((at for at, char in enumerate(line) if char in _RULERS), 0) + 1
     for at in range(start, len(line)):
         if line[at] in marks:
-            text.stylize(_style(line[at], alphabet), at, at + 1)
-        elif line[at] == alphabet.level:
+            text.stylize(_style(line[at]), at, at + 1)
+        elif line[at] == _LEVEL:
             text.stylize("dim", at, at + 1)
     return text

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
 def totals_table(group: str, totals: Sequence[Total], whole: Total) -> RenderableType:
     """Return a row for each group and one for all of them, and what is not included."""
-    priced, clean = bool(whole.prices), whole.carbon_g is not None
-    names = ["runs", "time", "energy", *(["price"] if priced else [])]
-    names += [*(["carbon"] if clean else []), "cost"]
+    names = ["runs", "time", "energy", *_known(whole), "cost"]
     table = plain_table()
     heading = "GPU" if group == "gpu" else group
     table.add_column(heading, overflow="fold")  # the column that shrinks on a narrow terminal
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    rows = [*totals, whole] if len(totals) > 1 else totals
-    for total in rows:
+    for total in [*totals, whole] if len(totals) > 1 else totals:
         estimated = "~" if total.estimated_j else ""
         prices = [units.money(amount, name) for name, amount in sorted(total.prices.items())]
         cells = {
@@ -40,17 +37,21 @@ def totals_table(group: str, totals: Sequence[Total], whole: Total) -> Renderabl
             "carbon": units.carbon(total.carbon_g),
             "cost": units.energy(total.cost_j),
         }
-        last = total is whole and len(totals) > 1
-        if last:
+        if total is whole:
             table.add_section()
-        table.add_row(Text(total.name), *(cells[n] for n in names), style="bold" if last else None)
+        style = "bold" if total is whole else None
+        table.add_row(Text(total.name), *(cells[name] for name in names), style=style)
     return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole)])
 
 
+def _known(whole: Total) -> list[str]:
+    """Return which of price and carbon is known of a run."""
+    return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
+
+
 def _notes(whole: Total) -> list[str]:
-    known = {"energy": True, "price": bool(whole.prices), "carbon": whole.carbon_g is not None}
     lacking: dict[int, list[str]] = {}
-    for name in filter(known.get, known):
+    for name in ("energy", *_known(whole)):
         lacking.setdefault(whole.unknown[name], []).append(name)
     notes = ["~ includes energy that was estimated from CPU time"] if whole.estimated_j else []
     notes += [

@@ -40,7 +40,8 @@ def test_a_rate_that_is_unknown_for_a_part_leaves_the_amount_unknown_and_warns_o
     priced = price_outcome(TRIAL, OUTCOME, tariffs)
     assert (priced.price, priced.currency, priced.carbon_g) == (None, None, pytest.approx(380))
     (warning,) = priced.warnings
-    assert warning.startswith("its price is unknown: price.csv has no rate after 2026-11-23 ")
+    assert warning.startswith("its price is unknown: price.csv has rates from 2026-11-23 ")
+    assert " and the run trained from 2026-11-23 " in warning
 
 
 def submission(tmp_path, text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
@@ -34,23 +34,33 @@ def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outc
 def price_outcome(trial: Trial, outcome: Outcome, tariffs: Tariffs) -> Outcome:
     """Return the outcome of the last part of a trial with the price and carbon of its energy.
 
-    If a rate is unknown for a part of the time, so is the amount, and a warning says which part.
+    If a rate is unknown for a part of the time, so is the amount, and a warning says why.
     """
-    if outcome.time_s is None or outcome.energy_j is None:
-        return outcome
-    if tariffs.price is None and tariffs.carbon is None:
+    rates = {"price": tariffs.price, "carbon": tariffs.carbon}
+    if outcome.time_s is None or outcome.energy_j is None or not any(rates.values()):
         return outcome
     began = datetime.fromisoformat(trial.started_at).timestamp() + (outcome.startup_s or 0.0)
     span = began, began + outcome.time_s
-    price = amount(tariffs.price, outcome.energy_j, tariffs.pue, *span)
-    rates = {"price": tariffs.price, "carbon": tariffs.carbon}
-    gaps = {name: rate.describe_gap(*span) for name, rate in rates.items() if rate is not None}
-    warnings = [f"its {name} is unknown: {name}.csv {gap}" for name, gap in gaps.items() if gap]
+    amounts = {n: amount(rate, outcome.energy_j, tariffs.pue, *span) for n, rate in rates.items()}
+    warnings = [
+        f"its {name} is unknown: {name}.csv has rates {_between(rate.times[0], rate.times[-1])}, "
+        f"and the run trained {_between(*span)}"
+        for name, rate in rates.items()
+        if rate is not None and amounts[name] is None
+    ]
     return replace(
         outcome,
-        price=price,
-        currency=None if price is None else tariffs.currency,
-        carbon_g=amount(tariffs.carbon, outcome.energy_j, tariffs.pue, *span),
+        price=amounts["price"],
+        currency=None if amounts["price"] is None else tariffs.currency,
+        carbon_g=amounts["carbon"],
         pue=tariffs.pue,
         warnings=(*outcome.warnings, *warnings),
     )
+
+
+def _between(began: float, ended: float) -> str:
+    first, last = (
+        datetime.fromtimestamp(t, timezone.utc).astimezone().isoformat(" ", "minutes")
+        for t in (began, ended)
+    )
+    return f"from {first} to {last}"
