@@ -74,10 +74,10 @@ class Savings:
 def find_savings(trials: Sequence[Trial]) -> Savings:
     """Compare each recurrence, with all its attempts, with the cost of the default batch size.
 
-    That is the mean of the runs of the default on GPUs of their own, under the same objective,
-    hardware, kind of energy and learning-rate rule. A recurrence is not compared if there is no
-    such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown cost.
-    ``trials`` are of one job, oldest first.
+    That is the mean of the runs of the default on GPUs of their own, of the same variant, under the
+    same objective, hardware, kind of energy and learning-rate rule. A recurrence is not compared if
+    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
+    cost. ``trials`` are of one job, oldest first.
     """
     recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
@@ -105,7 +105,7 @@ def _cost_j(trial: Trial) -> float | None:
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
-    return trial.default_batch_size, setting(trial)
+    return trial.default_batch_size, trial.variant, setting(trial)
 
 
 def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
