@@ -14,3 +14,11 @@ def timestamp(now: float | None = None) -> str:
     """Return Unix seconds, by default the time of day, as RFC 3339 in UTC to the millisecond."""
     moment = datetime.fromtimestamp(read_clock() if now is None else now, timezone.utc)
     return moment.isoformat(timespec="milliseconds")
+
+
+def local_time(rfc3339: str) -> datetime | None:
+    """Return a recorded time in the local time zone; ``None`` if it is none."""
+    try:
+        return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone()
+    except (ValueError, OverflowError, OSError):  # also a year that the time zone does not reach
+        return None

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import MOST, by_recurrence, sum_attempts
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.trial import TrialStatus
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.trial import Trial
-
-_MOST = 1e30  # beyond it, an amount comes from a damaged record
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,11 @@ def find_net_amounts(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     Every joule counts with the price and the carbon of the recurrence in which it was saved, so a
     cheaper hour is not taken for a cheaper batch size. ``trials`` are of one job, oldest first.
     """
-    recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        recurrences[trial.recurrence].append(trial)
     energies: list[float] = []
     grams: list[float] = []
     money: defaultdict[str, float] = defaultdict(float)
     money_runs = 0
-    for own in recurrences.values():
+    for own in by_recurrence(trials).values():
         saved_j = _saved_j(own, savings)
         if saved_j is None:
             continue
@@ -82,15 +78,8 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
         spent = [_known(trial.energy_j) for trial in counted]
         return None if None in spent else -sum(joules or 0.0 for joules in spent)
     usual = [each for trial in saving.compared if (each := _known(trial.energy_j)) is not None]
-    spent = [0.0 if never_trained(trial) else _known(trial.energy_j) for trial in own]
-    if not usual or None in spent:
-        return None
-    return sum(usual) / len(usual) - sum(joules or 0.0 for joules in spent)
-
-
-def never_trained(trial: Trial) -> bool:
-    """Whether a run ended before its first optimizer step."""
-    return trial.energy_j is None and trial.time_s is None and not trial.steps
+    spent_j = _known(sum_attempts(own, lambda trial: trial.energy_j))
+    return sum(usual) / len(usual) - spent_j if usual and spent_j is not None else None
 
 
 def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
@@ -108,4 +97,4 @@ def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None
 
 def _known(amount: float | None) -> float | None:
     """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
-    return amount if amount is not None and amount < _MOST else None
+    return amount if amount is not None and amount < MOST else None
