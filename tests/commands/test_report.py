@@ -150,7 +150,7 @@ def test_a_snippet_needs_no_matplotlib_and_a_page_says_how_to_install_it(cli, ru
     code, _, error = cli("report")
     assert (code, error) == (
         2,
-        'zeusrun: the report needs matplotlib: pip install "zeusrun[report]"\n',
+        'zeusrun: zeusrun report needs matplotlib: pip install "zeusrun[report]"\n',
     )
 
 
@@ -158,4 +158,4 @@ def test_the_json_has_what_the_page_has(cli, runs):
     (job,) = json.loads(cli("report", "--format", "json")[1])["jobs"]
     assert job["belief"]["policy"] == "auto"
     assert [each["cost_j"] for each in job["recurrences"]] == [100.0, 100.0, 80.0, 80.0]
-    assert job["money"] == {"EUR": 2.0}
+    assert job["total"]["prices"] == {"EUR": 2.0}

@@ -112,9 +112,11 @@ def carbon(grams: float | None) -> str:
 
 
 def electricity(joules: float | None) -> str:
-    """Return energy as a bill has it, with three digits: ``12.4 kWh``, ``580 Wh``."""
+    """Return energy as a bill has it: ``12.4 kWh``, ``580 Wh``; less than 1 Wh in joules."""
     if joules is None:
         return UNKNOWN
+    if abs(joules) < _J_PER_WH:
+        return energy_text(joules).replace("-", MINUS)
     return energy_text(joules / _J_PER_WH).replace("J", "Wh").replace("-", MINUS)
 
 

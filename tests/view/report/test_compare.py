@@ -53,17 +53,17 @@ def test_a_span_includes_its_last_day_month_or_year():
 def test_medians_decide_and_notes_say_what_differs():
     left = [run(n, 32, cost) for n, cost in enumerate((1.0, 1.0, 50.0), 1)]
     right = [run(4, 64, 0.8), run(5, 64, 0.1, status=TrialStatus.STOPPED)]
-    found = compare(("batch size 32", "batch size 64"), left, right)
+    found = compare("job", ("batch size 32", "batch size 64"), left, right)
     assert found.headline == "Batch size 64 costs 20\u00a0% less a run than batch size 32"
     assert (found.better, found.reached) == (True, (3, 1))
     (note,) = found.notes
     assert note.startswith("1 run did not reach the target")
-    other = compare(("a", "b"), left, [run(1, 32, 1.0, gpu_model="old", target=0.7)])
+    other = compare("job", ("a", "b"), left, [run(1, 32, 1.0, gpu_model="old", target=0.7)])
     assert other.headline == "b costs the same a run as a"
     assert other.notes[0].startswith("The runs differ in the objective and the hardware")
 
 
 def test_a_side_without_a_cost_is_said():
-    found = compare(("a", "b"), [run(1, 32, status=TrialStatus.MISSED)], [run(1, 32)])
+    found = compare("job", ("a", "b"), [run(1, 32, status=TrialStatus.MISSED)], [run(1, 32)])
     assert found.headline == "a has no run that reached the target with a known cost"
     assert found.better is None

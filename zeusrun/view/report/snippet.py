@@ -89,7 +89,7 @@ def _document(value: object) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], form: str) -> str:
-    made = f"Measured with zeusrun {__version__}."
+    made = f"Recorded by zeusrun {__version__}."
     body = [_row(row, form) for row in rows]
     if form == "md":
         rule = f"|{'---|' * len(heads)}"
