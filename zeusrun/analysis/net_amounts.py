@@ -44,13 +44,12 @@ def find_net_amounts(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
         if saved_j is None:
             continue
         energies.append(saved_j)
-        per_joule = _rate(own, [trial.carbon_g for trial in own])
-        if per_joule is not None:
-            grams.append(saved_j * per_joule)
-        per_joule = _rate(own, [trial.price for trial in own])
+        if (saved_g := _worth(saved_j, own, [trial.carbon_g for trial in own])) is not None:
+            grams.append(saved_g)
+        price = _worth(saved_j, own, [trial.price for trial in own])
         currencies = {trial.currency for trial in own if trial.price is not None}
-        if per_joule is not None and len(currencies) == 1:
-            money[currencies.pop() or ""] += saved_j * per_joule
+        if price is not None and len(currencies) == 1:
+            money[currencies.pop() or ""] += price
             money_runs += 1
     return NetAmounts(
         energy_j=sum(energies) if energies else None,
@@ -82,8 +81,11 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
     return sum(usual) / len(usual) - spent_j if usual and spent_j is not None else None
 
 
-def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
-    """Return an amount for a joule, over the attempts with energy; ``None`` if one has none."""
+def _worth(saved_j: float, own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+    """Return the amount for some joules, at the rate of the attempts with energy.
+
+    ``amounts`` are those of the attempts; ``None`` if one with energy has none.
+    """
     pairs = [
         (trial.energy_j, _known(amount))
         for trial, amount in zip(own, amounts, strict=True)
@@ -92,9 +94,9 @@ def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None
     total_j = sum(energy_j for energy_j, _ in pairs)
     if not total_j or any(amount is None for _, amount in pairs):
         return None
-    return sum(amount or 0.0 for _, amount in pairs) / total_j
+    return _known(saved_j / total_j * sum(amount or 0.0 for _, amount in pairs))
 
 
 def _known(amount: float | None) -> float | None:
     """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
-    return amount if amount is not None and amount < MOST else None
+    return amount if amount is not None and abs(amount) < MOST else None

@@ -210,9 +210,13 @@ def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
     usual = next((trial for trial in reversed(newest) if has_cost(trial)), newest[-1])
-    own_file = Path(given).suffix in {".yaml", ".yml"}
+    path = RunPaths(Path(newest[-1].run_dir)).job_copy
     try:
-        spec = load_spec(Path(given) if own_file else RunPaths(Path(newest[-1].run_dir)).job_copy)
+        if Path(given).suffix in {".yaml", ".yml"}:
+            path = Path(given)
+        elif not path.is_file():
+            raise UsageError(f"there is no job file {path}; name your own: zeusrun report JOB.yaml")
+        spec = load_spec(path)
         submission = Submission(
             spec=spec,
             history=store,

@@ -7,7 +7,7 @@ import pytest
 from tests.view.report.values import run
 from zeusrun.errors import UsageError
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.compare import compare, find_kind, within
+from zeusrun.view.report.compare import compare, comparison_rows, find_kind, within
 
 JOBS = ["digits", "64", "nightly"]
 
@@ -61,6 +61,18 @@ def test_medians_decide_and_notes_say_what_differs():
     other = compare("job", ("a", "b"), left, [run(1, 32, 1.0, gpu_model="old", target=0.7)])
     assert other.headline == "b costs the same a run as a"
     assert other.notes[0].startswith("The runs differ in the objective and the hardware")
+
+
+def test_a_batch_size_may_have_any_number_of_digits():
+    trials = [run(1, 32), run(2, 64), run(3, 32, variant="noise-scale")]
+    assert within(trials, "0032", "batch sizes") == [trials[0]]
+    assert within(trials, "9" * 5000, "batch sizes") == []
+
+
+def test_columns_have_different_headings_whatever_the_sides_are_called():
+    for names in (("64", "64"), ("difference", "of a run")):
+        rows = comparison_rows(compare("two jobs", names, [run(1, 64)], [run(2, 64, 2.0)]))
+        assert [len(row) for row in rows] == [4] * 6
 
 
 def test_a_side_without_a_cost_is_said():

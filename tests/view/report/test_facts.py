@@ -95,9 +95,16 @@ def test_a_recurrence_that_still_runs_is_no_loss_yet():
     assert [each.recurrence for each in facts.recurrences] == [1]
 
 
+def test_a_default_that_has_changed_is_not_named():
+    trials = [run(1, 32), run(2, 64, 0.5), run(3, 64, default_batch_size=64)]
+    trials.append(run(4, 128, 0.5, default_batch_size=64))
+    assert headline(build_facts("job", trials))[0].endswith(" a run against the default batch size")
+
+
 def test_a_forgotten_run_is_marked_and_counts_in_no_median():
     facts = build_facts("job", [run(1, 32), run(2, 32, 9.0, forgotten=True)])
     assert [each.status for each in facts.recurrences] == ["REACHED", "forgotten"]
+    assert facts.recurrences[1].reached  # no cross in the figure
     assert facts.sizes[0].costs_j == (KWH,)
 
 
@@ -123,6 +130,7 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
     assert (facts.left_out, fixed.noise_scale) == (1, 100.0)
+    assert facts.recurrences[3].default_j == pytest.approx(1.1 * KWH)
 
 
 def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():

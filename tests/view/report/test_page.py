@@ -21,6 +21,7 @@ from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
 from zeusrun.view.report.power import build_power
 from zeusrun.view.report.svg import figure_bytes, inline_svg
+from zeusrun.view.units import UNKNOWN
 
 EVIL = "</script><script>alert('$x$ & \x00\x1b[31m \u202e')</script>\ud800"
 VOID = {"meta", "link"}
@@ -176,6 +177,20 @@ def test_elements_escape_texts_and_keep_html():
         == '<p class="a&quot;b">&lt;b&gt;<i>x</i></p>'
     )
     assert escape(escape("&")) == "&amp;"
+
+
+def test_a_column_of_which_nothing_is_known_is_left_out():
+    rows = [
+        {"run": UNKNOWN, "cost": UNKNOWN, "time": "1 s"},
+        {"run": "b", "cost": UNKNOWN, "time": ""},
+    ]
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table("caption", rows))
+    assert heads == ["run", "time"]
+    assert table("caption", []) == ""
+
+
+def test_a_text_without_end_is_cut():
+    assert len(escape("x" * 1_000_000)) == 2000
 
 
 def luminance(colour):

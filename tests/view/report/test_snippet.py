@@ -44,6 +44,14 @@ def test_an_estimate_and_what_is_unknown_are_marked():
     assert "at least 1.00 kWh, estimated" in text
 
 
+def test_a_text_of_any_bytes_can_be_written():
+    trials = [run(1, 32, metric="a\ud800\x1b[31m", gpu_model="\udcff", reason="\ud800" * 9)]
+    facts = build_facts("job", trials)
+    for text in (job_snippet(facts, "md"), job_snippet(facts, "latex")):
+        assert b"a?" in text.encode()
+    assert json.loads(reports_json([JobReport(facts)]).encode())["jobs"][0]["metric"][:2] == "a?"
+
+
 def test_json_has_everything():
     report = JobReport(build_facts("job", TRIALS))
     found = json.loads(reports_json([report]))

@@ -17,7 +17,7 @@ from zeusrun.analysis.totals import Total, add_up
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.launcher.supervision.hang import STANDS_STILL
 from zeusrun.trial import EnergySource, Stage, TrialStatus
-from zeusrun.view.units import plural
+from zeusrun.view.units import plural, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +160,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
 def _hardware(trial: Trial) -> str:
     """Return what a run trained on: ``8 x NVIDIA H100``, ``CPU, 2 ranks``."""
     if trial.gpu_model is not None and trial.gpu_count:
-        return f"{trial.gpu_count} x {trial.gpu_model}"
+        return f"{trial.gpu_count} x {shortened(trial.gpu_model, 80)}"
     return f"CPU, {plural(trial.world_size, 'rank')}"
 
 

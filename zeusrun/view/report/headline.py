@@ -17,7 +17,7 @@ _SAME = 0.005  # a smaller share of a cost is none
 def target(facts: JobFacts) -> str:
     """Return the target of a job: ``val_accuracy ≥ 0.98``."""
     sign = "≤" if facts.mode == "min" else "≥"
-    return f"{facts.metric} {sign}\N{NO-BREAK SPACE}{facts.target:g}"
+    return f"{units.shortened(facts.metric, 80)} {sign}\N{NO-BREAK SPACE}{facts.target:g}"
 
 
 def percent(share: float | None) -> str:

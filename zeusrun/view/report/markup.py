@@ -6,11 +6,12 @@ import html
 from typing import TYPE_CHECKING
 
 from zeusrun.plain_text import plain_text, storable_text
-from zeusrun.view.units import UNKNOWN
+from zeusrun.view.units import UNKNOWN, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+_LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
 _WORDS = {"when", "status", "why", "its batch sizes", "power over time", "throttled"}
 
 
@@ -21,10 +22,10 @@ class Html(str):
 
 
 def escape(text: str) -> Html:
-    """Return a text as HTML; control characters and marks of direction are spelt."""
+    """Return a text as HTML; a very long one is cut, control characters are spelt."""
     if isinstance(text, Html):
         return text
-    return Html(html.escape(plain_text(storable_text(text))))
+    return Html(html.escape(plain_text(storable_text(shortened(text, _LONGEST)))))
 
 
 def tag(name: str, *children: str, **attributes: str | int | None) -> Html:

@@ -171,7 +171,7 @@ def _curves(report: JobReport, prefix: str) -> Html:
             "status": each.status,
             "epochs": f"{each.epochs[-1]:g}",
             kind: taken(each.taken[-1]),
-            f"last {facts.metric}": f"{each.values[-1]:.4g}",
+            f"last {units.shortened(facts.metric)}": f"{each.values[-1]:.4g}",
             "best": units.number(each.best, ".4g"),
         }
         for each in reversed(facts.curves)
