@@ -19,8 +19,7 @@ from zeusrun.view.report.canvas import (
     blank,
     dashes,
     label_text,
-    limit_x,
-    limit_y,
+    limit,
     scatter,
     set_title,
     shift,
@@ -96,7 +95,7 @@ def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
         panel.plot(ends, [level] * 2, **dashes(palette))
         levels.append(level)
     scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
-    limit_y(panel, [dot.y for dot in dots] + levels)
+    limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
     if facts.explored:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
@@ -183,7 +182,7 @@ def draw_arms(sizes: Sequence[SizeFacts], palette: Palette) -> Figure | None:
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
     panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
     panel.tick_params(axis="y", colors=palette.ink)
-    limit_x(panel, [cost / factor for cost in costs])
+    limit(panel, "x", [cost / factor for cost in costs])
     bars.set_xlim(0, max(size.share for size in sizes) * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
@@ -261,5 +260,5 @@ def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
                 panel.text(side, -0.03, text, fontsize=TEXT, **style)
         panel.set_xlim(-0.6, 1.6)
         panel.set_xticks([])
-        limit_y(panel, [value / factor for value in (*measure.left, *measure.right)])
+        limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
     return figure
