@@ -202,7 +202,7 @@ def _arms(report: JobReport, prefix: str) -> Html:
             "time": units.duration(size.time_s),
             "epochs": units.number(size.epochs, "g"),
             "limit": units.power(size.power_limit_w),
-            "noise scale": units.number(size.noise_scale, ".3g"),
+            "noise scale": units.number(size.noise_scale, ",.0f"),
         }
         for size in facts.sizes
     ]
