@@ -54,6 +54,7 @@ def test_eta_knob_outside_its_range_is_refused(eta_knob):
         (3.4e6, "3.40 MJ"),
         (7.2e9, "7.20 GJ"),
         (4.5e12, "4500 GJ"),
+        (1e300, "1e+291 GJ"),
         (-50, "-50.0 J"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+_MOST = 1e6  # more gigajoules come from a damaged record, and would fill a line with digits
+
 
 def cost_j(
     energy_j: float | None,
@@ -47,7 +49,7 @@ def energy_text(energy_j: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    if abs(number) < 0.9995:
+    if abs(number) < 0.9995 or abs(number) >= _MOST:
         return f"{number:.3g}"
     digits = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
     return f"{number:.{digits}f}"

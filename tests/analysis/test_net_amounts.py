@@ -37,6 +37,12 @@ def test_a_lost_recurrence_costs_what_its_other_batch_sizes_took():
     assert found.carbon_g == pytest.approx(-100.0)
 
 
+def test_a_price_from_a_damaged_record_does_not_count():
+    trials = [run(1, 32, 1.0), run(2, 64, 1e-300, price=1e20, currency="EUR", carbon_g=1e20)]
+    found = net(trials)
+    assert (found.energy_runs, dict(found.money), found.carbon_g) == (2, {}, None)
+
+
 def test_what_is_unknown_does_not_count():
     priced = {"price": 0.3, "currency": "EUR"}
     trials = [

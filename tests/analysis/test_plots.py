@@ -61,6 +61,11 @@ def test_batch_sizes_are_rows_with_the_runs_that_can_be_compared():
     assert plot.notes == ["left out: 2 runs forgotten or under other conditions"]
 
 
+def test_adaptive_runs_have_a_row_of_their_own():
+    trials = [build_trial(1).finish(DONE), build_trial(2, variant="goodput").finish(DONE)]
+    assert arms_plot("job", trials).rows == ["32 ×1", "32 goodput ×1"]  # noqa: RUF001
+
+
 def test_without_a_cost_there_are_no_rows():
     assert points(arms_plot("job", [build_trial(1)])) == {}
 

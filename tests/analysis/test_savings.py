@@ -64,6 +64,7 @@ def test_the_default_alone_saves_nothing_and_loses_nothing():
         {"max_power_w": 40.0},
         {"energy_source": EnergySource.COUNTER},
         {"learning_rate": 0.1},
+        {"variant": "noise-scale"},
         {"shared": True},
         {"forgotten": True},
         {"status": TrialStatus.MISSED},
@@ -77,6 +78,12 @@ def test_the_default_alone_saves_nothing_and_loses_nothing():
 )
 def test_runs_of_the_default_under_other_conditions_are_no_measure(other):
     assert "2-1" not in saved(run(1, **other), run(2, 16, 50.0))
+
+
+def test_adaptive_runs_are_compared_with_adaptive_runs_of_the_default_only():
+    adaptive = {"variant": "noise-scale"}
+    trials = [run(1), run(2, cost_j=60.0, **adaptive), run(3, 16, 50.0, **adaptive), run(4, 16, 80)]
+    assert saved(*trials) == {"1-1": 0.0, "2-1": 0.0, "3-1": 10.0, "4-1": 20.0}
 
 
 @pytest.mark.parametrize(

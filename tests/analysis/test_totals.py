@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.factories import DONE, PREEMPTED, build_trial
 from zeusrun.analysis.totals import NO_GPU, add_up, find_totals
+from zeusrun.clock import local_time
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 
 EUR = {"price": 0.5, "currency": "EUR", "carbon_g": 300.0, "pue": 1.2}
@@ -30,6 +31,14 @@ def tokyo(monkeypatch):
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "x"])
+def test_a_time_that_no_calendar_has_is_cut(time):
+    assert local_time(time) is None
+    assert [total.name for total in find_totals([build_trial(1, started_at=time)], "month")] == [
+        time[:7]
+    ]
 
 
 def test_runs_are_grouped_by_job():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,30 @@ def test_without_a_job_file_the_belief_is_missing_and_the_page_says_why(cli, rec
     assert "What the policy believes is unknown: " in text
 
 
+def test_a_damaged_history_keeps_no_other_job_from_its_report(cli, runs, record, zeusrun):
+    record(1, COUNTED, job="other")
+    (zeusrun.home / "history" / "other.json").write_text("{")
+    code, out, said = cli("report")
+    assert (code, out.startswith("report.html ("), "other.json is damaged" in said) == (
+        6,
+        True,
+        True,
+    )
+    assert "saves 10\u00a0% a run" in (zeusrun.folder / "report.html").read_text()
+    code, out, _ = cli("report", "--format", "md")
+    assert (code, out.startswith("### job")) == (6, True)
+    code, out, _ = cli("report", "other", "-o", "other.html")
+    assert (code, out, (zeusrun.folder / "other.html").exists()) == (6, "", False)
+
+
+def test_a_pipe_in_the_place_of_the_job_file_is_not_read(cli, runs, zeusrun):
+    path = zeusrun.run_dir("job-4-1") / "job.yaml"
+    path.unlink()
+    os.mkfifo(path)
+    assert cli("report")[0] == 0
+    assert "there is no job file" in (zeusrun.folder / "report.html").read_text()
+
+
 def test_a_damaged_record_of_a_run_directory_does_no_harm(cli, record, zeusrun):
     record(1, replace(COUNTED, reason="x" * 10_000), run_dir="/\0/\ud800")
     assert cli("report")[0] == 0
@@ -121,6 +146,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("-o", "x.doc"), "-o x.doc: the name must end in .md, .tex, .json, .html"),
         (("-o", "."), "-o .: the name must end in"),
         (("-o", "folder.html"), "-o folder.html is not a regular file"),
+        (("-o", "loop.html"), "-o loop.html cannot be written: "),
         (("-o", "gone/x.html"), "does not exist; name a file elsewhere"),
         (("--figure", "cost"), "--figure needs a file for it: -o cost.svg"),
         (("-o", "x.svg", "--figure", "costs"), "--figure costs: choose one of cost, curves"),
@@ -128,6 +154,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("-o", "x.svg", "--figure", "cost", "--compare", "32", "64"), "leave out --figure cost"),
         (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
         (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
+        (("--compare", "32", "9" * 5000), "has no finished run of batch size 999"),
         (("--compare", "2020..2021", "2025.."), "job has no finished run of 2020..2021"),
         (("--compare", "32", "job"), "name two jobs, two batch sizes of a job (64 256)"),
         (("job", "--compare", "job", "job"), "names two jobs; leave out job"),
@@ -135,6 +162,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
 )
 def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):
     (zeusrun.folder / "folder.html").mkdir()
+    (zeusrun.folder / "loop.html").symlink_to("loop.html")
     code, out, error = cli("report", *options)
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert said in error
@@ -150,12 +178,15 @@ def test_a_snippet_needs_no_matplotlib_and_a_page_says_how_to_install_it(cli, ru
     code, _, error = cli("report")
     assert (code, error) == (
         2,
-        'zeusrun: the report needs matplotlib: pip install "zeusrun[report]"\n',
+        'zeusrun: zeusrun report needs matplotlib: pip install "zeusrun[report]"\n',
     )
 
 
 def test_the_json_has_what_the_page_has(cli, runs):
     (job,) = json.loads(cli("report", "--format", "json")[1])["jobs"]
     assert job["belief"]["policy"] == "auto"
+    headline, _, cost, _ = job["belief"]["sentences"]  # as `explain` has them
+    assert headline.startswith("the next run uses batch size ")
+    assert cost.startswith("It is expected to cost ")
     assert [each["cost_j"] for each in job["recurrences"]] == [100.0, 100.0, 80.0, 80.0]
-    assert job["money"] == {"EUR": 2.0}
+    assert job["total"]["prices"] == {"EUR": 2.0}

@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.factories import begin
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
+from zeusrun.analysis.plots import arms_plot, cost_plot, curves_plot
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
@@ -26,6 +27,8 @@ from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
 from zeusrun.maintenance.running import running_json
 from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.view.report.facts import JobReport, build_facts
+from zeusrun.view.report.snippet import job_snippet, reports_json
 from zeusrun.view.sheets import trial_sheet
 from zeusrun.view.tables import history_table, saving_lines
 
@@ -55,7 +58,7 @@ def problem(trials):
 
 
 def use(trials):
-    """Do with trials what submit, history and show do."""
+    """Do with trials what submit, history, show, report and plot do."""
     records = [each.to_json() for each in trials]
     json.dumps(records, allow_nan=False)
     assert [Trial.from_json(record) for record in records] == trials
@@ -71,6 +74,12 @@ def use(trials):
     for each in trials[:2]:
         console.print(trial_sheet(each, None, run_dir_exists=False))
         saving_lines(find_savings(trials), each)
+    if any(each.status.finished for each in trials):
+        report = JobReport(build_facts("job", trials))
+        reports_json([report]).encode()
+        job_snippet(report.facts, "latex").encode()
+        for plot in (cost_plot, arms_plot, curves_plot):
+            plot("job", trials)
 
 
 def read(folder, content):

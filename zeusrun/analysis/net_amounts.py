@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import MOST, by_recurrence, sum_attempts
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.trial import TrialStatus
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.savings import Savings
     from zeusrun.trial import Trial
-
-_MOST = 1e30  # beyond it, an amount comes from a damaged record
 
 
 @dataclass(frozen=True)
@@ -36,25 +35,21 @@ def find_net_amounts(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     Every joule counts with the price and the carbon of the recurrence in which it was saved, so a
     cheaper hour is not taken for a cheaper batch size. ``trials`` are of one job, oldest first.
     """
-    recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        recurrences[trial.recurrence].append(trial)
     energies: list[float] = []
     grams: list[float] = []
     money: defaultdict[str, float] = defaultdict(float)
     money_runs = 0
-    for own in recurrences.values():
+    for own in by_recurrence(trials).values():
         saved_j = _saved_j(own, savings)
         if saved_j is None:
             continue
         energies.append(saved_j)
-        per_joule = _rate(own, [trial.carbon_g for trial in own])
-        if per_joule is not None:
-            grams.append(saved_j * per_joule)
-        per_joule = _rate(own, [trial.price for trial in own])
+        if (saved_g := _worth(saved_j, own, [trial.carbon_g for trial in own])) is not None:
+            grams.append(saved_g)
+        price = _worth(saved_j, own, [trial.price for trial in own])
         currencies = {trial.currency for trial in own if trial.price is not None}
-        if per_joule is not None and len(currencies) == 1:
-            money[currencies.pop() or ""] += saved_j * per_joule
+        if price is not None and len(currencies) == 1:
+            money[currencies.pop() or ""] += price
             money_runs += 1
     return NetAmounts(
         energy_j=sum(energies) if energies else None,
@@ -82,19 +77,15 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
         spent = [_known(trial.energy_j) for trial in counted]
         return None if None in spent else -sum(joules or 0.0 for joules in spent)
     usual = [each for trial in saving.compared if (each := _known(trial.energy_j)) is not None]
-    spent = [0.0 if never_trained(trial) else _known(trial.energy_j) for trial in own]
-    if not usual or None in spent:
-        return None
-    return sum(usual) / len(usual) - sum(joules or 0.0 for joules in spent)
+    spent_j = _known(sum_attempts(own, lambda trial: trial.energy_j))
+    return sum(usual) / len(usual) - spent_j if usual and spent_j is not None else None
 
 
-def never_trained(trial: Trial) -> bool:
-    """Whether a run ended before its first optimizer step."""
-    return trial.energy_j is None and trial.time_s is None and not trial.steps
+def _worth(saved_j: float, own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+    """Return the amount for some joules, at the rate of the attempts with energy.
 
-
-def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
-    """Return an amount for a joule, over the attempts with energy; ``None`` if one has none."""
+    ``amounts`` are those of the attempts; ``None`` if one with energy has none.
+    """
     pairs = [
         (trial.energy_j, _known(amount))
         for trial, amount in zip(own, amounts, strict=True)
@@ -103,9 +94,9 @@ def _rate(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None
     total_j = sum(energy_j for energy_j, _ in pairs)
     if not total_j or any(amount is None for _, amount in pairs):
         return None
-    return sum(amount or 0.0 for _, amount in pairs) / total_j
+    return _known(saved_j / total_j * sum(amount or 0.0 for _, amount in pairs))
 
 
 def _known(amount: float | None) -> float | None:
     """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
-    return amount if amount is not None and amount < _MOST else None
+    return amount if amount is not None and abs(amount) < MOST else None

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.curves import newest_curves
+from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.analysis.sizes import build_sizes, size_label
 from zeusrun.cost import energy_text
-from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 MOST_CURVES = 6
-_MOST = 1e30  # a larger value has diverged, or comes from a damaged record
-_OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
 
 
 class Series(NamedTuple):
@@ -58,23 +54,13 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
     names = ("reached with the default", "reached with another batch size", "target missed")
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     unknown = 0
-    by_recurrence = itertools.groupby(
-        sorted(trials, key=lambda each: each.recurrence), lambda each: each.recurrence
-    )
-    for recurrence, attempts in by_recurrence:
-        own = list(attempts)
-        if any(each.status in _OPEN for each in own):
-            continue
-        cost_j = _total_j(own)
-        if cost_j is None:
+    savings = find_savings(trials)
+    for each in build_recurrences(trials, savings):
+        if each.cost_j is None:
             unknown += 1
             continue
-        last = own[-1]
-        reached = last.status is TrialStatus.REACHED
-        other = last.default_batch_size not in {None, last.global_batch_size}
-        name = names[1 if other else 0] if reached else names[2]
-        points[name].append((recurrence, cost_j))
-    savings = find_savings(trials)
+        name = names[0 if each.is_default else 1] if each.reached else names[2]
+        points[name].append((each.recurrence, each.cost_j))
     newest = list(savings.by_trial.values())[-1:]
     text = "mean of batch size {}, the default: {}"
     levels = [(text.format(e.default, energy_text(e.default_j)), e.default_j) for e in newest]
@@ -90,51 +76,39 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
 
 def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
     """Plot what the runs with each batch size have cost, under the conditions of the newest run."""
-    ended = [each for each in trials if each.cost_j is not None and each.status not in _OPEN]
-    alike = [each for each in ended if each.teaches and setting(each) == setting(ended[-1])]
-    reached: defaultdict[int, list[float]] = defaultdict(list)
-    bounds: defaultdict[int, list[float]] = defaultdict(list)
-    for each in alike:
-        if has_cost(each):
-            reached[each.global_batch_size].append(each.cost_j or 0.0)
-        elif each.status in OUTDONE:
-            bounds[each.global_batch_size].append(each.cost_j or 0.0)
-    sizes = sorted({*reached, *bounds})
-    places = {size: place for place, size in enumerate(sizes, 1)}
-    medians = [(statistics.median(reached[size]), places[size]) for size in sizes if reached[size]]
+    sizes, left_out = build_sizes(trials)
+    rows = list(enumerate((size for size in sizes if size.costs_j or size.failed_j), 1))
     return Plot(
         f"{job}: cost of the runs with each batch size",
         ("cost", "J"),
         "",
         [
-            Series("target reached", _at(places, reached)),
-            Series("not reached: cost so far", _at(places, bounds)),
-            Series("median", _kept(medians), "median"),
+            Series("target reached", _kept((c, at) for at, size in rows for c in size.costs_j)),
+            Series(
+                "not reached: cost so far",
+                _kept((c, at) for at, size in rows for c in size.failed_j),
+            ),
+            Series("median", _kept((c, at) for at, size in rows if (c := size.cost_j)), "median"),
         ],
-        rows=[f"{size} ×{len(reached[size]) + len(bounds[size])}" for size in sizes],  # noqa: RUF001 - times
-        notes=_left_out(len(ended) - len(alike), "run", "forgotten or under other conditions"),
+        rows=[f"{size.label} ×{len(size.costs_j) + len(size.failed_j)}" for _, size in rows],  # noqa: RUF001 - times
+        notes=_left_out(left_out, "run", "forgotten or under other conditions"),
     )
 
 
 def curves_plot(job: str, trials: Sequence[Trial]) -> Plot:
     """Plot the learning curve of the newest run with each batch size that was used last."""
-    newest: dict[int, Trial] = {}
-    for each in reversed(trials):
-        if each.curve and len(newest) < MOST_CURVES:
-            newest.setdefault(each.global_batch_size, each)
-    last = trials[-1]
-    same = [each for each in newest.values() if each.metric == last.metric]
-    same.sort(key=lambda each: each.global_batch_size)
+    last, newest = trials[-1], newest_curves(trials, 1)[-MOST_CURVES:]
+    newest.sort(key=lambda each: (each.global_batch_size, each.variant or ""))
     return Plot(
         f"{job}: {last.metric} of the newest run with each batch size",
         ("epoch", ""),
         "",
         [
             Series(
-                f"{each.global_batch_size} ({each.recurrence}-{each.attempt})",
+                f"{size_label(each)} ({each.recurrence}-{each.attempt})",
                 _kept((p.epoch, p.value) for p in each.curve if p.value is not None),
             )
-            for each in same
+            for each in newest
         ],
         (f"target {last.target:g}", last.target),
     )
@@ -158,22 +132,7 @@ def power_plot(
 
 
 def _kept(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [point for point in points if max(map(abs, point)) < _MOST]
-
-
-def _total_j(attempts: Iterable[Trial]) -> float | None:
-    """Return the cost of all attempts; ``None`` if that of one that has trained is unknown."""
-    costs_j = [
-        each.cost_j for each in attempts if each.cost_j is not None or each.time_s or each.steps
-    ]
-    known = [cost_j for cost_j in costs_j if cost_j is not None]
-    return sum(known) if known and len(known) == len(costs_j) else None
-
-
-def _at(places: dict[int, int], costs_j: dict[int, list[float]]) -> list[tuple[float, float]]:
-    return _kept(
-        (cost_j, place) for size, place in places.items() for cost_j in costs_j.get(size, [])
-    )
+    return [point for point in points if max(map(abs, point)) < MOST]
 
 
 def _left_out(count: int, noun: str, why: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import MOST, by_recurrence, never_trained
 from zeusrun.analysis.cost_baseline import conditions, has_cost, setting
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.trial import Stage, TrialStatus
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.trial import Trial
-
-_MOST_J = 1e30  # beyond it, a cost is a damaged record
-_OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -71,23 +69,26 @@ class Savings:
         return math.ceil(-self.net_j / self.coming_j)
 
 
+def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Return the attempts of each recurrence that has ended."""
+    return [own for own in by_recurrence(trials).values() if all(each.status.final for each in own)]
+
+
 def find_savings(trials: Sequence[Trial]) -> Savings:
     """Compare each recurrence, with all its attempts, with the cost of the default batch size.
 
-    That is the mean of the runs of the default on GPUs of their own, under the same objective,
-    hardware, kind of energy and learning-rate rule. A recurrence is not compared if there is no
-    such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown cost.
-    ``trials`` are of one job, oldest first.
+    That is the mean of the runs of the default on GPUs of their own, of the same variant, under the
+    same objective, hardware, kind of energy and learning-rate rule. A recurrence is not compared if
+    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
+    cost. ``trials`` are of one job, oldest first.
     """
-    recurrences: defaultdict[int, list[Trial]] = defaultdict(list)
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:
-        recurrences[trial.recurrence].append(trial)
         if _cost_j(trial) is not None and trial.global_batch_size == trial.default_batch_size:
             by_rate, rate = defaults[_job(trial)], trial.learning_rate
             by_rate[rate] = by_rate.pop(rate, [])  # the newest rate comes last
             by_rate[rate].append(trial)
-    ended = [own for own in recurrences.values() if not _OPEN & {each.status for each in own}]
+    ended = find_ended(trials)
     by_trial: dict[str, Saving] = {}
     newest: Trial | None = None
     for own in ended:
@@ -101,11 +102,11 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
 
 def _cost_j(trial: Trial) -> float | None:
     """Return the cost of a run if the trial shows it."""
-    return trial.cost_j if has_cost(trial) and (trial.cost_j or 0.0) < _MOST_J else None
+    return trial.cost_j if has_cost(trial) and (trial.cost_j or 0.0) < MOST else None
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
-    return trial.default_batch_size, setting(trial)
+    return trial.default_batch_size, trial.variant, setting(trial)
 
 
 def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
@@ -134,8 +135,8 @@ def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
 def _spent_j(trial: Trial) -> float | None:
     """Return what an attempt cost; 0 if it never trained, ``None`` if that is unknown."""
     if trial.cost_j is None:
-        return 0.0 if trial.time_s is None and not trial.steps else None
-    return trial.cost_j if 0 <= trial.cost_j < _MOST_J else None
+        return 0.0 if never_trained(trial) else None
+    return trial.cost_j if 0 <= trial.cost_j < MOST else None
 
 
 def _comparable(by_rate: dict[float | None, list[Trial]], trial: Trial) -> Sequence[Trial]:

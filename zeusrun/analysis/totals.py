@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from zeusrun.analysis.amounts import sum_known
+from zeusrun.clock import local_time
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
     for trial in trials:
         if trial.price is not None:
             by_currency.setdefault(trial.currency or "", []).append(trial.price)
-    prices = {currency: _sum(own) for currency, own in by_currency.items()}
+    prices = {currency: sum_known(own) for currency, own in by_currency.items()}
     trained = [trial for trial in trials if trial.time_s is not None or trial.steps]
     estimated = [trial for trial in trials if trial.energy_source is EnergySource.ESTIMATED]
     return Total(
         name,
         len(trials),
-        time_s=_sum(trial.time_s for trial in trials),
-        energy_j=_sum(trial.energy_j for trial in trials),
-        estimated_j=_sum(trial.energy_j for trial in estimated) or 0.0,
-        cost_j=_sum(trial.cost_j for trial in trials),
+        time_s=sum_known(trial.time_s for trial in trials),
+        energy_j=sum_known(trial.energy_j for trial in trials),
+        estimated_j=sum_known(trial.energy_j for trial in estimated) or 0.0,
+        cost_j=sum_known(trial.cost_j for trial in trials),
         prices={currency: price for currency, price in prices.items() if price is not None},
-        carbon_g=_sum(trial.carbon_g for trial in trials),
+        carbon_g=sum_known(trial.carbon_g for trial in trials),
         unknown={
             "energy": sum(trial.energy_j is None for trial in trained),
             "price": sum(trial.price is None for trial in trained),
@@ -80,13 +80,5 @@ def _name(trial: Trial, group: Group) -> str:
         return trial.job
     if group == "gpu":
         return trial.gpu_model or NO_GPU
-    try:
-        return datetime.fromisoformat(trial.started_at).astimezone().strftime("%Y-%m")
-    except ValueError:
-        return trial.started_at[:7]
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    total = sum(known)
-    return total if known and math.isfinite(total) else None  # damaged records may overflow
+    month = local_time(trial.started_at)
+    return trial.started_at[:7] if month is None else f"{month:%Y-%m}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from typer import Argument
@@ -18,6 +18,14 @@ from zeusrun.launcher.recover import find_preempted
 from zeusrun.view.explain import lead
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import explain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.launcher.context import Submission
+    from zeusrun.trial import Trial
 
 
 def explain(
@@ -39,26 +47,38 @@ def explain(
         print_json([vars(belief) for belief in beliefs])
     else:
         objective = spec.objective
-        decision = decide(submission, problem, runs, 1)
-        epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
-        epoch_j = epochs_j.get(decision.global_batch_size)
-        retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
         found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
         continued = found if found and found.preemptions else None
         goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
         knob = f"eta_knob {objective.eta_knob:g}"
         name = submission.policy.name
         title = f"what policy {name} expects, {goal}, {knob}"
-        headline, *texts = lead(
-            name,
-            decision,
-            beliefs,
-            problem.default,
-            retry=retry,
-            continued=continued,
-            adapts=spec.adapt is not None,
-        )
+        headline, *texts = describe_choice(submission, problem, runs, beliefs, continued)
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
         console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
+
+
+def describe_choice(
+    submission: Submission,
+    problem: Problem,
+    runs: Sequence[Run],
+    beliefs: Sequence[ArmBelief],
+    continued: Trial | None = None,
+) -> list[str]:
+    """Return the choice for the next run in sentences, a headline first; see ``lead``."""
+    decision = decide(submission, problem, runs, 1)
+    epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
+    epoch_j = epochs_j.get(decision.global_batch_size)
+    retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+    name = submission.policy.name
+    return lead(
+        name,
+        decision,
+        beliefs,
+        problem.default,
+        retry=retry,
+        continued=continued,
+        adapts=submission.spec.adapt is not None,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import stat
 from contextlib import suppress
@@ -17,10 +16,11 @@ from typer import Argument, Option
 from zeusrun.analysis.cost_baseline import has_cost
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.clock import read_clock, timestamp
-from zeusrun.commands.options import job_file, job_name, known_job, open_home
+from zeusrun.clock import timestamp
+from zeusrun.commands.explain import describe_choice
+from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.energy.power_trace import read_power
-from zeusrun.errors import UsageError, ZeusrunError
+from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
@@ -28,18 +28,14 @@ from zeusrun.launcher.choose import build_problem
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.view.report import charts
+from zeusrun.plugins import check_extra
 from zeusrun.view.report.canvas import drawing
-from zeusrun.view.report.charts import FIGURES
 from zeusrun.view.report.compare import Comparison, compare, find_kind, within
-from zeusrun.view.report.comparison_page import comparison_rows, comparison_section
-from zeusrun.view.report.facts import build_facts
-from zeusrun.view.report.job_report import Belief, JobReport
-from zeusrun.view.report.markup import join
-from zeusrun.view.report.page import build_page
+from zeusrun.view.report.facts import Belief, JobReport, build_facts
+from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
+from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import LIGHT
-from zeusrun.view.report.power import build_power, find_stalls
-from zeusrun.view.report.sections import job_sections, overview
+from zeusrun.view.report.power import PowerFacts, build_power
 from zeusrun.view.report.snippet import (
     comparison_json,
     comparison_snippet,
@@ -47,19 +43,24 @@ from zeusrun.view.report.snippet import (
     reports_json,
 )
 from zeusrun.view.report.svg import FORMATS, figure_bytes
-from zeusrun.view.report.words import moment
-from zeusrun.view.units import plural, size
+from zeusrun.view.units import moment, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
 _TRACES = 100  # the newest ones are read
 _DRAWN_POINTS, _LISTED_POINTS = 120, 50
-_BY_SUFFIX = {".md": "md", ".tex": "latex", ".json": "json", ".html": "html", ".htm": "html"}
+_BY_SUFFIX = {
+    ".md": "md",
+    ".tex": "latex",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+    **{f".{name}": name for name in FORMATS},
+}
 Form = Literal["html", "md", "latex", "json"]
 
 
@@ -98,111 +99,124 @@ def report(
     """Write a page about past runs, or a snippet for a paper."""
     if sides is not None and figure is not None:
         raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
-    drawn = output is not None and output.suffix.lower().removeprefix(".") in FORMATS
-    chosen = _form(output, form, figure, drawn=drawn)
+    chosen = _format(output, form, figure)
     place = output or (Path("report.html") if chosen == "html" else None)
-    if place is not None:
-        _check(place)
-    if drawn or chosen == "html":
-        _need_matplotlib()
+    target = None if place is None else _check(place)
+    if chosen in {"html", *FORMATS}:
+        check_extra("matplotlib", "zeusrun report", "report")
     home, store = open_home()
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")
+    damage = None
     if sides is not None:
-        subject, comparison = _compare(store, jobs or [], sides)
-        text = _comparison_text(comparison, subject, chosen, place, drawn=drawn)
+        text = _render_comparison(_compare(store, jobs or [], sides), chosen)
     else:
         files = {known_job(store, job_name(job)): job for job in jobs or store.jobs()}
-        names = list(files)
-        if drawn and len(names) > 1:
-            raise UsageError(f"a figure shows one job; name one of: {', '.join(names)}")
-        deep = drawn or chosen in {"html", "json"}
-        reports = [r for name in names if (r := _read((home, store), name, files[name], deep=deep))]
-        if not reports:
-            raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
-        text = _text(reports, chosen, figure or FIGURES[0], place, drawn=drawn)
-    if place is None:
+        if chosen in FORMATS and len(files) > 1:
+            raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
+        reports, damage = _read_jobs(home, store, files, chosen)
+        text = _render_jobs(reports, chosen, figure or FIGURES[0])
+    if target is None:
         typer.echo(text.decode(), nl=False)
-        return
-    _write(place, text)
-    typer.echo(f"{place} ({size(len(text))})")
+    else:
+        try:
+            replace_file(target, text, durable=False, fresh=temporary_path(target))
+        except OSError as error:
+            raise UsageError(f"-o {place} cannot be written: {error.strerror or error}") from error
+        typer.echo(f"{place} ({size(len(text))})")
+    if damage is not None:
+        raise damage
 
 
-def _form(output: Path | None, form: Form | None, figure: str | None, *, drawn: bool) -> str:
-    """Return the format of the text; raises ``UsageError`` if the flags do not fit."""
-    if drawn:
+def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
+    """Return a ``Form`` or one of ``FORMATS``; raises ``UsageError`` if the flags do not fit."""
+    by_name = None if output is None else _BY_SUFFIX.get(output.suffix.lower())
+    if by_name in FORMATS:
         if form is not None:
             raise UsageError(f"--format {form} does not fit {output}, a figure; leave it out")
         if figure is not None and figure not in FIGURES:
             raise UsageError(f"--figure {figure}: choose one of {', '.join(FIGURES)}")
-        return "figure"
-    if figure is not None:
+    elif figure is not None:
         raise UsageError("--figure needs a file for it: -o cost.svg (or .png, .pdf)")
-    if form is not None or output is None:
-        return form or "html"
-    found = _BY_SUFFIX.get(output.suffix.lower())
-    if found is None:
-        known = ", ".join([*_BY_SUFFIX, *(f".{name}" for name in FORMATS)])
+    if output is not None and form is None and by_name is None:
+        known = ", ".join(_BY_SUFFIX)
         raise UsageError(f"-o {output}: the name must end in {known}; or choose a --format")
-    return found
+    return form or by_name or "html"
 
 
-def _check(place: Path) -> None:
-    """Raise ``UsageError`` if a file cannot be written, before anything is read."""
-    folder = place.resolve().parent
-    with suppress(FileNotFoundError):
-        if not stat.S_ISREG(place.stat().st_mode):
-            raise UsageError(f"-o {place} is not a regular file; name a file to write")
-    if not os.access(folder, os.W_OK):
-        missing = "does not exist" if not folder.exists() else "cannot be written"
-        raise UsageError(f"-o {place}: the directory {folder} {missing}; name a file elsewhere")
-
-
-def _need_matplotlib() -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('the report needs matplotlib: pip install "zeusrun[report]"')
-
-
-def _write(place: Path, text: bytes) -> None:
-    target = place.resolve()
+def _check(place: Path) -> Path:
+    """Return the file that a path means; ``UsageError`` if it cannot be written."""
     try:
-        replace_file(target, text, durable=False, fresh=temporary_path(target))
-    except OSError as error:
-        raise UsageError(f"-o {place} cannot be written: {error.strerror or error}") from error
+        target = place.resolve()
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(place.stat().st_mode):
+                raise UsageError(f"-o {place} is not a regular file; name a file to write")
+    except (OSError, RuntimeError) as error:  # a loop of links
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"-o {place} cannot be written: {why}; name a file elsewhere") from error
+    if not os.access(target.parent, os.W_OK):
+        missing = "does not exist" if not target.parent.exists() else "cannot be written"
+        raise UsageError(
+            f"-o {place}: the directory {target.parent} {missing}; name a file elsewhere"
+        )
+    return target
 
 
-def _read(place: tuple[Path, History], name: str, given: str, *, deep: bool) -> JobReport | None:
-    """Return all about a job; ``None`` if no run has ended. ``deep``: also power and belief."""
-    known = place[1].trials(name)
-    trials = [trial for trial in known if trial.status.finished]
-    if not trials:
-        return None
-    facts, stalls = build_facts(name, known), tuple(find_stalls(trials))
-    if not deep:
-        return JobReport(facts, stalls=stalls)
-    power = tuple(build_power(_read_traces(trials), trials))
-    return JobReport(facts, _read_belief(place, given, known), power, stalls)
+def _read_jobs(
+    home: Path, store: History, files: dict[str, str], form: str
+) -> tuple[list[JobReport], HistoryError | None]:
+    """Return all about jobs of which a run has ended, and the first damage.
+
+    ``files`` are the names of the jobs, each with what the user wrote: a name or a job file.
+    """
+    reports: list[JobReport] = []
+    damage: HistoryError | None = None
+    for name, given in files.items():
+        try:
+            known = store.trials(name)
+        except HistoryError as error:  # still report the other jobs
+            damage = damage or error
+            continue
+        trials = [trial for trial in known if trial.status.finished]
+        if not trials:
+            continue
+        found = JobReport(build_facts(name, known))
+        if form not in {"md", "latex"}:
+            found = replace(found, power=_read_traces(trials))
+        if form in {"html", "json"}:
+            found = replace(found, belief=_read_belief(home, store, given, known))
+        reports.append(found)
+    if damage is not None and not reports:
+        raise damage
+    if not reports:
+        raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
+    return reports, damage
 
 
-def _read_traces(trials: Sequence[Trial]) -> list[tuple[Trial, PowerTrace]]:
-    """Return the newest traces, oldest first; run directories may be gone."""
-    found: list[tuple[Trial, PowerTrace]] = []
+def _read_traces(trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
+    """Return the newest power traces, oldest first; run directories may be gone."""
+    found: list[PowerFacts] = []
     for trial in reversed(trials):
-        points = _DRAWN_POINTS if len(found) < charts.DRAWN_TRACES else _LISTED_POINTS
+        points = _DRAWN_POINTS if len(found) < DRAWN_TRACES else _LISTED_POINTS
         trace = read_power(RunPaths(Path(trial.run_dir)).power, points)
         if trace is not None:
-            found.append((trial, trace))
+            found.append(build_power(trial, trace))
         if len(found) == _TRACES:
             break
-    return found[::-1]
+    return tuple(found[::-1])
 
 
-def _read_belief(place: tuple[Path, History], given: str, trials: Sequence[Trial]) -> Belief:
+def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
-    newest, (home, store) = trials[-NEWEST:], place
+    newest = trials[-NEWEST:]
     usual = next((trial for trial in reversed(newest) if has_cost(trial)), newest[-1])
+    path = RunPaths(Path(newest[-1].run_dir)).job_copy
     try:
-        spec = load_spec(job_file(given))
+        if Path(given).suffix in {".yaml", ".yml"}:
+            path = Path(given)
+        elif not path.is_file():
+            raise UsageError(f"there is no job file {path}; name your own: zeusrun report JOB.yaml")
+        spec = load_spec(path)
         submission = Submission(
             spec=spec,
             history=store,
@@ -222,81 +236,69 @@ def _read_belief(place: tuple[Path, History], given: str, trials: Sequence[Trial
         problem, runs = read_history(problem, newest)
         rng = np.random.default_rng(spec.policy.seed)
         arms = submission.policy.explain(problem, runs, rng)
+        sentences = describe_choice(submission, problem, runs, arms)
     except ZeusrunError as error:
         return Belief(missing=f"What the policy believes is unknown: {error}")
-    return Belief(tuple(arms), submission.policy.name)
+    return Belief(tuple(arms), tuple(sentences), submission.policy.name)
 
 
-def _text(
-    reports: Sequence[JobReport], form: str, figure: str, place: Path | None, *, drawn: bool
-) -> bytes:
-    if drawn and place is not None:
-        with drawing():
-            shown = charts.draw(figure, reports[0].facts, reports[0].power, LIGHT)
-            if shown is None:
-                raise UsageError(
-                    f"{reports[0].facts.job} has nothing to draw for --figure {figure}"
-                )
-            return figure_bytes(shown, place.suffix.lower().removeprefix("."))
+def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
     if form == "json":
         return reports_json(reports).encode()
     if form in {"md", "latex"}:
-        kind: Literal["md", "latex"] = "md" if form == "md" else "latex"
-        return "\n".join(job_snippet(each.facts, kind) for each in reports).encode()
-    alone = len(reports) == 1
+        return "\n".join(job_snippet(each.facts, form) for each in reports).encode()
     with drawing():
-        parts = [job_sections(each, f"j{n}", alone=alone) for n, each in enumerate(reports)]
-    if alone:
-        (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
-    else:
-        title = f"zeusrun report: {plural(len(reports), 'job')}"
-        content = join((overview(reports), *(part for part, _ in parts)))
-        links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
-    return build_page(title, links, content, moment(timestamp(read_clock()))).encode()
+        if form == "html":
+            return job_page(reports, _now()).encode()
+        drawn = draw(figure, reports[0], LIGHT)
+        if drawn is None:
+            job = reports[0].facts.job
+            raise UsageError(f"{job} has nothing to draw for --figure {figure}")
+        return figure_bytes(drawn, form)
 
 
-def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> tuple[str, Comparison]:
-    kind = find_kind(sides, store.jobs())
+def _render_comparison(comparison: Comparison, form: str) -> bytes:
+    if form == "json":
+        return comparison_json(comparison).encode()
+    if form in {"md", "latex"}:
+        return comparison_snippet(comparison, form).encode()
+    with drawing():
+        if form == "html":
+            return comparison_page(comparison, _now()).encode()
+        drawn = draw_comparison(comparison, LIGHT)
+        if drawn is None:
+            raise UsageError(f"nothing to draw: {comparison.headline}")
+        return figure_bytes(drawn, form)
+
+
+def _now() -> str:
+    return moment(timestamp(), "%Y-%m-%d %H:%M")
+
+
+def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:
+    known, said = store.jobs(), f"--compare {' '.join(sides)}"
+    kind = find_kind(sides, known)
     if kind == "jobs":
         if jobs:
-            raise UsageError(
-                f"--compare {' '.join(sides)} names two jobs; leave out {' '.join(jobs)}"
-            )
-        left, right = ([t for t in store.trials(side) if t.status.finished] for side in sides)
-        return "two jobs", compare(sides, left, right)
-    known = store.jobs()
-    if len(jobs) != 1 and not (not jobs and len(known) == 1):
+            raise UsageError(f"{said} names two jobs; leave out {' '.join(jobs)}")
+        left, right = (_finished(store, side) for side in sides)
+        return compare("two jobs", sides, left, right)
+    if len(jobs) != 1 and (jobs or len(known) > 1):
         raise UsageError(
-            f"--compare {' '.join(sides)} compares runs of one job; name it: zeusrun report JOB "
-            f"--compare {' '.join(sides)}; known jobs: {', '.join(known)}"
+            f"{said} compares runs of one job; name it: zeusrun report JOB {said}; "
+            f"known jobs: {', '.join(known)}"
         )
     name = known_job(store, job_name(jobs[0])) if jobs else known[0]
-    trials = [trial for trial in store.trials(name) if trial.status.finished]
-    groups = [within(trials, side, kind) for side in sides]
-    for side, group in zip(sides, groups, strict=True):
+    trials = _finished(store, name)
+    left, right = (within(trials, side, kind) for side in sides)
+    for side, group in zip(sides, (left, right), strict=True):
         if not group:
             tried = ", ".join(str(n) for n in sorted({t.global_batch_size for t in trials}))
             what = f"batch size {side}; it has used {tried}" if kind == "batch sizes" else side
             raise UsageError(f"--compare {side}: {name} has no finished run of {what}")
-    names = tuple(f"batch size {side}" if kind == "batch sizes" else side for side in sides)
-    return name, compare((names[0], names[1]), *groups)
+    first, second = (f"batch size {side}" if kind == "batch sizes" else side for side in sides)
+    return compare(name, (first, second), left, right)
 
 
-def _comparison_text(
-    comparison: Comparison, subject: str, form: str, place: Path | None, *, drawn: bool
-) -> bytes:
-    if drawn and place is not None:
-        with drawing():
-            shown = charts.draw_comparison(comparison, LIGHT)
-            if shown is None:
-                raise UsageError(f"nothing to draw: {comparison.headline}")
-            return figure_bytes(shown, place.suffix.lower().removeprefix("."))
-    if form == "json":
-        return comparison_json(comparison).encode()
-    if form in {"md", "latex"}:
-        kind: Literal["md", "latex"] = "md" if form == "md" else "latex"
-        return comparison_snippet(comparison, comparison_rows(comparison), kind).encode()
-    with drawing():
-        content = comparison_section(comparison, subject)
-    title = f"{' and '.join(comparison.names)}: zeusrun report"
-    return build_page(title, (), content, moment(timestamp(read_clock()))).encode()
+def _finished(store: History, job: str) -> list[Trial]:
+    return [trial for trial in store.trials(job) if trial.status.finished]

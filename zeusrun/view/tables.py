@@ -157,7 +157,8 @@ def history_table(
     names += ["cost", "status", *(["saved"] if proved else [])]
     rows: list[tuple[dict[str, str | Text], str | None]] = []
     dead = []
-    dated = len({stored.started_at[:4] for stored in shown}) > 1
+    years = len({stored.started_at[:4] for stored in shown})
+    form = "%Y-%m-%d" if years > 1 else "%m-%d %H:%M"
     for stored in shown:
         now = None if stored.status.finished else running.get(stored.trial)
         trial = stored if now is None else now.trial
@@ -165,7 +166,7 @@ def history_table(
             dead.append(dead_note(trial))
         status = status_text(trial.status, alive=None if now is None else now.alive)
         cells: dict[str, str | Text] = {
-            "when": units.moment(trial.started_at, dated=dated),
+            "when": units.moment(trial.started_at, form),
             "run": f"{trial.recurrence}-{trial.attempt}",
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),

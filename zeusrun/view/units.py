@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource
 
@@ -23,6 +23,7 @@ _SOURCE_MARKS = {
 }
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _LEAST_MONEY = 0.0001
+_J_PER_WH = 3600.0
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -107,7 +108,16 @@ def carbon(grams: float | None) -> str:
     if grams is None:
         return UNKNOWN
     text = energy_text(grams).replace("J", "g")  # the prefixes are the same
-    return text.replace("Mg", "t").replace("Gg", "kt")
+    return text.replace("Mg", "t").replace("Gg", "kt").replace("-", MINUS)
+
+
+def electricity(joules: float | None) -> str:
+    """Return energy as a bill has it: ``12.4 kWh``, ``580 Wh``; less than 1 Wh in joules."""
+    if joules is None:
+        return UNKNOWN
+    if abs(joules) < _J_PER_WH:
+        return energy_text(joules).replace("-", MINUS)
+    return energy_text(joules / _J_PER_WH).replace("J", "Wh").replace("-", MINUS)
 
 
 def spent(trial: Trial) -> list[str]:
@@ -133,13 +143,10 @@ def accounts(counter_j: float | None, integrated_j: float | None) -> str | None:
     return f"counter {energy(counter_j)} · integrated {energy(integrated_j)} ({signed})"
 
 
-def moment(rfc3339: str, *, dated: bool = False) -> str:
-    """Return month, day and time in the local time zone; ``dated``: year, month and day."""
-    form = "%Y-%m-%d" if dated else "%m-%d %H:%M"
-    try:
-        return dt.datetime.fromisoformat(rfc3339).astimezone().strftime(form)
-    except ValueError:
-        return rfc3339[:16]
+def moment(rfc3339: str, form: str = "%m-%d %H:%M") -> str:
+    """Return a recorded time in the local time zone, by default month, day, hour and minute."""
+    time = local_time(rfc3339)
+    return rfc3339[:16] if time is None else time.strftime(form)
 
 
 def shortened(text: str, width: int = 20) -> str:

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from tests.view.report.values import KWH, run
 from zeusrun.trial import Stage, TrialStatus
-from zeusrun.view.report.facts import build_facts
-from zeusrun.view.report.job_report import JobReport
-from zeusrun.view.report.power import find_stalls
+from zeusrun.view.report.facts import JobReport, build_facts
+from zeusrun.view.report.headline import basis, headline
 from zeusrun.view.report.snippet import job_snippet, reports_json
-from zeusrun.view.report.words import basis, carbon, headline, kwh, money
-from zeusrun.view.units import MINUS, UNKNOWN
+from zeusrun.view.units import MINUS, UNKNOWN, electricity
 
 PRICED = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
 
@@ -58,7 +56,7 @@ def test_a_lower_cost_with_more_energy_is_explained():
     runs += [run(n, 64, 1.1, eta_knob=0.5, cost_j=4e6) for n in (2, 3)]
     facts = build_facts("job", runs)
     assert headline(facts)[1] is True
-    assert "net 0.20 kWh more than the default alone" in basis(facts)
+    assert "net 200 Wh more than the default alone" in basis(facts)
     assert "The cost, which also counts time (eta_knob 0.5), is 2.00 MJ lower." in basis(facts)
 
 
@@ -74,7 +72,7 @@ def test_what_is_not_known_is_said():
     assert headline(free) == ("has no known cost yet", None)
     assert free.sizes[0].time_s == 600.0
     unknown = build_facts("job", [run(1, 32, None, energy_source=None, eta_knob=0.0, cost_j=9.0)])
-    assert (unknown.energy_j, unknown.unmeasured, unknown.carbon_g) == (None, 1, None)
+    assert (unknown.total.energy_j, unknown.total.unknown["energy"]) == (None, 1)
 
 
 def test_a_recurrence_is_the_sum_of_its_attempts_and_unknown_if_one_is():
@@ -93,12 +91,20 @@ def test_a_recurrence_that_still_runs_is_no_loss_yet():
         run(2, 32, None, attempt=2, status=TrialStatus.DISPATCHED, cost_j=None),
     ]
     facts = build_facts("job", trials)
-    assert (facts.compared, facts.net_cost_j, facts.runs) == (1, 0.0, 2)
+    assert (facts.compared, facts.net_cost_j, facts.total.runs) == (1, 0.0, 2)
+    assert [each.recurrence for each in facts.recurrences] == [1]
+
+
+def test_a_default_that_has_changed_is_not_named():
+    trials = [run(1, 32), run(2, 64, 0.5), run(3, 64, default_batch_size=64)]
+    trials.append(run(4, 128, 0.5, default_batch_size=64))
+    assert headline(build_facts("job", trials))[0].endswith(" a run against the default batch size")
 
 
 def test_a_forgotten_run_is_marked_and_counts_in_no_median():
     facts = build_facts("job", [run(1, 32), run(2, 32, 9.0, forgotten=True)])
     assert [each.status for each in facts.recurrences] == ["REACHED", "forgotten"]
+    assert facts.recurrences[1].reached  # no cross in the figure
     assert facts.sizes[0].costs_j == (KWH,)
 
 
@@ -108,7 +114,7 @@ def test_an_attempt_that_never_trained_took_nothing():
     )
     (only,) = build_facts("job", [dead, run(1, 32, 1.0, attempt=2)]).recurrences
     assert only.energy_j == KWH
-    assert build_facts("job", [dead]).unmeasured == 0
+    assert build_facts("job", [dead]).total.unknown["energy"] == 0
 
 
 def test_adaptive_runs_and_other_hardware_are_kept_apart():
@@ -124,6 +130,7 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
     assert (facts.left_out, fixed.noise_scale) == (1, 100.0)
+    assert facts.recurrences[3].default_j == pytest.approx(1.1 * KWH)
 
 
 def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():
@@ -173,31 +180,15 @@ def test_what_zeusrun_took_is_listed():
     [
         (None, UNKNOWN),
         (12.4 * KWH, "12.4 kWh"),
-        (-0.5 * KWH, f"{MINUS}0.50 kWh"),
+        (-0.5 * KWH, f"{MINUS}500 Wh"),
         (0.01 * KWH, "10.0 Wh"),
-        (115.0, "115 J"),
+        (-115.0, f"{MINUS}115 J"),
         (0.0, "0 J"),
-        (2345.6 * KWH, "2,346 kWh"),
+        (2345.6 * KWH, "2.35 MWh"),
     ],
 )
 def test_energy_is_written_as_a_bill_has_it(joules, text):
-    assert kwh(joules) == text
-
-
-def test_money_and_carbon_have_their_units():
-    assert [money(amount, "EUR") for amount in (3.1, -0.0031, 0.0, None)] == [
-        "3.10 EUR",
-        f"{MINUS}0.0031 EUR",
-        "0.00 EUR",
-        UNKNOWN,
-    ]
-    assert money(1.0, None) == UNKNOWN
-    assert [carbon(grams) for grams in (4900.0, 12.0, -2.5e6, None)] == [
-        "4.90 kg CO2e",
-        "12.0 g CO2e",
-        f"{MINUS}2.50 t CO2e",
-        UNKNOWN,
-    ]
+    assert electricity(joules) == text
 
 
 AMOUNTS = st.none() | st.floats(0, 1e9) | st.just(1.7e308)
@@ -240,7 +231,7 @@ def test_any_history_has_facts_that_can_be_written(values):
     if not any(trial.status.finished for trial in trials):
         return
     facts = build_facts("job", trials)
-    report = JobReport(facts, stalls=tuple(find_stalls(trials)))
+    report = JobReport(facts)
     assert json.loads(reports_json([report]))["jobs"][0]["job"] == "job"
     assert job_snippet(facts, "md").count("\n") > 8
     assert all(math.isfinite(each.cost_j) for each in facts.recurrences if each.cost_j is not None)

@@ -144,22 +144,10 @@ def shift(number: int) -> float:
     return 0.6 * (number * _GOLDEN % 1.0 - 0.5)
 
 
-def limit_y(panel: Axes, values: Sequence[float]) -> None:
-    """Begin the axis at 0; it is logarithmic if one value is far from the others."""
-    if _is_far(values):
-        panel.set_yscale("log")
-    else:
-        panel.set_ylim(0, 1.08 * max(values, default=1.0) or 1.0)
-
-
-def limit_x(panel: Axes, values: Sequence[float]) -> None:
-    """Begin the axis at 0; it is logarithmic if one value is far from the others."""
-    if _is_far(values):
-        panel.set_xscale("log")
-    else:
-        panel.set_xlim(0, 1.05 * max(values, default=1.0) or 1.0)
-
-
-def _is_far(values: Sequence[float]) -> bool:
+def limit(panel: Axes, axis: Literal["x", "y"], values: Sequence[float]) -> None:
+    """Begin an axis at 0; it is logarithmic if one value is far from the others."""
     known = [value for value in values if value > 0]
-    return bool(known) and max(known) > _FAR * statistics.median(known)
+    if known and max(known) > _FAR * statistics.median(known):
+        panel.set(**{f"{axis}scale": "log"})
+    else:
+        panel.set(**{f"{axis}lim": (0, 1.08 * max(known, default=1.0))})

@@ -8,10 +8,13 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.clock import local_time
 from zeusrun.errors import UsageError
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.words import parsed, percent
+from zeusrun.view import units
+from zeusrun.view.report.headline import percent
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class Measure(NamedTuple):
 class Comparison:
     """Two groups of runs."""
 
+    subject: str  # their job, or that they are of two
     names: tuple[str, str]
     runs: tuple[int, int]
     reached: tuple[int, int]
@@ -64,13 +68,10 @@ def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
 def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
     """Return the trials of a job that have a batch size, or began in a span of time."""
     if kind == "batch sizes":
-        return [
-            trial
-            for trial in trials
-            if trial.global_batch_size == int(side) and trial.variant is None
-        ]
+        size = side.lstrip("0")  # a text, because a number may have too many digits
+        return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
     first, last = side.split("..")
-    days = [(trial, parsed(trial.started_at)) for trial in trials]
+    days = [(trial, local_time(trial.started_at)) for trial in trials]
     return [
         trial
         for trial, moment in days
@@ -80,7 +81,9 @@ def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
     ]
 
 
-def compare(names: tuple[str, str], left: Sequence[Trial], right: Sequence[Trial]) -> Comparison:
+def compare(
+    subject: str, names: tuple[str, str], left: Sequence[Trial], right: Sequence[Trial]
+) -> Comparison:
     """Compare two groups of runs, by their medians."""
     measures = tuple(
         Measure(name, kind, _values(left, value), _values(right, value))
@@ -88,6 +91,7 @@ def compare(names: tuple[str, str], left: Sequence[Trial], right: Sequence[Trial
     )
     headline, better = _headline(names, measures[0])
     return Comparison(
+        subject=subject,
         names=names,
         runs=(len(left), len(right)),
         reached=(_reached(left), _reached(right)),
@@ -108,7 +112,7 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
 
 def _values(trials: Sequence[Trial], value: Callable[[Trial], float | None]) -> tuple[float, ...]:
     found = (value(trial) for trial in trials if has_cost(trial))
-    return tuple(each for each in found if each is not None)
+    return tuple(each for each in found if each is not None and each < MOST)
 
 
 def _reached(trials: Sequence[Trial]) -> int:
@@ -145,6 +149,40 @@ def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
             "cost; medians and dots leave them out."
         )
     return notes
+
+
+def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """Return the rows of a table: what, both sides with median and range, and the difference."""
+    heads = ["of a run", *comparison.names, "difference"]
+    if len(set(heads)) < len(heads):  # such as a job called "difference"
+        heads[1:3] = [f"{name} ({n})" for n, name in enumerate(comparison.names, 1)]
+    rows = [
+        ("runs", *map(str, comparison.runs), ""),
+        ("reached the target", *map(str, comparison.reached), ""),
+    ]
+    for measure in comparison.measures:
+        difference = units.UNKNOWN
+        if measure.left and measure.right and (before := statistics.median(measure.left)) > 0:
+            share = statistics.median(measure.right) / before - 1
+            difference = ("+" if round(share, 2) > 0 else "") + percent(share)
+        texts = [_text(values, measure.kind) for values in (measure.left, measure.right)]
+        rows.append((measure.name, *texts, difference))
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def _text(values: Sequence[float], kind: str) -> str:
+    """Return a median and a range: ``1.24 kJ (1.02 kJ to 1.40 kJ)``."""
+    if not values:
+        return units.UNKNOWN
+    numbers = (statistics.median(values), min(values), max(values))
+    middle, low, high = (_amount(number, kind) for number in numbers)
+    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
+
+
+def _amount(value: float, kind: str) -> str:
+    if kind == "energy":
+        return units.energy(value)
+    return units.duration(value) if kind == "time" else f"{value:g}"
 
 
 def _is_span(text: str) -> bool:

@@ -3,58 +3,62 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
-from zeusrun.analysis.net_amounts import NetAmounts, find_net_amounts, never_trained
+from zeusrun.analysis.curves import build_curves, newest_curves
+from zeusrun.analysis.net_amounts import NetAmounts, find_net_amounts
+from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_savings
-from zeusrun.trial import EnergySource, TrialStatus
-from zeusrun.view.report.amounts import sum_known, total
-from zeusrun.view.report.curves import CurveFacts, build_curves
-from zeusrun.view.report.overhead import (
-    FailureFacts,
-    OverheadFacts,
-    build_overhead,
-    find_failures,
-)
-from zeusrun.view.report.sizes import Size, SizeFacts, build_size, size_of
-from zeusrun.view.units import plural
+from zeusrun.analysis.sizes import build_sizes, size_label
+from zeusrun.analysis.totals import Total, add_up
+from zeusrun.bandit.observation import OUTDONE
+from zeusrun.launcher.supervision.hang import STANDS_STILL
+from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.view.units import plural, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from zeusrun.analysis.savings import Saving
+    from zeusrun.analysis.curves import CurveFacts
+    from zeusrun.analysis.recurrences import RecurrenceFacts
+    from zeusrun.analysis.sizes import SizeFacts
+    from zeusrun.bandit.problem import ArmBelief
     from zeusrun.trial import Trial
+    from zeusrun.view.report.power import PowerFacts
+
+_CURVES = 8  # of each batch size
+_CRASHED = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
 
 
 @dataclass(frozen=True)
-class RecurrenceFacts:
-    """One recurrence: the sums of its attempts, and against the default. ``None``: unknown."""
+class FailureFacts:
+    """An attempt that did not reach the target, and was not cancelled or preempted."""
 
-    recurrence: int
-    trial: str  # the last attempt
+    trial: str
     started_at: str
-    size: int  # index of the batch size of its last attempt
-    attempts: int
+    size: str  # label of its batch size
     status: str
+    reason: str
     cost_j: float | None
-    energy_j: float | None
-    time_s: float | None
-    epochs: int | None  # of the last attempt
-    saved_share: float | None
-    saved_j: float | None
-    default_j: float | None  # what the default costs
-    price: float | None
-    currency: str | None
-    carbon_g: float | None
+
+
+@dataclass(frozen=True)
+class OverheadFacts:
+    """What zeusrun itself took in one way. ``None``: unknown, or not apart."""
+
+    name: str
+    count: int
+    time_s: float | None = None
+    energy_j: float | None = None
+    cost_j: float | None = None
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Everything that a report says of a job, oldest first."""
+    """Everything that a report says of a job, oldest first; the first seven: of its newest run."""
 
     job: str
     metric: str
@@ -62,52 +66,58 @@ class JobFacts:
     target: float
     eta_knob: float
     default: int | None
-    hardware: str  # of the newest run
-    runs: int
-    reached: int
-    first_at: str | None
-    last_at: str | None
-    since: str | None  # when the first compared recurrence began
-    compared: int
-    explored: bool  # whether another batch size than the default has run
-    saved_share: float | None  # median of the compared recurrences
+    hardware: str
+    first_at: str
+    last_at: str
+    reached: int  # runs
+    total: Total  # of all runs that have ended
+    sources: tuple[str, ...]  # of their energy
+    by_energy: bool  # whether curves are drawn against energy
+    compared: int  # recurrences
+    against: str  # the default that they are compared with
+    since: str | None  # when the first of them began
+    explored: bool  # whether one ran another batch size than the default
+    saved_share: float | None  # median
     net_cost_j: float
     pays_back_in: int | None
     net: NetAmounts
-    energy_j: float | None  # of all runs, as are the next two
-    money: Mapping[str, float] = field(default_factory=dict)
-    carbon_g: float | None = None
-    energy_sources: tuple[str, ...] = ()
-    unmeasured: int = 0  # runs that trained, and whose energy is unknown
-    by_energy: bool = True  # whether curves are drawn against energy
-    left_out: int = 0  # runs whose cost cannot be compared with that of the newest run
-    recurrences: tuple[RecurrenceFacts, ...] = ()
-    sizes: tuple[SizeFacts, ...] = ()
-    curves: tuple[CurveFacts, ...] = ()
-    failures: tuple[FailureFacts, ...] = ()
-    overhead: tuple[OverheadFacts, ...] = ()
-    total_cost_j: float | None = None
-    remarks: tuple[str, ...] = ()  # sentences on what has changed
+    recurrences: tuple[RecurrenceFacts, ...]
+    sizes: tuple[SizeFacts, ...]
+    left_out: int  # runs whose cost cannot be compared with that of the newest run
+    curves: tuple[CurveFacts, ...]
+    failures: tuple[FailureFacts, ...]
+    overhead: tuple[OverheadFacts, ...]
+    stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
+    remarks: tuple[str, ...]  # on what has changed
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What the policy expects of each batch size, and its choice in sentences, a headline first."""
+
+    arms: tuple[ArmBelief, ...] = ()
+    sentences: tuple[str, ...] = ()
+    policy: str = ""
+    missing: str | None = None  # why nothing is known: a sentence
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """All that a page shows of one job."""
+
+    facts: JobFacts
+    belief: Belief = field(default_factory=Belief)
+    power: tuple[PowerFacts, ...] = ()
 
 
 def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
     """Return the facts of a job from its trials, oldest first; at least one has finished."""
     savings = find_savings(trials)
-    net = find_net_amounts(trials, savings)
+    net, recurrences = find_net_amounts(trials, savings), build_recurrences(trials, savings)
     trials = [trial for trial in trials if trial.status.finished]
-    newest = trials[-1]
-    shares = [saving.share for saving in savings.by_trial.values()]
-    starts = {trial.trial: trial.started_at for trial in trials}
-    sizes = sorted({size_of(trial) for trial in trials}, key=lambda size: (size[0], size[1] or ""))
-    index = {size: at for at, size in enumerate(sizes)}
-    usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
-    comparable = {t.trial for t in trials if usual is None or setting(t) == usual}
-    currencies = sorted({trial.currency for trial in trials if trial.currency is not None})
-    money = {
-        name: amount
-        for name in currencies
-        if (amount := sum_known(t.price for t in trials if t.currency == name)) is not None
-    }
+    newest, compared = trials[-1], savings.by_trial.values()
+    defaults: set[int | None] = {saving.default for saving in compared}
+    sizes, left_out = build_sizes(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
@@ -116,77 +126,76 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         target=newest.target,
         eta_knob=newest.eta_knob,
         default=newest.default_batch_size,
-        hardware=hardware(newest),
-        runs=len(trials),
-        reached=sum(trial.status is TrialStatus.REACHED for trial in trials),
+        hardware=_hardware(newest),
         first_at=trials[0].started_at,
         last_at=newest.started_at,
-        since=next((starts[name] for name in savings.by_trial), None),
-        compared=len(shares),
+        reached=sum(trial.status is TrialStatus.REACHED for trial in trials),
+        total=add_up(job, trials),
+        sources=tuple(s.value for s in EnergySource if s in {t.energy_source for t in trials}),
+        by_energy=by_energy,
+        compared=len(compared),
+        against=f"batch size {defaults.pop()}" if len(defaults) == 1 else "the default batch size",
+        since=next((each.started_at for each in recurrences if each.saved_j is not None), None),
         explored=savings.explored,
-        saved_share=statistics.median(shares) if shares else None,
+        saved_share=statistics.median(each.share for each in compared) if compared else None,
         net_cost_j=savings.net_j,
         pays_back_in=savings.pays_back_in,
         net=net,
-        energy_j=sum_known(trial.energy_j for trial in trials),
-        money=money,
-        carbon_g=sum_known(trial.carbon_g for trial in trials),
-        energy_sources=tuple(
-            source.value for source in EnergySource if source in {t.energy_source for t in trials}
+        recurrences=tuple(recurrences),
+        sizes=tuple(sizes),
+        left_out=left_out,
+        curves=tuple(build_curves(newest_curves(trials, _CURVES), by_energy=by_energy)),
+        failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
+        overhead=tuple(row for row in _overhead(trials) if row.count),
+        stalls=tuple(
+            (trial.trial, text.removeprefix(STANDS_STILL))
+            for trial in trials
+            for text in trial.warnings
+            if text.startswith(STANDS_STILL)
         ),
-        unmeasured=sum(t.energy_j is None and not never_trained(t) for t in trials),
-        by_energy=by_energy,
-        left_out=sum(has_cost(trial) and trial.trial not in comparable for trial in trials),
-        recurrences=_recurrences(trials, index, savings.by_trial),
-        sizes=tuple(
-            build_size(size, [t for t in trials if size_of(t) == size], len(trials), comparable)
-            for size in sizes
-        ),
-        curves=tuple(build_curves(trials, index, by_energy=by_energy)),
-        failures=find_failures(trials),
-        overhead=build_overhead(trials),
-        total_cost_j=sum_known(trial.cost_j for trial in trials),
         remarks=tuple(describe_shifts(trials)),
     )
 
 
-def hardware(trial: Trial) -> str:
+def _hardware(trial: Trial) -> str:
     """Return what a run trained on: ``8 x NVIDIA H100``, ``CPU, 2 ranks``."""
     if trial.gpu_model is not None and trial.gpu_count:
-        return f"{trial.gpu_count} x {trial.gpu_model}"
+        return f"{trial.gpu_count} x {shortened(trial.gpu_model, 80)}"
     return f"CPU, {plural(trial.world_size, 'rank')}"
 
 
-def _recurrences(
-    trials: Sequence[Trial], index: Mapping[Size, int], savings: Mapping[str, Saving]
-) -> tuple[RecurrenceFacts, ...]:
-    by_number: defaultdict[int, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        by_number[trial.recurrence].append(trial)
-    found = []
-    for number, own in by_number.items():
-        last = own[-1]
-        saving = savings.get(last.trial)
-        currencies = {trial.currency for trial in own if trial.price is not None}
-        currency = currencies.pop() if len(currencies) == 1 else None
-        found.append(
-            RecurrenceFacts(
-                recurrence=number,
-                trial=last.trial,
-                started_at=own[0].started_at,
-                size=index[size_of(last)],
-                attempts=len(own),
-                status="forgotten" if last.forgotten else last.status.value,
-                cost_j=total(own, lambda trial: trial.cost_j),
-                energy_j=total(own, lambda trial: trial.energy_j),
-                time_s=total(own, lambda trial: trial.time_s),
-                epochs=last.epochs,
-                saved_share=None if saving is None or not saving.explored else saving.share,
-                saved_j=None if saving is None else saving.saved_j,
-                default_j=None if saving is None else saving.default_j,
-                price=total(own, lambda trial: trial.price) if currency else None,
-                currency=currency,
-                carbon_g=total(own, lambda trial: trial.carbon_g),
-            )
-        )
-    return tuple(found)
+def _failure(trial: Trial) -> FailureFacts:
+    return FailureFacts(
+        trial.trial,
+        trial.started_at,
+        size_label(trial),
+        trial.status.value,
+        trial.reason or "",
+        trial.cost_j,
+    )
+
+
+def _overhead(trials: Sequence[Trial]) -> list[OverheadFacts]:
+    """Return what zeusrun itself took, by the way in which it did."""
+    started = [trial.startup_s for trial in trials if trial.startup_s is not None]
+    probed = [t.profiling_cost_j for t in trials if t.profiling_cost_j is not None]
+    checks = [
+        trial
+        for trial in trials
+        if trial.stage is Stage.SPEED_CHECK and trial.status is TrialStatus.CANCELLED
+    ]
+    short = [trial for trial in trials if trial.status in OUTDONE]
+    crashed = [trial for trial in trials if trial.status in _CRASHED]
+    startup = "start-up of the runs (imports, rendezvous, first batch)"
+    return [
+        OverheadFacts(startup, len(started), time_s=sum_known(started)),
+        _taken("speed checks after which another batch size ran", checks),
+        OverheadFacts("probes of power limits", len(probed), cost_j=sum_known(probed)),
+        _taken("attempts that ended without the target", short),
+        _taken("attempts that crashed or were lost", crashed),
+    ]
+
+
+def _taken(name: str, trials: Sequence[Trial]) -> OverheadFacts:
+    total = add_up(name, trials)
+    return OverheadFacts(name, total.runs, total.time_s, total.energy_j, total.cost_j)

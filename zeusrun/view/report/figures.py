@@ -1,10 +1,12 @@
-"""Draws the figures of a report: functions from plain values to a figure of matplotlib."""
+"""Draws the figures of a report: functions from facts to a figure of matplotlib."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from zeusrun.analysis.amounts import MOST
 from zeusrun.view.report.canvas import (
     LEFT,
     RIGHT,
@@ -17,105 +19,90 @@ from zeusrun.view.report.canvas import (
     blank,
     dashes,
     label_text,
-    limit_x,
-    limit_y,
+    limit,
     scatter,
     set_title,
     shift,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from zeusrun.analysis.sizes import SizeFacts
+    from zeusrun.energy.power_trace import PowerSpan
+    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.facts import JobFacts, JobReport
     from zeusrun.view.report.palette import Palette
+    from zeusrun.view.report.power import PowerFacts
 
+FIGURES = ("cost", "curves", "arms", "power")
+DRAWN_TRACES = 6
 _MANY = 250  # dots are smaller
+_STEPS = 200  # of the sum saved
+_UNITS = {
+    "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
+    "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
+    "count": ((1.0, ""),),
+}
 
 
-class Level(NamedTuple):
-    """What the default costs, from one recurrence to another."""
-
-    first: float
-    last: float
-    y: float
-
-
-class Curve(NamedTuple):
-    """A learning curve: the metric against epochs, and against energy or time."""
-
-    size: int  # index of the batch size
-    epochs: Sequence[float]
-    taken: Sequence[float]
-    values: Sequence[float]
+def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+    facts = report.facts
+    if name == "cost":
+        return draw_costs(facts, palette)
+    if name == "curves":
+        return draw_curves(facts, palette)
+    if name == "arms":
+        return draw_arms(facts.sizes, palette)
+    return draw_power(report.power, [size.label for size in facts.sizes], palette)
 
 
-class Row(NamedTuple):
-    """The runs of a batch size."""
-
-    label: str
-    size: int  # index of the colour
-    reached: Sequence[float]  # costs of the runs that reached the target
-    failed: Sequence[float]  # of the others: lower bounds
-    share: float  # of all choices
+def scale(values: Iterable[float], kind: str) -> tuple[float, str]:
+    """Return the factor and the unit in which the largest value is short."""
+    largest = max((value for value in values if value < MOST), default=0.0)
+    units = _UNITS[kind]
+    return next((each for each in units if largest >= each[0]), units[-1])
 
 
-class Trace(NamedTuple):
-    """The power of a run; all of one length. ``None`` is unknown."""
-
-    title: str
-    size: int  # index of the colour
-    time_s: Sequence[float]
-    low_w: Sequence[float]
-    mean_w: Sequence[float]
-    high_w: Sequence[float]
-    limit_w: Sequence[float | None]
-    throttled: Sequence[bool]
-
-
-class Measure(NamedTuple):
-    """One quantity of two groups of runs."""
-
-    name: str
-    unit: str
-    left: Sequence[float]
-    right: Sequence[float]
-
-
-def draw_costs(
-    dots: Sequence[Dot],
-    levels: Sequence[Level],
-    net: Sequence[tuple[float, float]],
-    palette: Palette,
-    *,
-    names: Sequence[str],
-    unit: str,
-) -> Figure:
-    """Draw the cost of each recurrence, above what choosing has saved so far.
-
-    Args:
-        dots: A recurrence and its cost.
-        levels: What the default costs.
-        net: A recurrence and the sum saved until then; empty if nothing can be compared.
-        palette: The colours.
-        names: Of the batch sizes.
-        unit: Of all costs.
-    """
-    figure = blank(326 if net else 236)
+def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
+    """Draw the cost of each recurrence, above what choosing has saved so far."""
+    known = [
+        (each, each.cost_j)
+        for each in facts.recurrences
+        if each.cost_j is not None and each.cost_j < MOST
+    ]
+    if not known:
+        return None
+    factor, unit = scale([cost_j for _, cost_j in known], "energy")
+    names = [size.label for size in facts.sizes]
+    dots = [
+        Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
+        for each, cost_j in known
+    ]
+    compared = [each for each in facts.recurrences if each.default_j is not None]
+    figure = blank(326 if facts.explored else 236)
     add_legend(figure, names, palette)
-    last = max([dot.x for dot in dots] + [level.last for level in levels], default=1.0)
     panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
-    for level in levels:
-        panel.plot([level.first - 0.5, level.last + 0.5], [level.y] * 2, **dashes(palette))
+    levels = []
+    for default_j, group in itertools.groupby(compared, key=lambda each: each.default_j or 0.0):
+        own, level = list(group), default_j / factor
+        ends = [own[0].recurrence - 0.5, own[-1].recurrence + 0.5]
+        panel.plot(ends, [level] * 2, **dashes(palette))
+        levels.append(level)
     scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
-    limit_y(panel, [dot.y for dot in dots] + [level.y for level in levels])
+    limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
-    if net:
+    if facts.explored:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
         set_title(below, f"net saved so far, {unit}", palette)
-        xs, ys = [x for x, _ in net], [y for _, y in net]
+        saved = itertools.accumulate((each.saved_j or 0.0) / factor for each in compared)
+        steps = list(zip((each.recurrence for each in compared), saved, strict=True))
+        xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
         for colour, keep in ((palette.good, max), (palette.bad, min)):
             part = [keep(y, 0.0) for y in ys]
             if any(part):
@@ -123,150 +110,155 @@ def draw_costs(
         below.plot(xs, ys, drawstyle="steps-post", color=palette.ink, lw=1.1)
         below.axhline(0, color=palette.muted, lw=0.8)
         panels.append(below)
+    first, last = facts.recurrences[0].recurrence, facts.recurrences[-1].recurrence
     for each in panels:
-        each.set_xlim(0.5, max(2.0, last) + 0.5)
+        each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
     panels[-1].set_xlabel("recurrence", color=palette.muted, fontsize=TEXT)
-    panel.tick_params(labelbottom=not net)
+    panel.tick_params(labelbottom=not facts.explored)
     return figure
 
 
-def draw_curves(
-    curves: Sequence[Curve],
-    target: float,
-    palette: Palette,
-    *,
-    names: Sequence[str],
-    metric: str,
-    taken: str,
-) -> Figure:
-    """Draw learning curves against epochs, and against what they took, with the target."""
+def draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
+    """Draw learning curves against epochs, and against energy or time, with the target."""
+    if not facts.curves:
+        return None
+    kind, target = "energy" if facts.by_energy else "time", facts.target
+    factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
+    names = [size.label for size in facts.sizes]
     figure = blank(272)
     add_legend(figure, names, palette)
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
-    values = sorted(value for curve in curves for value in curve.values)
-    for at, label in enumerate(("epoch", taken)):
+    values = sorted(value for curve in facts.curves for value in curve.values)
+    # A first value may be far away.
+    low, high = (values[round(share * (len(values) - 1))] for share in (0.02, 0.98))
+    low, high = min(low, target), max(high, target)
+    margin = 0.06 * (high - low) or 0.5
+    for at, label in enumerate(("epoch", f"{kind}, {unit}")):
         panel = add_panel(figure, palette, (LEFT + at * (room + LEFT + 10), 40, room, 196))
-        for curve in curves:
-            xs = curve.taken if at else curve.epochs
-            colour = palette.size(curve.size, len(names))
+        for curve in facts.curves:
+            xs = [taken / factor for taken in curve.taken] if at else curve.epochs
+            colour = palette.size(names.index(curve.size), len(names))
             panel.plot(xs, curve.values, color=colour, lw=1.1, alpha=0.75)
         panel.axhline(target, **dashes(palette))
-        if values:  # a first value may be far away
-            low, high = (values[round(share * (len(values) - 1))] for share in (0.02, 0.98))
-            low, high = min(low, target), max(high, target)
-            margin = 0.06 * (high - low) or 0.5
-            panel.set_ylim(low - margin, high + margin)
+        panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
+        panel.set_xlabel(label, color=palette.muted, fontsize=TEXT)
         if not at:
             panel.locator_params(axis="x", integer=True)
-        panel.set_xlabel(label_text(label), color=palette.muted, fontsize=TEXT)
-        set_title(panel, metric if not at else "", palette)
+            set_title(panel, facts.metric, palette)
     return figure
 
 
-def draw_arms(rows: Sequence[Row], unit: str, palette: Palette) -> Figure:
+def draw_arms(sizes: Sequence[SizeFacts], palette: Palette) -> Figure | None:
     """Draw the costs of each batch size, with their median, beside its share of the choices."""
-    height = 30.0 * max(1, len(rows))
+    costs = [cost for size in sizes for cost in (*size.costs_j, *size.failed_j) if cost < MOST]
+    if not costs:
+        return None
+    factor, unit = scale(costs, "energy")
+    height = 30.0 * len(sizes)
     figure = blank(height + 50)
     room, left = 412, 110
     panel = add_panel(figure, palette, (left, 28, room, height), grid="x")
     bars = add_panel(figure, palette, (left + room + 26, 28, WIDTH - left - room - 66, height), "")
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
-    for at, row in enumerate(rows):
-        colour = palette.size(row.size, len(rows))
-        dots = [Dot(cost, at + shift(n), row.size, True) for n, cost in enumerate(row.reached)]
-        dots += [Dot(cost, at + shift(n), row.size, False) for n, cost in enumerate(row.failed)]
-        scatter(panel, dots, len(rows), palette, size=4.8)
-        if row.reached:
-            median = statistics.median(row.reached)
+    for at, size in enumerate(sizes):
+        dots = [
+            Dot(cost / factor, at + shift(n), at, reached)
+            for own, reached in ((size.costs_j, True), (size.failed_j, False))
+            for n, cost in enumerate(own)
+            if cost < MOST
+        ]
+        scatter(panel, dots, len(sizes), palette, size=4.8)
+        if size.cost_j is not None and size.cost_j < MOST:
+            median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
-        bars.barh(at, row.share, height=0.5, color=colour, lw=0)
-        bars.text(
-            row.share + 0.03,
-            at,
-            f"{100 * row.share:.0f} %",
-            va="center",
-            color=palette.muted,
-            size=SMALL,
-        )
+        bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
+        text = f"{100 * size.share:.0f} %"
+        bars.text(size.share + 0.03, at, text, va="center", color=palette.muted, size=SMALL)
     for each in (panel, bars):
-        each.set_ylim(max(1, len(rows)) - 0.4, -0.6)
-    panel.set_yticks(range(len(rows)), [label_text(row.label, 19) for row in rows], fontsize=TEXT)
+        each.set_ylim(len(sizes) - 0.4, -0.6)
+    names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
+    panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
     panel.tick_params(axis="y", colors=palette.ink)
-    limit_x(panel, [cost for row in rows for cost in (*row.reached, *row.failed)])
-    bars.set_xlim(0, max([row.share for row in rows], default=1.0) * 1.05)
+    limit(panel, "x", [cost / factor for cost in costs])
+    bars.set_xlim(0, max(size.share for size in sizes) * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
     return figure
 
 
-def draw_power(traces: Sequence[Trace], sizes: int, palette: Palette) -> Figure:
-    """Draw the power of runs, two in a line: the range, the mean, the limit, and throttling.
+def draw_power(
+    power: Sequence[PowerFacts], names: Sequence[str], palette: Palette
+) -> Figure | None:
+    """Draw the power of the newest runs, two in a line, with limits and throttling.
 
-    ``sizes`` is the number of batch sizes of the job.
+    ``names`` are the labels of all batch sizes of the job.
     """
-    lines = (len(traces) + 1) // 2
-    figure = blank(4 + 142 * lines)
+    drawn = [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
+    if not drawn:
+        return None
+    figure = blank(4 + 142 * ((len(drawn) + 1) // 2))
     room = (WIDTH - 2 * LEFT - RIGHT - 4) / 2
-    for at, trace in enumerate(traces):
+    for at, each in enumerate(drawn):
         left, top = LEFT + at % 2 * (room + LEFT + 4), 26 + at // 2 * 142
         panel = add_panel(figure, palette, (left, top, room, 86))
-        set_title(panel, trace.title, palette)
-        end_s = trace.time_s[-1]
-        unit_s, unit = (3600, "h") if end_s > 10_800 else (60, "min") if end_s > 180 else (1, "s")
-        xs = [time_s / unit_s for time_s in trace.time_s]
-        colour = palette.size(trace.size, sizes)
-        panel.fill_between(xs, trace.low_w, trace.high_w, color=colour, alpha=0.25, lw=0)
-        panel.plot(xs, trace.mean_w, color=colour, lw=1.2)
-        known = [watts for watts in trace.limit_w if watts is not None]
-        if known:
-            limits = [float("nan") if watts is None else watts for watts in trace.limit_w]
-            panel.plot(xs, limits, drawstyle="steps-mid", **dashes(palette))
-        top_w = max([*trace.high_w, *known], default=1.0) * 1.12 or 1.0
-        panel.fill_between(
-            xs, 0, 0.04 * top_w, where=list(trace.throttled), step="mid", color=palette.bad, lw=0
-        )
-        panel.set_ylim(0, top_w)
-        panel.set_xlim(0, max(xs[-1], 1e-9))
-        panel.set_xlabel(unit, color=palette.muted, fontsize=SMALL, labelpad=1)
-        panel.yaxis.set_major_formatter(_watts)
-        panel.tick_params(axis="x", pad=5)
+        set_title(panel, f"{each.trial} · batch size {each.size}", palette)
+        colour = palette.size(names.index(each.size), len(names))
+        _draw_trace(panel, each.trace.spans, colour, palette)
     return figure
+
+
+def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: Palette) -> None:
+    end_s = spans[-1].time_s
+    unit_s, unit = (3600, "h") if end_s > 10_800 else (60, "min") if end_s > 180 else (1, "s")
+    xs = [span.time_s / unit_s for span in spans]
+    low_w, high_w = [span.low_w for span in spans], [span.high_w for span in spans]
+    panel.fill_between(xs, low_w, high_w, color=colour, alpha=0.25, lw=0)
+    panel.plot(xs, [span.mean_w for span in spans], color=colour, lw=1.2)
+    known = [span.limit_w for span in spans if span.limit_w is not None]
+    if known:
+        limits = [float("nan") if span.limit_w is None else span.limit_w for span in spans]
+        panel.plot(xs, limits, drawstyle="steps-mid", **dashes(palette))
+    top_w = max([*high_w, *known]) * 1.12 or 1.0
+    throttled = [span.throttled for span in spans]
+    panel.fill_between(xs, 0, 0.04 * top_w, where=throttled, step="mid", color=palette.bad, lw=0)
+    panel.set_ylim(0, top_w)
+    panel.set_xlim(0, max(xs[-1], 1e-9))
+    panel.set_xlabel(unit, color=palette.muted, fontsize=SMALL, labelpad=1)
+    panel.yaxis.set_major_formatter(_watts)
+    panel.tick_params(axis="x", pad=5)
 
 
 def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_compare(measures: Sequence[Measure], names: tuple[str, str], palette: Palette) -> Figure:
-    """Draw quantities of two groups of runs side by side: every run is a dot, a line the median."""
+def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
+    """Draw two groups of runs side by side: every run is a dot, a line the median."""
+    measures = [each for each in comparison.measures if each.left or each.right]
+    if not measures:
+        return None
     figure = blank(252)
-    add_legend(figure, names, palette, 44)
+    add_legend(figure, comparison.names, palette, 44)
     room = (WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
         panel = add_panel(figure, palette, (8 + at * room + 44, 52, room - 60, 174))
-        set_title(
-            panel, f"{measure.name}, {measure.unit}" if measure.unit else measure.name, palette
-        )
-        for side, values in enumerate((measure.left, measure.right)):
+        factor, unit = scale([*measure.left, *measure.right], measure.kind)
+        set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
+        for side, own in enumerate((measure.left, measure.right)):
+            values = [value / factor for value in own]
             dots = [Dot(side + 0.8 * shift(n), y, side) for n, y in enumerate(values)]
             scatter(panel, dots, 2, palette)
             if values:
                 median = statistics.median(values)
                 panel.plot([side - 0.32, side + 0.32], [median] * 2, color=palette.ink, lw=2)
-                panel.text(
-                    side,
-                    -0.03,
-                    f"{median:.3g}" if median < 1000 else f"{median:,.0f}",
-                    ha="center",
-                    va="top",
-                    color=palette.ink,
-                    transform=panel.get_xaxis_transform(),
-                    fontsize=TEXT,
-                )
+                text = f"{median:.3g}" if median < 1000 else f"{median:,.0f}"
+                style: dict[str, Any] = {"ha": "center", "va": "top", "color": palette.ink}
+                style["transform"] = panel.get_xaxis_transform()
+                panel.text(side, -0.03, text, fontsize=TEXT, **style)
         panel.set_xlim(-0.6, 1.6)
         panel.set_xticks([])
-        limit_y(panel, [*measure.left, *measure.right])
+        limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
     return figure

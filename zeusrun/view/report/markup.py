@@ -6,9 +6,13 @@ import html
 from typing import TYPE_CHECKING
 
 from zeusrun.plain_text import plain_text, storable_text
+from zeusrun.view.units import UNKNOWN, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+_LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
+_WORDS = {"when", "status", "why", "its batch sizes", "power over time", "throttled"}
 
 
 class Html(str):
@@ -18,10 +22,10 @@ class Html(str):
 
 
 def escape(text: str) -> Html:
-    """Return a text as HTML; control characters and marks of direction are spelt."""
+    """Return a text as HTML; a very long one is cut, control characters are spelt."""
     if isinstance(text, Html):
         return text
-    return Html(html.escape(plain_text(storable_text(text))))
+    return Html(html.escape(plain_text(storable_text(shortened(text, _LONGEST)))))
 
 
 def tag(name: str, *children: str, **attributes: str | int | None) -> Html:
@@ -39,33 +43,27 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(map(escape, parts)))
 
 
-def table(
-    caption: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    texts: Sequence[int] = (0,),
-) -> Html:
-    """Return a table that scrolls by itself if it is too wide; the first cell names its row.
+def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Html:
+    """Return a table that scrolls by itself if it is too wide; without rows, nothing.
 
-    ``texts`` are the columns of words; numbers are aligned right.
+    Every row has the same columns, by their headings; the first cell names its row. A column of
+    which nothing is known is left out. Numbers are aligned right.
     """
-    sides = [None if at in texts else "n" for at in range(len(heads))]
-    head = tag("tr", *(_cell("th", t, side, "col") for t, side in zip(heads, sides, strict=True)))
+    if not rows:
+        return Html()
+    first, *others = rows[0]
+    heads = [first, *(name for name in others if any(row[name] != UNKNOWN for row in rows))]
+    sides = {name: None if name in {first, *_WORDS} else "n" for name in heads}
+    head = tag("tr", *(tag("th", name, scope="col", class_=sides[name]) for name in heads))
     lines = []
     for row in rows:
-        first, *rest = zip(row, sides, strict=True)
-        cells = [_cell("th", *first, "row"), *(_cell("td", text, side) for text, side in rest)]
-        lines.append(tag("tr", *cells))
+        cells = [tag("td", row[name], class_=sides[name]) for name in heads[1:]]
+        lines.append(tag("tr", tag("th", row[first], scope="row"), *cells))
     body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *lines))
-    return scrolling(body, caption)
+    return _scrolling(body, caption)
 
 
-def _cell(name: str, text: str, side: str | None, scope: str | None = None) -> Html:
-    return tag(name, text, scope=scope, class_=side)
-
-
-def scrolling(content: Html, label: str) -> Html:
+def _scrolling(content: Html, label: str) -> Html:
     """Return content that scrolls by itself, also by the keyboard."""
     return tag("div", content, class_="scroll", tabindex=0, role="group", aria_label=label)
 
@@ -77,7 +75,7 @@ def details(summary: str, *children: str) -> Html:
 
 def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
     """Return a figure, its caption and its tables; without a figure, only the tables."""
-    drawn = (
-        () if svg is None else (scrolling(Html(svg), f"Figure: {name}"), tag("figcaption", caption))
-    )
-    return join((tag("figure", *drawn) if drawn else "", *tables))
+    if svg is None:
+        return join(tables)
+    shown = _scrolling(Html(svg), f"Figure: {name}")
+    return join((tag("figure", shown, tag("figcaption", caption)), *tables))

@@ -8,15 +8,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.view.report.markup import Html, join, tag
-from zeusrun.view.report.palette import DARK, LIGHT, named_colours
+from zeusrun.view.report.compare import comparison_rows
+from zeusrun.view.report.figures import draw_comparison
+from zeusrun.view.report.markup import Html, figure, join, table, tag
+from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
+from zeusrun.view.report.sections import job_sections, overview
+from zeusrun.view.report.svg import inline_svg
+from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.facts import JobReport
     from zeusrun.view.report.palette import Palette
 
 _HERE = Path(__file__).parent
+
+
+def job_page(reports: Sequence[JobReport], made_at: str) -> str:
+    """Return the page of one job or several; call it within ``drawing``."""
+    alone = len(reports) == 1
+    parts = [job_sections(each, f"j{n}", alone=alone) for n, each in enumerate(reports)]
+    if alone:
+        (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
+    else:
+        title = f"zeusrun report: {plural(len(reports), 'job')}"
+        content = join((overview(reports), *(part for part, _ in parts)))
+        links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
+    return build_page(title, links, content, made_at)
+
+
+def comparison_page(comparison: Comparison, made_at: str) -> str:
+    """Return the page of two groups of runs side by side; call it within ``drawing``."""
+    first, second = comparison.names
+    mood = {True: "good", False: "bad", None: None}[comparison.better]
+    runs = " and ".join(
+        f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
+    )
+    lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
+    drawn = draw_comparison(comparison, STAND_INS)
+    label = f"Cost, energy, time and epochs of {first} and {second}: every run, and the medians."
+    svg = None if drawn is None else inline_svg(drawn, "compare", label)
+    caption = "Every run that reached the target is a dot; the line and the number are the median."
+    listed = table("Medians, from lowest to highest", comparison_rows(comparison))
+    content = join(
+        (
+            tag("p", comparison.subject, class_="job"),
+            tag("h1", tag("span", comparison.headline, class_=mood)),
+            tag("p", lead, class_="lead"),
+            figure("comparison", svg, caption, listed),
+            *(tag("p", note, class_="note") for note in comparison.notes),
+        )
+    )
+    return build_page(f"{first} and {second}: zeusrun report", (), content, made_at)
 
 
 def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made_at: str) -> str:

@@ -5,31 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.report import charts
+from zeusrun.view.report.figures import DRAWN_TRACES, draw
+from zeusrun.view.report.headline import basis, headline, percent, target
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
-from zeusrun.view.report.power_section import power_section
-from zeusrun.view.report.words import (
-    basis,
-    carbon,
-    day,
-    headline,
-    kwh,
-    moment,
-    money,
-    percent,
-    target,
-)
+from zeusrun.view.report.palette import STAND_INS
+from zeusrun.view.report.svg import inline_svg
+from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.view.report.facts import JobFacts, RecurrenceFacts
-    from zeusrun.view.report.job_report import Belief, JobReport
+    from zeusrun.view.report.facts import Belief, JobFacts, JobReport
+    from zeusrun.view.report.power import PowerFacts
 
-MOST_ROWS = 200
-MOST_FAILURES = 100
-_LONGEST = 300  # characters of a reason
-_UNKNOWN = units.UNKNOWN
+_MOST_ROWS = 200
+_MOST_FAILURES = 100
+_SHOWN_FAILURES = 12  # more are folded
+_MOST_STALLS = 20
+_LONGEST = 300  # characters of a reason, or of what was seen of a stall
+_SPARK_POINTS = 60
+_MINUTE = "%Y-%m-%d %H:%M"
 
 
 def job_sections(
@@ -42,47 +37,50 @@ def job_sections(
         prefix: Begins every id.
         alone: Whether it is the only job of the page.
     """
-    facts, level = report.facts, "h2" if alone else "h3"
     parts = [
-        ("recurrences", "Recurrences", _recurrences(facts, prefix)),
-        ("curves", "Learning curves", _curves(facts, prefix)),
-        ("arms", "Batch sizes", _arms(facts, prefix)),
+        ("recurrences", "Recurrences", _recurrences(report, prefix)),
+        ("curves", "Learning curves", _curves(report, prefix)),
+        ("arms", "Batch sizes", _arms(report, prefix)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", power_section(report, prefix)),
-        ("failures", "Failures", _failures(facts)),
-        ("overhead", "What zeusrun took", _overhead(facts)),
+        ("power", "Power", join((_power(report, prefix), _stalls(report.facts)))),
+        ("failures", "Failures", _failures(report.facts)),
+        ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
     shown = [(f"{prefix}-{name}", title, content) for name, title, content in parts if content]
     sections = [
-        tag("section", tag(level, title), content, id=place) for place, title, content in shown
+        tag("section", tag("h2" if alone else "h3", title), content, id=place)
+        for place, title, content in shown
     ]
-    head = _head(facts, prefix, alone=alone)
+    head = _head(report.facts, prefix, alone=alone)
     return join((head, *sections)), [(place, title) for place, title, _ in shown]
 
 
 def overview(reports: Sequence[JobReport]) -> Html:
     """Return what comes first on a page of several jobs: a line for each, with a link."""
-    runs = sum(report.facts.runs for report in reports)
-    priced = any(report.facts.net.money for report in reports)
-    emitted = any(report.facts.net.carbon_g is not None for report in reports)
-    heads = ["job", "runs", "its batch sizes", "net energy saved", *(["money"] if priced else [])]
-    heads += ["carbon"] if emitted else []
-    rows = []
-    for number, report in enumerate(reports):
-        facts, net = report.facts, report.facts.net
-        amounts = [money(sum_, name) for name, sum_ in net.money.items()]
-        rows.append(
-            [
-                tag("a", facts.job, href=f"#j{number}-top"),
-                str(facts.runs),
-                headline(facts)[0],
-                kwh(net.energy_j),
-                *([", ".join(amounts) or _UNKNOWN] if priced else []),
-                *([carbon(net.carbon_g)] if emitted else []),
-            ]
-        )
-    title = f"{units.plural(len(reports), 'job')}, {units.plural(runs, 'run')}"
-    return join((tag("h1", title), table("All jobs", heads, rows, texts=(0, 2))))
+    rows = [
+        {
+            "job": tag("a", facts.job, href=f"#j{number}-top"),
+            "runs": str(facts.total.runs),
+            "its batch sizes": headline(facts)[0],
+            "net energy saved": units.electricity(facts.net.energy_j),
+            "money": ", ".join(units.money(sum_, name) for name, sum_ in facts.net.money.items())
+            or UNKNOWN,
+            "carbon": _carbon(facts.net.carbon_g),
+        }
+        for number, facts in enumerate(report.facts for report in reports)
+    ]
+    runs = sum(report.facts.total.runs for report in reports)
+    title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
+    return join((tag("h1", title), table("All jobs", rows)))
+
+
+def _carbon(grams: float | None) -> str:
+    return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
+
+
+def _svg(name: str, report: JobReport, prefix: str, label: str) -> str | None:
+    made = draw(name, report, STAND_INS)
+    return None if made is None else inline_svg(made, f"{prefix}-{name}", label)
 
 
 def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
@@ -90,237 +88,270 @@ def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
     mood = {True: "good", False: "bad", None: None}[good]
     job = tag("p", facts.job, class_="job", id=f"{prefix}-top")
     title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
+    days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
     values = [
-        ("energy of all runs", _energy(facts)),
-        *(("price of all runs", money(sum_, name)) for name, sum_ in facts.money.items()),
-        *([("carbon of all runs", carbon(facts.carbon_g))] if facts.carbon_g is not None else []),
-        ("runs", f"{facts.runs}, {facts.reached} reached the target"),
+        *all_runs(facts),
+        ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
         ("target", target(facts)),
-        ("from", f"{day(facts.first_at)} to {day(facts.last_at)}"),
+        ("from", " to ".join(days)),
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
-    key = tag(
-        "dl", *(tag("div", tag("dt", name), tag("dd", v)) for name, v in values), class_="key"
-    )
+    pairs = (tag("div", tag("dt", name), tag("dd", value)) for name, value in values)
     remarks = [tag("p", f"{text[:1].upper()}{text[1:]}.", class_="note") for text in facts.remarks]
-    return join((job, title, tag("p", basis(facts), class_="lead"), key, *remarks))
+    lead = tag("p", basis(facts), class_="lead")
+    return join((job, title, lead, tag("dl", *pairs, class_="key"), *remarks))
 
 
-def _energy(facts: JobFacts) -> str:
-    estimated = ", estimated" if "estimated" in facts.energy_sources else ""
-    least = "at least " if facts.unmeasured and facts.energy_j is not None else ""
-    return f"{least}{kwh(facts.energy_j)}{estimated}"
+def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
+    """Return what all runs took; "at least" if that of a run is unknown."""
+    total = facts.total
+    least = {name: "at least " if count else "" for name, count in total.unknown.items()}
+    rows = [("energy of all runs", UNKNOWN)]
+    if total.energy_j is not None:
+        part = "partly " if total.estimated_j < total.energy_j else ""
+        how = f", {part}estimated" if total.estimated_j else ""
+        text = f"{least['energy']}{units.electricity(total.energy_j)}{how}"
+        rows = [("energy of all runs", text)]
+    rows += [
+        ("price of all runs", least["price"] + units.money(price, currency))
+        for currency, price in total.prices.items()
+    ]
+    if total.carbon_g is not None:
+        rows.append(("carbon of all runs", least["carbon"] + _carbon(total.carbon_g)))
+    return rows
 
 
-def _recurrences(facts: JobFacts, prefix: str) -> Html:
-    shown = facts.recurrences[-MOST_ROWS:]
-    priced = any(each.price is not None for each in shown)
-    emitted = any(each.carbon_g is not None for each in shown)
-    heads = ["recurrence", "when", "batch size", "attempts", "status", "cost", "energy", "time"]
-    heads += ["epochs", "saved", *(["price"] if priced else []), *(["carbon"] if emitted else [])]
-    rows = [_recurrence(each, facts, priced=priced, emitted=emitted) for each in reversed(shown)]
+def _recurrences(report: JobReport, prefix: str) -> Html:
+    facts, shown = report.facts, report.facts.recurrences[-_MOST_ROWS:]
+    rows = [
+        {
+            "recurrence": str(each.recurrence),
+            "when": units.moment(each.started_at, _MINUTE),
+            "batch size": each.size,
+            "attempts": str(each.attempts),
+            "status": each.status,
+            "cost": units.energy(each.cost_j),
+            "energy": units.energy(each.energy_j),
+            "time": units.duration(each.time_s),
+            "epochs": units.number(each.epochs),
+            "saved": percent(each.saved_share),
+            "price": units.money(each.price, each.currency),
+            "carbon": units.carbon(each.carbon_g),
+        }
+        for each in reversed(shown)
+    ]
     count = len(facts.recurrences)
-    newest = (
-        f"the newest {len(shown)} of {count}; `--format json` has all"
-        if len(shown) < count
-        else f"{count}, the newest first"
-    )
+    which = f"{count}, the newest first"
+    if len(shown) < count:
+        which = f"the newest {len(shown)} of {count}; `--format json` has all"
     label = (
-        f"Cost of {units.plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
+        f"Cost of {plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
         "of the default and what has been saved so far. The table below has the numbers."
     )
     caption = (
         "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
     )
-    if any(each.default_j is not None for each in facts.recurrences):
-        caption += (
-            f" Dashed: the mean of the comparable runs of the default, batch size {facts.default}."
-        )
-    listed = details(
-        "Table of the recurrences", table(f"Recurrences: {newest}", heads, rows, texts=(0, 1, 4))
-    )
-    return figure(
-        "cost of the recurrences", charts.inline("cost", facts, (), prefix, label), caption, listed
-    )
+    if facts.compared:
+        caption += " Dashed: the mean of the comparable runs of the default."
+    listed = table(f"Recurrences: {which}", rows)
+    folded = details("Table of the recurrences", listed) if rows else listed
+    return figure("cost of the recurrences", _svg("cost", report, prefix, label), caption, folded)
 
 
-def _recurrence(
-    each: RecurrenceFacts, facts: JobFacts, *, priced: bool, emitted: bool
-) -> list[str]:
-    return [
-        str(each.recurrence),
-        moment(each.started_at),
-        facts.sizes[each.size].label,
-        str(each.attempts),
-        each.status,
-        units.energy(each.cost_j),
-        units.energy(each.energy_j),
-        units.duration(each.time_s),
-        units.number(each.epochs),
-        percent(each.saved_share),
-        *([money(each.price, each.currency)] if priced else []),
-        *([carbon(each.carbon_g)] if emitted else []),
-    ]
-
-
-def _curves(facts: JobFacts, prefix: str) -> Html:
+def _curves(report: JobReport, prefix: str) -> Html:
+    facts = report.facts
     if not facts.curves:
         return Html()
-    kind = "energy" if facts.by_energy else "time"
-    heads = ["run", "batch size", "status", "epochs", kind, f"last {facts.metric}", "best"]
+    kind, taken = ("energy", units.energy) if facts.by_energy else ("time", units.duration)
     rows = [
-        [
-            each.trial,
-            facts.sizes[each.size].label,
-            each.status,
-            f"{each.epochs[-1]:g}",
-            units.energy(each.taken[-1]) if facts.by_energy else units.duration(each.taken[-1]),
-            f"{each.values[-1]:.4g}",
-            units.number(each.best, ".4g"),
-        ]
+        {
+            "run": each.trial,
+            "batch size": each.size,
+            "status": each.status,
+            "epochs": f"{each.epochs[-1]:g}",
+            kind: taken(each.taken[-1]),
+            f"last {units.shortened(facts.metric)}": f"{each.values[-1]:.4g}",
+            "best": units.number(each.best, ".4g"),
+        }
         for each in reversed(facts.curves)
     ]
     label = (
-        f"Learning curves of {len(rows)} runs by batch size, against epochs and {kind}, with the "
-        f"target {facts.target:g}."
+        f"Learning curves of {plural(len(rows), 'run')} by batch size, against epochs and {kind}, "
+        f"with the target {facts.target:g}."
     )
     caption = (
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
-    listed = details(
-        "Table of the curves", table("Runs whose curves are drawn", heads, rows, texts=(0, 2))
-    )
-    return figure(
-        "learning curves", charts.inline("curves", facts, (), prefix, label), caption, listed
-    )
+    listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
+    return figure("learning curves", _svg("curves", report, prefix, label), caption, listed)
 
 
-def _arms(facts: JobFacts, prefix: str) -> Html:
-    scaled = any(size.noise_scale is not None for size in facts.sizes)
-    limited = any(size.power_limit_w is not None for size in facts.sizes)
-    heads = ["batch size", "reached", "share", "median cost", "range"]
-    heads += [
-        "energy",
-        "time",
-        "epochs",
-        *(["limit"] if limited else []),
-        *(["noise scale"] if scaled else []),
+def _arms(report: JobReport, prefix: str) -> Html:
+    facts = report.facts
+    rows = [
+        {
+            "batch size": f"{size.label} (default)" if size.default else size.label,
+            "reached": f"{size.reached} of {size.runs}",
+            "share": percent(size.share),
+            "median cost": units.energy(size.cost_j),
+            "range": units.energy_range(
+                (min(size.costs_j), max(size.costs_j)) if size.costs_j else None
+            ),
+            "energy": units.energy(size.energy_j),
+            "time": units.duration(size.time_s),
+            "epochs": units.number(size.epochs, "g"),
+            "limit": units.power(size.power_limit_w),
+            "noise scale": units.number(size.noise_scale, ",.0f"),
+        }
+        for size in facts.sizes
     ]
-    rows = []
-    for size in facts.sizes:
-        costs = size.costs_j
-        rows.append(
-            [
-                f"{size.label} (default)" if size.default else size.label,
-                f"{size.reached} of {size.runs}",
-                percent(size.share),
-                units.energy(size.cost_j),
-                units.energy_range((min(costs), max(costs))) if costs else _UNKNOWN,
-                units.energy(size.energy_j),
-                units.duration(size.time_s),
-                units.number(size.epochs, "g"),
-                *([units.power(size.power_limit_w)] if limited else []),
-                *([units.number(size.noise_scale, ".3g")] if scaled else []),
-            ]
-        )
     label = (
-        f"Costs of the runs of {units.plural(len(rows), 'batch size')}, their medians, and the "
+        f"Costs of the runs of {plural(len(rows), 'batch size')}, their medians, and the "
         "share of the runs that each has had."
     )
     caption = "Every run is a dot; the line is the median of those that reached the target."
     if facts.left_out:
-        other = units.plural(facts.left_out, "run")
-        caption += f" {other} with another objective or on other hardware left out."
-    listed = table("Batch sizes: medians of the runs that reached the target", heads, rows)
-    return figure(
-        "costs by batch size", charts.inline("arms", facts, (), prefix, label), caption, listed
-    )
+        caption += (
+            f" {plural(facts.left_out, 'run')} left out: forgotten, with another objective, "
+            "or on other hardware."
+        )
+    listed = table("Batch sizes: medians of the runs that reached the target", rows)
+    return figure("costs by batch size", _svg("arms", report, prefix, label), caption, listed)
 
 
 def _belief(belief: Belief) -> Html:
-    if not belief.arms:
-        return tag("p", belief.missing) if belief.missing else Html()
-    likely = max(belief.arms, key=lambda arm: arm.chance)
-    verdict = likely.verdict.removeprefix("next: ")
-    heads = ["batch size", "reached", "epochs", "cost", "90 % range", "risk", "next"]
+    if belief.missing:
+        return tag("p", belief.missing)
     rows = [
-        [
-            str(arm.global_batch_size),
-            f"{arm.reached} of {arm.trials}" if arm.trials else _UNKNOWN,
-            units.number(arm.epochs, ".1f"),
-            units.energy(arm.cost_j),
-            units.energy_range(arm.cost_range_j),
-            percent(arm.failure_chance),
-            percent(arm.chance),
-        ]
+        {
+            "batch size": str(arm.global_batch_size),
+            "reached": f"{arm.reached} of {arm.trials}" if arm.trials else UNKNOWN,
+            "epochs": units.number(arm.epochs, ".1f"),
+            "cost": units.energy(arm.cost_j),
+            "90 % range": units.energy_range(arm.cost_range_j),
+            "risk": percent(arm.failure_chance),
+            "next": percent(arm.chance),
+        }
         for arm in belief.arms
     ]
-    sure = "uses" if likely.chance > 0.99 else "most likely uses"
-    said = tag(
-        "p",
-        tag("strong", f"The next run {sure} batch size {likely.global_batch_size}. "),
-        f"{verdict[:1].upper()}{verdict[1:]}.",
-        class_="next",
-    )
-    others = [
+    listed = table(f"What policy {belief.policy} expects of the next run", rows)
+    if not belief.sentences:
+        return listed
+    first, *others = belief.sentences
+    said = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
+    verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in belief.arms
-        if arm is not likely
+        if not arm.verdict.startswith("next: ")
     ]
-    listed = table(f"What policy {belief.policy} expects of the next run", heads, rows)
-    return join((said, tag("ul", *others, class_="plain") if others else "", listed))
+    list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
+    return join((tag("div", said, class_="next"), list_, listed))
+
+
+def _power(report: JobReport, prefix: str) -> Html:
+    facts, power = report.facts, report.power
+    if not power:
+        return Html()
+    rows = [
+        {
+            "run": each.trial,
+            "batch size": each.size,
+            "devices": str(each.trace.devices),
+            "power over time": _spark(each, facts),
+            "mean": units.power(each.mean_w),
+            "highest": units.power(each.highest_w),
+            "limit": units.power(each.limit_w),
+            "throttled": ", ".join(f"{word} {percent(share)}" for word, share in each.throttled)
+            or "no",
+        }
+        for each in reversed(power)
+    ]
+    newest = f"newest {plural(min(DRAWN_TRACES, len(power)), 'run')}"
+    label = (
+        f"Power of the {newest} over time, summed over the devices, "
+        "with the power limit and the times of throttling."
+    )
+    caption = (
+        f"The {newest}, summed over the devices: mean, and range of the "
+        "readings. Dashed: the power limit. Bars at the bottom: a device was throttled."
+    )
+    if not all(each.trace.whole for each in power):
+        caption += " Long runs are sampled."
+    title = f"Power of {plural(len(power), 'run')}, the newest first"
+    listed = details("Table of the power traces", table(title, rows))
+    return figure("power", _svg("power", report, prefix, label), caption, listed)
+
+
+def _spark(power: PowerFacts, facts: JobFacts) -> Html:
+    """Return the range of a trace as a tiny figure; the numbers stand beside it."""
+    spans = power.trace.spans[:: max(1, len(power.trace.spans) // _SPARK_POINTS)]
+    end = spans[-1].time_s or 1.0
+    top = max(power.highest_w, power.limit_w or 0.0) or 1.0
+    over = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.high_w / top:.1f}" for span in spans]
+    under = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.low_w / top:.1f}" for span in spans]
+    labels = [size.label for size in facts.sizes]
+    colour = STAND_INS.sizes.index(STAND_INS.size(labels.index(power.size), len(labels)))
+    return Html(
+        '<svg viewBox="0 0 120 24" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path d="M{"L".join([*over, *reversed(under)])}Z" '
+        f'style="fill:var(--s{colour});stroke:var(--s{colour})"/></svg>'
+    )
+
+
+def _stalls(facts: JobFacts) -> Html:
+    if not facts.stalls:
+        return Html()
+    count, shown = plural(len(facts.stalls), "stall"), facts.stalls[-_MOST_STALLS:]
+    newest = f"{count}, the newest {len(shown)}:" if len(shown) < len(facts.stalls) else f"{count}:"
+    seen = (
+        tag("li", tag("strong", f"{trial}: "), units.shortened(text, _LONGEST))
+        for trial, text in shown
+    )
+    return join((tag("p", newest), tag("ul", *seen, class_="plain")))
 
 
 def _failures(facts: JobFacts) -> Html:
-    if not facts.failures:
-        return tag("p", "Every run has reached its target.")
-    shown = facts.failures[-MOST_FAILURES:]
+    failures = facts.failures
+    if not failures:
+        return tag("p", "Every run has reached its target.") if facts.reached else Html()
     rows = [
-        [
-            each.trial,
-            moment(each.started_at),
-            each.label,
-            each.status,
-            units.shortened(each.reason, _LONGEST) or _UNKNOWN,
-            units.energy(each.cost_j),
-        ]
-        for each in reversed(shown)
+        {
+            "run": each.trial,
+            "when": units.moment(each.started_at, _MINUTE),
+            "batch size": each.size,
+            "status": each.status,
+            "why": units.shortened(each.reason, _LONGEST) or UNKNOWN,
+            "cost": units.energy(each.cost_j),
+        }
+        for each in reversed(failures[-_MOST_FAILURES:])
     ]
-    newest = (
-        f", the newest {len(shown)}; `--format json` has all"
-        if len(shown) < len(facts.failures)
-        else ""
-    )
-    count = f"{len(facts.failures)} of {units.plural(facts.runs, 'run')}"
-    said = f"{count} did not reach the target{newest}."
-    heads = ["run", "when", "batch size", "status", "why", "cost"]
-    listed = table(
-        "Runs that did not reach the target, the newest first", heads, rows, texts=(0, 1, 3, 4)
-    )
-    return join(
-        (tag("p", said), details("Table of the failures", listed) if len(rows) > 12 else listed)
-    )
+    said = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
+    if len(rows) < len(failures):
+        said += f", the newest {len(rows)}; `--format json` has all"
+    listed = table("Runs that did not reach the target, the newest first", rows)
+    folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
+    return join((tag("p", f"{said}."), folded))
 
 
 def _overhead(facts: JobFacts) -> Html:
+    if not facts.overhead:
+        return Html()
+    all_j = facts.total.cost_j
     rows = [
-        [
-            each.name,
-            str(each.count),
-            units.duration(each.time_s),
-            units.energy(each.energy_j),
-            units.energy(each.cost_j),
-            percent(each.cost_j / facts.total_cost_j)
-            if each.cost_j is not None and facts.total_cost_j
-            else _UNKNOWN,
-        ]
+        {
+            "what": each.name,
+            "runs": str(each.count),
+            "time": units.duration(each.time_s),
+            "energy": units.energy(each.energy_j),
+            "cost": units.energy(each.cost_j),
+            "of all costs": percent(
+                each.cost_j / all_j if each.cost_j is not None and all_j else None
+            ),
+        }
         for each in facts.overhead
     ]
-    if not rows:
-        return Html()
-    heads = ["what", "runs", "time", "energy", "cost", "of all costs"]
     said = (
         "These are part of the sums above. Start-up comes before the first step, and is in no cost."
     )
-    return join((tag("p", said), table("What zeusrun took", heads, rows)))
+    return join((tag("p", said), table("What zeusrun took", rows)))

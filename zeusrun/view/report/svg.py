@@ -52,9 +52,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
         "role": "img",
         "aria-label": plain_text(storable_text(label)),
     }
-    return ET.tostring(root, encoding="unicode").replace(
-        " />", "/>"
-    )  # every > in a text is escaped
+    return ET.tostring(root, encoding="unicode")
 
 
 def _used_ids(root: ET.Element, name: str) -> dict[str, str]:
@@ -81,7 +79,7 @@ def _shrink(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
     if element.tag != "text":
         element.text = None
     for child in list(element):
-        if _is_nothing(child):
+        if child.tag.endswith(("metadata", "style")):
             element.remove(child)
             continue
         _shrink(child, ids, decimals)
@@ -112,11 +110,3 @@ def _attribute(key: str, value: str, ids: dict[str, str], decimals: int) -> str 
     if key in {"d", "x", "y", "points", "transform", "width", "height"}:
         value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)
     return _SPACE.sub(r"\1", value).strip() if key == "d" else value
-
-
-def _is_nothing(element: ET.Element) -> bool:
-    """Whether an element is not seen, such as the empty background of a panel."""
-    style = element.attrib.get("style", "")
-    if element.tag.endswith("metadata") or element.tag.endswith("style"):
-        return True
-    return element.tag.endswith("path") and style in {"fill: none", "fill: none; opacity: 0"}

@@ -1,4 +1,4 @@
-"""The learning curves that a report shows. Pure."""
+"""Learning curves for figures. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.sizes import size_label
 from zeusrun.trial import is_baseline
-from zeusrun.view.report.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.trial import Trial
-    from zeusrun.view.report.sizes import Size
 
-_CURVES = 8  # of each batch size, the newest
 _POINTS = 150  # of a curve
 
 
@@ -25,7 +23,7 @@ class CurveFacts:
     """A learning curve; ``taken`` is energy in joules or, if unknown, time in seconds."""
 
     trial: str
-    size: int
+    size: str  # label of its batch size
     status: str
     best: float | None
     epochs: tuple[float, ...]
@@ -33,18 +31,24 @@ class CurveFacts:
     values: tuple[float, ...]
 
 
-def build_curves(
-    trials: Sequence[Trial], index: Mapping[Size, int], *, by_energy: bool
-) -> Iterator[CurveFacts]:
-    """Yield the newest curves of each batch size, oldest first."""
-    drawn: Counter[Size] = Counter()
+def newest_curves(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """Return the newest runs with a curve, oldest first: at most ``most`` of each batch size.
+
+    Those of another metric than that of the newest run are left out.
+    """
+    counts: Counter[str] = Counter()
     newest = []
     for trial in reversed(trials):
-        if len(trial.curve) > 1 and trial.metric == trials[-1].metric:
-            drawn[size_of(trial)] += 1
-            if drawn[size_of(trial)] <= _CURVES:
+        if trial.curve and trial.metric == trials[-1].metric:
+            counts[size_label(trial)] += 1
+            if counts[size_label(trial)] <= most:
                 newest.append(trial)
-    for trial in reversed(newest):
+    return newest[::-1]
+
+
+def build_curves(trials: Sequence[Trial], *, by_energy: bool) -> Iterator[CurveFacts]:
+    """Yield the curves of runs that have at least two points; long ones are thinned."""
+    for trial in trials:
         step = math.ceil(len(trial.curve) / _POINTS)
         first = 0 if is_baseline(trial.curve[0]) or trial.curve[0].epoch else 1
         points = [
@@ -57,7 +61,7 @@ def build_curves(
             epochs, taken_by, values = zip(*points, strict=True)
             yield CurveFacts(
                 trial.trial,
-                index[size_of(trial)],
+                size_label(trial),
                 trial.status.value,
                 trial.best_metric,
                 epochs,

@@ -1,0 +1,53 @@
+"""Sums and medians of what may be unknown, and runs by recurrence."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from zeusrun.trial import Trial
+
+MOST = 1e30
+"""A larger amount has diverged, or comes from a damaged record."""
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """Return the sum of what is known; ``None`` if nothing is."""
+    known = [value for value in values if value is not None]
+    return _finite(sum(known)) if known else None
+
+
+def median_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of what is known; ``None`` if nothing is."""
+    known = [value for value in values if value is not None]
+    return _finite(statistics.median(known)) if known else None
+
+
+def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -> float | None:
+    """Return the sum over attempts; ``None`` if that of one that has trained is unknown."""
+    found = [
+        amount for trial in own if (amount := value(trial)) is not None or not never_trained(trial)
+    ]
+    return None if None in found else sum_known(found)
+
+
+def never_trained(trial: Trial) -> bool:
+    """Whether a run ended before its first optimizer step."""
+    return trial.time_s is None and not trial.steps
+
+
+def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
+    """Return the attempts of each recurrence, in the order of their first ones."""
+    found: dict[int, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.recurrence, []).append(trial)
+    return found
+
+
+def _finite(amount: float) -> float | None:
+    """Return an amount; ``None`` if it comes from damaged records."""
+    return amount if math.isfinite(amount) else None

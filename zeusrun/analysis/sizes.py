@@ -1,0 +1,84 @@
+"""What the runs with each batch size have taken. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.analysis.amounts import median_known
+from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.bandit.observation import OUTDONE
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class SizeFacts:
+    """All runs with a batch size; costs of runs that can be compared with the newest one."""
+
+    label: str
+    batch_size: int
+    variant: str | None  # of adaptive runs
+    default: bool
+    runs: int
+    share: float  # of all runs
+    reached: int
+    costs_j: tuple[float, ...]  # of the runs that reached the target
+    failed_j: tuple[float, ...]  # of the others: lower bounds
+    cost_j: float | None  # medians, of the runs that reached the target
+    energy_j: float | None
+    time_s: float | None
+    epochs: float | None
+    noise_scale: float | None  # median of all runs
+    power_limit_w: float | None  # median
+
+
+def size_label(trial: Trial) -> str:
+    """Return the batch size by which a run is grouped: adaptive runs are apart from fixed ones."""
+    size = str(trial.global_batch_size)
+    return size if trial.variant is None else f"{size} {trial.variant}"
+
+
+def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
+    """Return the facts of each batch size, the smallest first.
+
+    The number is that of the runs with a cost that are left out: they are forgotten, or had another
+    objective or hardware than the newest run that reached the target.
+    """
+    usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
+    alike = {t.trial for t in trials if t.teaches and usual in {None, setting(t)}}
+    groups: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda each: (each.global_batch_size, each.variant or "")):
+        groups.setdefault(size_label(trial), []).append(trial)
+    sizes = [
+        _facts(label, own, [each for each in own if each.trial in alike], len(trials))
+        for label, own in groups.items()
+    ]
+    return sizes, sum(t.cost_j is not None and t.trial not in alike for t in trials)
+
+
+def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:
+    newest = own[-1]
+    done = [t for t in alike if t.status is TrialStatus.REACHED and t.shared is not True]
+    costs = tuple(trial.cost_j or 0.0 for trial in done if has_cost(trial))
+    return SizeFacts(
+        label=label,
+        batch_size=newest.global_batch_size,
+        variant=newest.variant,
+        default=newest.variant is None and newest.global_batch_size == newest.default_batch_size,
+        runs=len(own),
+        share=len(own) / runs,
+        reached=sum(trial.status is TrialStatus.REACHED for trial in own),
+        costs_j=costs,
+        failed_j=tuple(t.cost_j for t in alike if t.status in OUTDONE and t.cost_j),
+        cost_j=median_known(costs),
+        energy_j=median_known(trial.energy_j for trial in done),
+        time_s=median_known(trial.time_s for trial in done),
+        epochs=median_known(trial.epochs for trial in done),
+        noise_scale=median_known(trial.critical_batch_size for trial in own),
+        power_limit_w=median_known(trial.power_limit_w for trial in done),
+    )
