@@ -81,7 +81,9 @@ def test_the_best_glides_over_three_to_six_doublings_and_leaves_the_default_behi
     assert left >= MOST
 
 
-@pytest.mark.parametrize("family", ["drift", "creep", "glide"])
+@pytest.mark.parametrize(
+    "family", ["drift", "creep", pytest.param("glide", marks=pytest.mark.long)]
+)
 def test_the_best_moves(family):
     made = jobs(family)
     ends = [(best_arm(job, 0.5, 1), best_arm(job, 0.5, job.eras[-1][0])) for job in made]
