@@ -11,7 +11,7 @@ from zeusrun.analysis.cost_baseline import has_cost, setting
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.cost import energy_text
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_CURVES = 6
 _MOST = 1e30  # a larger value has diverged, or comes from a damaged record
 _OPEN = {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
+_ESTIMATED = "energy is estimated from CPU time"
 
 
 class Series(NamedTuple):
@@ -41,7 +42,7 @@ class Plot(NamedTuple):
         series: In the order of their marks.
         level: A horizontal line and its label.
         rows: What the heights 1, 2, and so on stand for, in place of numbers.
-        notes: Sentences on what is left out.
+        notes: Sentences on what is left out, and on what is estimated.
     """
 
     title: str
@@ -58,6 +59,7 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
     names = ("reached with the default", "reached with another batch size", "target missed")
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     unknown = 0
+    shown: list[Trial] = []
     by_recurrence = itertools.groupby(
         sorted(trials, key=lambda each: each.recurrence), lambda each: each.recurrence
     )
@@ -74,6 +76,7 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
         other = last.default_batch_size not in {None, last.global_batch_size}
         name = names[1 if other else 0] if reached else names[2]
         points[name].append((recurrence, cost_j))
+        shown += own
     savings = find_savings(trials)
     newest = list(savings.by_trial.values())[-1:]
     text = "mean of batch size {}, the default: {}"
@@ -84,7 +87,7 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
         "J",
         [Series(name, _kept(points[name])) for name in names],
         levels[0] if levels else None,
-        notes=_left_out(unknown, "recurrence", "without a known cost"),
+        notes=_left_out(unknown, "recurrence", "without a known cost") + _estimated(shown),
     )
 
 
@@ -101,7 +104,8 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
             bounds[each.global_batch_size].append(each.cost_j or 0.0)
     sizes = sorted({*reached, *bounds})
     places = {size: place for place, size in enumerate(sizes, 1)}
-    medians = [(statistics.median(reached[size]), places[size]) for size in sizes if reached[size]]
+    several = [size for size in sizes if len(reached[size]) > 1]  # it would hide a single run
+    medians = [(statistics.median(reached[size]), places[size]) for size in several]
     return Plot(
         f"{job}: cost of the runs with each batch size",
         ("cost", "J"),
@@ -112,7 +116,8 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
             Series("median", _kept(medians), "median"),
         ],
         rows=[f"{size} ×{len(reached[size]) + len(bounds[size])}" for size in sizes],  # noqa: RUF001 - times
-        notes=_left_out(len(ended) - len(alike), "run", "forgotten or under other conditions"),
+        notes=_left_out(len(ended) - len(alike), "run", "forgotten or under other conditions")
+        + _estimated(alike),
     )
 
 
@@ -145,8 +150,12 @@ def power_plot(
     times_s: Sequence[float],
     powers_w: Sequence[float],
     limits_w: Sequence[float | None],
+    source: EnergySource | None = None,
 ) -> Plot:
-    """Plot the power of a run, summed over its devices, with the limits that were in force."""
+    """Plot the power of a run, summed over its devices, with the limits that were in force.
+
+    ``source`` is that of its energy.
+    """
     limits = [(t, w) for t, w in zip(times_s, limits_w, strict=True) if w is not None]
     power = Series("power, all devices", list(zip(times_s, powers_w, strict=True)))
     return Plot(
@@ -154,6 +163,7 @@ def power_plot(
         ("time", "s"),
         "W",
         [power, Series("power limit", limits, "limit")],
+        notes=["power is estimated from CPU time"] if source is EnergySource.ESTIMATED else [],
     )
 
 
@@ -174,6 +184,14 @@ def _at(places: dict[int, int], costs_j: dict[int, list[float]]) -> list[tuple[f
     return _kept(
         (cost_j, place) for size, place in places.items() for cost_j in costs_j.get(size, [])
     )
+
+
+def _estimated(trials: Iterable[Trial]) -> list[str]:
+    """Return a note if an estimated energy is part of a cost."""
+    found = any(
+        each.energy_source is EnergySource.ESTIMATED and each.eta_knob > 0 for each in trials
+    )
+    return [_ESTIMATED] if found else []
 
 
 def _left_out(count: int, noun: str, why: str) -> list[str]:

@@ -28,7 +28,7 @@ def plot(
     what: Annotated[
         What,
         Argument(
-            metavar="cost|arms|curves|power",
+            metavar="WHAT",
             help="The cost of each recurrence, or by batch size; learning curves; the power of the "
             "last run.",
         ),
@@ -56,4 +56,4 @@ def _power(name: str, width: int) -> Plot:
     times_s, powers_w, limits_w = zip(
         *((span.time_s, span.mean_w, span.limit_w) for span in trace.spans), strict=True
     )
-    return power_plot(trial.trial, times_s, powers_w, limits_w)
+    return power_plot(trial.trial, times_s, powers_w, limits_w, trial.energy_source)
