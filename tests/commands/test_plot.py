@@ -61,3 +61,8 @@ def test_a_terminal_of_ascii_gets_ascii(zeusrun, record):
     assert done.returncode == 0, done.stderr
     assert "o reached with the default" in done.stdout
     assert done.stdout.isascii()
+
+
+def test_the_helps_name_their_arguments_once(cli):
+    assert "WHAT <cost|arms|curves|power>" in cli("plot", "--help")[1]
+    assert "Usage: zeusrun report [OPTIONS] [JOB]..." in cli("report", "--help")[1]

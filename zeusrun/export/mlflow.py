@@ -52,8 +52,8 @@ _INSTEAD = "sqlite:///mlflow.db or http://HOST:PORT, for example"
 # What MLflow says, by a part of it, and what that means to a user.
 _MEANINGS = {
     "unsupported URI": f"MLflow does not know this kind of store; write {_INSTEAD}",
-    "filesystem tracking backend": "MLflow does not write into a folder of files any more; "
-    "write sqlite:///mlflow.db, for example",
+    "filesystem tracking backend": "MLflow takes this for a folder of files, and no longer "
+    "writes such folders; write sqlite:///mlflow.db, for example",
 }
 
 
@@ -241,7 +241,7 @@ def _blaming(uri: str, counts: Counter[str]) -> Iterator[None]:
         text = re.split(r" \[SQL:| \(Background ", text)[0]
         why = ". ".join(text.split(". ")[:2])[:_LONGEST].rstrip(".;")
         if re.search(r"<!doctype|<html|<body|<head", text, re.IGNORECASE):
-            why = "it answered with a web page, so it is not the address of an MLflow server"
+            why = "the server answered with a web page, as no MLflow server does"
         if not counts:
             raise ExportError(
                 f"the export to {masked(uri)} failed: {why}. No run was written; check --uri"
