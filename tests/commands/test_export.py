@@ -94,8 +94,8 @@ def test_a_dash_is_standard_output_also_for_parquet_in_a_pipe(zeusrun, record):
     pytest.importorskip("pyarrow")
     record(1)
     command = [sys.executable, "-m", "zeusrun", "export", "-o", "-", "--format"]
-    options = {"env": os.environ | zeusrun.environment, "cwd": zeusrun.folder, "check": True}
-    done = subprocess.run([*command, "parquet"], capture_output=True, **options)
+    options = {"env": os.environ | zeusrun.environment, "cwd": zeusrun.folder}
+    done = subprocess.run([*command, "parquet"], capture_output=True, check=True, **options)
     assert (done.stdout[:4], done.stderr) == (b"PAR1", b"")
     assert not (zeusrun.folder / "-").exists()
 

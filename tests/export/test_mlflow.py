@@ -146,7 +146,7 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="Current state is deleted"):
         export_runs(uri, "job", trials)
     (tmp_path / "bad.db").write_text("this is no database" * 100)
-    with pytest.raises(UsageError, match="bad.db is not an SQLite database; name another file"):
+    with pytest.raises(UsageError, match=r"bad\.db is not an SQLite database; name another file"):
         export_runs("sqlite:///bad.db", "job", trials)
 
 
