@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from tests.factories import DONE, REACHED, build_trial
 from zeusrun.analysis.plots import MOST_CURVES, arms_plot, cost_plot, curves_plot, power_plot
-from zeusrun.trial import CurvePoint, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
 
+ESTIMATED = "energy is estimated from CPU time"
 STOPPED = replace(DONE, status=TrialStatus.STOPPED, cost_j=70.0)
 
 
@@ -32,7 +33,7 @@ def test_a_recurrence_costs_what_all_its_attempts_cost():
         "target missed": [(4, 70.0)],
     }
     assert plot.level == ("mean of batch size 32, the default: 100 J", 100.0)
-    assert plot.notes == ["left out: 1 recurrence without a known cost"]
+    assert plot.notes == ["left out: 1 recurrence without a known cost", ESTIMATED]
 
 
 def test_an_attempt_that_never_trained_costs_nothing():
@@ -58,7 +59,27 @@ def test_batch_sizes_are_rows_with_the_runs_that_can_be_compared():
         "not reached: cost so far": [(70.0, 2)],
         "median": [(300.0, 1)],
     }
-    assert plot.notes == ["left out: 2 runs forgotten or under other conditions"]
+    assert plot.notes == ["left out: 2 runs forgotten or under other conditions", ESTIMATED]
+
+
+def test_a_single_run_is_a_dot_and_no_median():
+    assert points(arms_plot("job", [build_trial(1).finish(DONE)])) == {
+        "target reached": [(100.0, 1)]
+    }
+
+
+def test_costs_and_power_are_called_estimated_only_if_they_are():
+    metered = replace(DONE, energy_source=EnergySource.COUNTER)
+    time_only = build_trial(1, eta_knob=0.0).finish(DONE)
+    for trial in (build_trial(1).finish(metered), time_only):
+        assert not cost_plot("job", [trial]).notes
+        assert not arms_plot("job", [trial]).notes
+    for source, notes in (
+        (EnergySource.ESTIMATED, ["power is estimated from CPU time"]),
+        (EnergySource.COUNTER, []),
+        (None, []),
+    ):
+        assert power_plot("job-1-1", [0.0], [50.0], [None], source).notes == notes
 
 
 def test_adaptive_runs_have_a_row_of_their_own():

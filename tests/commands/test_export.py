@@ -66,14 +66,15 @@ def test_a_file_appears_whole_and_others_may_read_it(cli, record, zeusrun):
     link.symlink_to(path)
     umask = os.umask(0o022)
     try:
-        assert cli("export", "--format", "prometheus", "-o", link) == (0, "", "")
+        told = f"wrote {link}: 1 run\n"
+        assert cli("export", "--format", "prometheus", "-o", link) == (0, "", told)
     finally:
         os.umask(umask)
     assert link.is_symlink()
     assert 'zeusrun_last_run_reached{job="job"} 1.0' in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o644
     path.chmod(0o600)
-    assert cli("export", "--format", "prometheus", "-o", path) == (0, "", "")
+    assert cli("export", "--format", "prometheus", "-o", path)[0] == 0
     assert path.stat().st_mode & 0o777 == 0o600  # as its owner has set it
     assert not [each for each in zeusrun.folder.iterdir() if each.suffix == ".tmp"]
 
@@ -89,6 +90,31 @@ def test_text_is_utf_8_wherever_it_goes(zeusrun, record, form):
     assert (zeusrun.folder / "file").read_text() == shown
 
 
+def test_a_dash_is_standard_output_also_for_parquet_in_a_pipe(zeusrun, record):
+    pytest.importorskip("pyarrow")
+    record(1)
+    command = [sys.executable, "-m", "zeusrun", "export", "-o", "-", "--format"]
+    options = {"env": os.environ | zeusrun.environment, "cwd": zeusrun.folder}
+    done = subprocess.run([*command, "parquet"], capture_output=True, check=True, **options)
+    assert (done.stdout[:4], done.stderr) == (b"PAR1", b"")
+    assert not (zeusrun.folder / "-").exists()
+
+
+def test_parquet_is_not_printed_on_a_terminal(cli, record, monkeypatch):
+    record(1)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    code, out, err = cli("export", "--format", "parquet", "-o", "-")
+    assert (code, out) == (2, "")
+    assert "--format parquet is not text" in err
+
+
+@pytest.mark.parametrize("name", ["runs.txt", "emissions", "runs.tsv"])
+def test_any_other_ending_goes_with_every_format(cli, record, zeusrun, name):
+    record(1)
+    assert cli("export", "--format", "jsonl", "-o", name)[0] == 0
+    assert (zeusrun.folder / name).exists()
+
+
 def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
     record(1)
     path = zeusrun.folder / "all.txt"
@@ -102,7 +128,8 @@ def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
 def test_parquet_is_a_file(cli, record, zeusrun):
     parquet = pytest.importorskip("pyarrow.parquet")
     record(1, replace(DONE, curve=CURVE))
-    assert cli("export", "--format", "parquet", "-o", "job.parquet") == (0, "", "")
+    told = "wrote job.parquet: 1 run\n"
+    assert cli("export", "--format", "parquet", "-o", "job.parquet") == (0, "", told)
     (row,) = parquet.read_table(zeusrun.folder / "job.parquet").to_pylist()
     assert (row["trial"], row["saved_j"], len(row["curve"])) == ("job-1-1", 0, 2)
 
@@ -115,6 +142,12 @@ def test_parquet_is_a_file(cli, record, zeusrun):
         (["--format", "csv", "-o", "no/x.csv"], "no/x.csv cannot be written: No such file"),
         (["--format", "csv", "-o", "loop"], "loop cannot be written: "),
         (["--format", "csv", "-o", "."], ". cannot be written: Is a directory; name a file"),
+        (["--format", "csv", "-o", "x.parquet"], "has the ending of --format parquet, but the"),
+        (["--format", "csv", "-o", "x.parquet"], "name a file such as x.csv, or change --format"),
+        (["--format", "parquet", "-o", "x.CSV"], "name a file such as x.parquet"),
+        (["--format", "codecarbon", "-o", "x.prom"], "name a file such as x.csv"),
+        (["--format", "prometheus", "-o", "x.jsonl"], "name a file such as x.prom"),
+        (["--format", "csv", "-o", ""], "-o '' names no file; write -o FILE"),
         (["--format", "csv", "--uri", "x"], "--uri is only for --format mlflow"),
         (["--format", "mlflow"], "--uri http://localhost:5000, or MLFLOW_TRACKING_URI"),
         (["--format", "mlflow", "--uri", "x", "-o", "f"], "mlflow writes into a store or a server"),
@@ -148,13 +181,28 @@ def test_a_full_disk_is_exit_5(cli, record):
     assert "/dev/full cannot be written: No space left on device; free some space" in err
 
 
-def test_a_damaged_history_is_exit_6_and_writes_no_file(cli, record, zeusrun):
+def test_of_a_damaged_history_and_a_healthy_one_the_healthy_one_is_exported(cli, record, zeusrun):
     record(1)
     record(1, job="other")
     damaged = zeusrun.home / "history" / "job.json"
     damaged.write_bytes(damaged.read_bytes()[:-30])
-    assert cli("export", "--format", "csv", "-o", "all.csv")[0] == 6
-    assert not (zeusrun.folder / "all.csv").exists()
+    for form, name in (("csv", "all.csv"), ("prometheus", "all.prom")):
+        code, out, err = cli("export", "--format", form, "-o", name)
+        assert (code, out) == (6, "")
+        assert f"wrote {name}: 1 run\n" in err
+        assert "job.json" in err
+        assert "other-1-1" in (zeusrun.folder / name).read_text()
+
+
+def test_if_every_history_is_damaged_an_earlier_file_stays(cli, record, zeusrun):
+    record(1)
+    damaged = zeusrun.home / "history" / "job.json"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    (zeusrun.folder / "all.csv").write_text("before")
+    code, _, err = cli("export", "--format", "csv", "-o", "all.csv")
+    assert code == 6
+    assert "wrote" not in err
+    assert (zeusrun.folder / "all.csv").read_text() == "before"
 
 
 def test_a_submit_serves_its_metrics_while_it_trains(zeusrun):
@@ -176,6 +224,12 @@ def test_a_submit_serves_its_metrics_while_it_trains(zeusrun):
     assert child.wait() == 130
     with pytest.raises(OSError, match="refused"):
         text()
+
+
+def test_a_port_that_nobody_would_learn_is_exit_2(cli, zeusrun):
+    code, out, err = cli("submit", zeusrun.job(), "--metrics-port", "0", "--quiet")
+    assert (code, out) == (2, "")
+    assert "--quiet does not print it; name a port such as 9400" in err
 
 
 def test_a_port_in_use_is_exit_2_and_nothing_starts(cli, zeusrun):

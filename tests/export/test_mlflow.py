@@ -5,14 +5,22 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from tests.runs import check_that_it_imports
-from zeusrun.errors import ExportError, UsageError
-from zeusrun.export.mlflow import export_runs, masked, metric_key, run_values
+from zeusrun.errors import ExportError, UsageError, ZeusrunError
+from zeusrun.export.mlflow import (
+    _blaming,
+    _check_store,
+    export_runs,
+    masked,
+    metric_key,
+    run_values,
+)
 from zeusrun.trial import CurvePoint, TrialStatus
 
 
@@ -138,8 +146,47 @@ def test_a_real_store_holds_every_run_once(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="Current state is deleted"):
         export_runs(uri, "job", trials)
     (tmp_path / "bad.db").write_text("this is no database" * 100)
-    with pytest.raises(ExportError, match=r"ended early: .*file is not a database"):
+    with pytest.raises(UsageError, match=r"bad\.db is not an SQLite database; name another file"):
         export_runs("sqlite:///bad.db", "job", trials)
+
+
+@pytest.mark.parametrize("content", ["", "SQLite format 3\0", "something else", None])
+def test_a_file_that_is_no_database_is_told_before_mlflow_is_loaded(tmp_path, content):
+    path = tmp_path / "m.db"
+    path.mkdir() if content is None else path.write_text(content)
+    if content in {"", "SQLite format 3\0"}:
+        _check_store(f"sqlite:///{path}")
+        return
+    with pytest.raises(UsageError, match="is not an SQLite database"):
+        _check_store(f"sqlite:///{path}")
+
+
+PAGE = "failed with error code 404 != 200. Response body: '<!DOCTYPE html><html><head>"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("got unsupported URI 'foo://x' for", "--uri x://y: MLflow does not know this kind of"),
+        ("The filesystem tracking backend (e.g.", "no longer writes such folders; write sqlite:"),
+        (PAGE, "failed: the server answered with a web page, as no MLflow server does. No run was"),
+        ("Reading failed", "to x://y failed: Reading failed. No run was written; check --uri"),
+    ],
+)
+def test_an_error_before_the_first_run_says_what_to_correct(text, told):
+    with pytest.raises(ZeusrunError) as error, _blaming("x://y", Counter()):
+        raise ValueError(text)
+    assert told in str(error.value)
+    assert "<" not in str(error.value)
+    assert "adds the rest" not in str(error.value)
+
+
+def test_an_error_after_the_first_run_says_what_stays():
+    with (
+        pytest.raises(ExportError, match=r"ended early: .*another export adds the rest"),
+        _blaming("x://y", Counter(new=1)),
+    ):
+        raise ValueError(PAGE)
 
 
 @pytest.mark.long
@@ -149,7 +196,7 @@ def test_a_server_that_is_no_mlflow_is_one_sentence():
         ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
     ) as server:  # it answers 501 to everything
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(ExportError, match="ended early") as told:
+        with pytest.raises(ExportError, match="No run was written") as told:
             export_runs(f"http://127.0.0.1:{server.server_port}", "job", [])
         server.shutdown()
     assert "\n" not in str(told.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,23 @@ def test_a_run_is_served_from_its_start_to_its_end(port, tmp_path):
     assert answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     port.take(TrialEnded(trial.finish(DONE), replaced=False))
     assert 'zeusrun_running{job="job"} 0.0' in ask(port)[1]
+
+
+def test_a_counter_never_falls_during_a_run_and_starts_again_with_the_next(port, tmp_path):
+    def served(energy_j):
+        trial = replace(build_trial(1, run_dir=str(tmp_path)), energy_j=energy_j, steps=3)
+        write_live(RunPaths(tmp_path), Live(trial, 1, "here", None, power_w=1.0))
+        return ask(port)[1]
+
+    port.take(TrialStarts(build_trial(1, run_dir=str(tmp_path)), None))
+    assert 'zeusrun_run_energy_joules_total{job="job"} 0.863' in served(0.863)
+    assert 'zeusrun_run_energy_joules_total{job="job"} 0.863' in served(0.652)
+    assert "energy_joules_total" not in served(None)  # unknown from now on
+    assert 'zeusrun_run_energy_joules_total{job="job"} 0.9' in served(0.9)
+    port.take(TrialStarts(build_trial(2, run_dir=str(tmp_path)), None))
+    text = served(0.1)
+    assert 'zeusrun_run_energy_joules_total{job="job"} 0.1' in text
+    assert 'zeusrun_run_steps_total{job="job"} 3.0' in text
 
 
 def test_other_requests_get_what_they_must(port):

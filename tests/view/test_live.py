@@ -87,6 +87,32 @@ def test_the_panel_shows_progress_metric_power_energy_and_cost_against_its_bound
     assert "12 W · 40.0 J · cost 100 J of at most 200 J" in text
 
 
+def test_a_continued_run_shows_amounts_of_all_its_parts():
+    earlier = {"time_s": 60.0, "energy_j": 1000.0, "cost_j": 3000.0, "preemptions": 1}
+    continued = replace(trial(), **earlier)
+    waiting = replace(LAUNCHED, price=0.3, currency="EUR")
+    assert "1.00 kJ · 0.30 EUR · cost 3.00 kJ" in render(live_panel(continued, waiting, None, 80))
+    part = {"energy_j": 500.0, "cost_j": 3800.0, "price": 0.4, "currency": "EUR"}
+    progress = replace(after(started(103.0), report(105.0, 1, 0.1)), **part)
+    text = render(live_panel(continued, progress, None, 80))
+    assert "1.50 kJ · 0.40 EUR · cost 3.80 kJ" in text
+    assert "1 m 02 s" in text
+    assert "1 m 02 s · 1.50 kJ · cost 3.80 kJ" in str(epoch_line(continued, progress, 1e4))
+    unknown = replace(continued, energy_j=None)
+    assert f"{UNKNOWN} · 0.40 EUR" in render(live_panel(unknown, progress, None, 80))
+
+
+def test_the_energy_of_an_epoch_is_never_below_that_of_an_earlier_one():
+    shown = console()
+    with SubmitView(shown, quiet=False) as view:
+        view.show(TrialStarts(trial(), None))
+        for epoch, energy_j in ((1, 0.863), (2, 0.652), (3, 0.9)):
+            progress = after(*(report(103.0 + n, n, 0.1) for n in range(1, epoch + 1)))
+            view.show(Advanced(replace(progress, energy_j=energy_j)))
+    lines = [line for line in shown.file.getvalue().splitlines() if " epoch " in line]
+    assert [line.rpartition(" · ")[2] for line in lines] == ["0.863 J", "0.863 J", "0.9 J"]
+
+
 @pytest.mark.parametrize("state", [{"ending": True}, {"reached": CurvePoint(1, 3.0, 30.0, 0.9)}])
 def test_the_panel_of_a_run_that_is_ending_promises_no_more_time(state):
     """Its time is that of the progress, which never decreases."""

@@ -43,7 +43,15 @@ def test_money_has_the_digits_that_count(amount, text):
 
 @pytest.mark.parametrize(
     ("grams", "text"),
-    [(None, "–"), (0.0, "0 g"), (412.0, "412 g"), (1304.0, "1.30 kg"), (2.05e6, "2.05 t")],  # noqa: RUF001
+    [
+        (None, "–"),  # noqa: RUF001
+        (0.0, "0 g"),
+        (0.000283, "<0.001 g"),
+        (0.0012, "0.0012 g"),
+        (412.0, "412 g"),
+        (1304.0, "1.30 kg"),
+        (2.05e6, "2.05 t"),
+    ],
 )
 def test_carbon_is_in_grams_kilograms_and_tonnes(grams, text):
     assert units.carbon(grams) == text

@@ -10,6 +10,7 @@ from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.sizes import build_sizes, size_label
 from zeusrun.cost import energy_text
+from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 MOST_CURVES = 6
+_ESTIMATED = "energy is estimated from CPU time"
 
 
 class Series(NamedTuple):
@@ -37,7 +39,7 @@ class Plot(NamedTuple):
         series: In the order of their marks.
         level: A horizontal line and its label.
         rows: What the heights 1, 2, and so on stand for, in place of numbers.
-        notes: Sentences on what is left out.
+        notes: Sentences on what is left out, and on what is estimated.
     """
 
     title: str
@@ -70,7 +72,7 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
         "J",
         [Series(name, _kept(points[name])) for name in names],
         levels[0] if levels else None,
-        notes=_left_out(unknown, "recurrence", "without a known cost"),
+        notes=_left_out(unknown, "recurrence", "without a known cost") + _estimated(trials),
     )
 
 
@@ -78,6 +80,10 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
     """Plot what the runs with each batch size have cost, under the conditions of the newest run."""
     sizes, left_out = build_sizes(trials)
     rows = list(enumerate((size for size in sizes if size.costs_j or size.failed_j), 1))
+    several = [
+        (at, size) for at, size in rows if len(size.costs_j) > 1
+    ]  # it would hide a single run
+    medians = [(c, at) for at, size in several if (c := size.cost_j) is not None]
     return Plot(
         f"{job}: cost of the runs with each batch size",
         ("cost", "J"),
@@ -88,10 +94,11 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
                 "not reached: cost so far",
                 _kept((c, at) for at, size in rows for c in size.failed_j),
             ),
-            Series("median", _kept((c, at) for at, size in rows if (c := size.cost_j)), "median"),
+            Series("median", _kept(medians), "median"),
         ],
         rows=[f"{size.label} ×{len(size.costs_j) + len(size.failed_j)}" for _, size in rows],  # noqa: RUF001 - times
-        notes=_left_out(left_out, "run", "forgotten or under other conditions"),
+        notes=_left_out(left_out, "run", "forgotten or under other conditions")
+        + _estimated(trials),
     )
 
 
@@ -119,8 +126,12 @@ def power_plot(
     times_s: Sequence[float],
     powers_w: Sequence[float],
     limits_w: Sequence[float | None],
+    source: EnergySource | None = None,
 ) -> Plot:
-    """Plot the power of a run, summed over its devices, with the limits that were in force."""
+    """Plot the power of a run, summed over its devices, with the limits that were in force.
+
+    ``source`` is that of its energy.
+    """
     limits = [(t, w) for t, w in zip(times_s, limits_w, strict=True) if w is not None]
     power = Series("power, all devices", list(zip(times_s, powers_w, strict=True)))
     return Plot(
@@ -128,11 +139,20 @@ def power_plot(
         ("time", "s"),
         "W",
         [power, Series("power limit", limits, "limit")],
+        notes=["power is estimated from CPU time"] if source is EnergySource.ESTIMATED else [],
     )
 
 
 def _kept(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return [point for point in points if max(map(abs, point)) < MOST]
+
+
+def _estimated(trials: Iterable[Trial]) -> list[str]:
+    """Return a note if an estimated energy is part of a cost."""
+    found = any(
+        each.energy_source is EnergySource.ESTIMATED and each.eta_knob > 0 for each in trials
+    )
+    return [_ESTIMATED] if found else []
 
 
 def _left_out(count: int, noun: str, why: str) -> list[str]:

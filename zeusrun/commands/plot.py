@@ -14,6 +14,7 @@ from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.record import read_live
 from zeusrun.view.terminal_plot import LEAST_WIDTH, draw_plot
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def plot(
     what: Annotated[
         What,
         Argument(
-            metavar="cost|arms|curves|power",
+            metavar="WHAT",
             help="The cost of each recurrence, or by batch size; learning curves; the power of the "
             "last run.",
         ),
@@ -49,11 +50,13 @@ def plot(
 
 def _power(name: str, width: int) -> Plot:
     trial = find_trial(name)
-    path = RunPaths(Path(trial.run_dir)).power
-    trace = read_power(path, 2 * width)
+    paths = RunPaths(Path(trial.run_dir))
+    trace = read_power(paths.power, 2 * width)
     if trace is None:
-        raise UsageError(f"the run {trial.trial} has no power samples: {path}")
+        raise UsageError(f"the run {trial.trial} has no power samples: {paths.power}")
+    live = None if trial.status.finished else read_live(paths)
+    source = trial.energy_source if live is None else live.trial.energy_source
     times_s, powers_w, limits_w = zip(
         *((span.time_s, span.mean_w, span.limit_w) for span in trace.spans), strict=True
     )
-    return power_plot(trial.trial, times_s, powers_w, limits_w)
+    return power_plot(trial.trial, times_s, powers_w, limits_w, source)

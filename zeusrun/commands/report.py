@@ -67,7 +67,7 @@ Form = Literal["html", "md", "latex", "json"]
 def report(
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB]...", help="Names of jobs, or job files; by default all jobs."),
+        Argument(metavar="JOB", help="Names of jobs, or job files; by default all jobs."),
     ] = None,
     *,
     output: Annotated[

@@ -107,8 +107,13 @@ def submit(
     )
     if metrics_port is None:
         raise typer.Exit(run())
-    from zeusrun.export.port import MetricsPort  # noqa: PLC0415 - 20 ms, and few use it
+    from zeusrun.export.port import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
 
+    if quiet and not parse_address(metrics_port)[1]:
+        raise UsageError(
+            f"--metrics-port {metrics_port} lets the system choose a port, and --quiet does not "
+            "print it; name a port such as 9400"
+        )
     with MetricsPort(spec.name, metrics_port) as port:
         code = run(note=f"metrics for Prometheus: {port.url}", emit=port.take)
     raise typer.Exit(code)

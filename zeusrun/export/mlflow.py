@@ -47,6 +47,14 @@ _LONGEST = 500  # characters of a tag
 _TIMEOUT_S = 10.0
 _LOGIN = "//[^/]*@"  # user name and password in a URI
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
+_SQLITE = b"SQLite format 3\0"  # how a database begins: https://sqlite.org/fileformat.html
+_INSTEAD = "sqlite:///mlflow.db or http://HOST:PORT, for example"
+# What MLflow says, by a part of it, and what that means to a user.
+_MEANINGS = {
+    "unsupported URI": f"MLflow does not know this kind of store; write {_INSTEAD}",
+    "filesystem tracking backend": "MLflow takes this for a folder of files, and no longer "
+    "writes such folders; write sqlite:///mlflow.db, for example",
+}
 
 
 class RunValues(NamedTuple):
@@ -108,14 +116,14 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         How many runs are ``new`` in MLflow, were ``changed`` there, and were ``already there``.
 
     Raises:
-        UsageError: If MLflow is not installed, or the local store cannot be written.
+        UsageError: If MLflow is not installed, or the URI names no store that can be written.
         ExportError: If the server cannot be reached, or MLflow refuses the runs.
     """
     check_extra("mlflow", "--format mlflow", "mlflow")
     _check_store(uri)
     counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
-    with _blaming(uri), contextlib.redirect_stdout(io.StringIO()):
+    with _blaming(uri, counts), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
 
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
@@ -176,9 +184,16 @@ def _present(client: Any, experiment: str) -> Iterator[tuple[tuple[str, int], An
 def _check_store(uri: str) -> None:
     """Check in seconds what MLflow would try for minutes."""
     if uri.startswith("sqlite:///"):
-        folder = Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute().parent
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"--uri {uri}: no file can be written in {folder}; create it first")
+        path = Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute()
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(
+                f"--uri {uri}: no file can be written in {path.parent}; create it first"
+            )
+        if path.is_dir() or (path.is_file() and not _is_database(path)):
+            raise UsageError(
+                f"--uri {uri}: {path} is not an SQLite database; name another file, which MLflow "
+                "then creates"
+            )
     if not uri.startswith(("http://", "https://")):
         return
     try:
@@ -194,9 +209,21 @@ def _check_store(uri: str) -> None:
         ) from error
 
 
+def _is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database, or empty, or cannot be read: then MLflow says why."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) in {_SQLITE, b""}
+    except OSError:
+        return True
+
+
 @contextlib.contextmanager
-def _blaming(uri: str) -> Iterator[None]:
-    """Turn an error of MLflow, of whatever class, into one sentence."""
+def _blaming(uri: str, counts: Counter[str]) -> Iterator[None]:
+    """Turn an error of MLflow, of whatever class, into one sentence.
+
+    ``counts`` is empty as long as no run has been written.
+    """
     try:
         yield
     except ZeusrunError:
@@ -208,8 +235,17 @@ def _blaming(uri: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__
+        for part, meaning in _MEANINGS.items():
+            if part in text:
+                raise UsageError(f"--uri {masked(uri)}: {meaning}") from error
         text = re.split(r" \[SQL:| \(Background ", text)[0]
         why = ". ".join(text.split(". ")[:2])[:_LONGEST].rstrip(".;")
+        if re.search(r"<!doctype|<html|<body|<head", text, re.IGNORECASE):
+            why = "the server answered with a web page, as no MLflow server does"
+        if not counts:
+            raise ExportError(
+                f"the export to {masked(uri)} failed: {why}. No run was written; check --uri"
+            ) from error
         raise ExportError(
             f"the export to {masked(uri)} ended early: {why}. Runs that are there stay, and "
             "another export adds the rest"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zeusrun.launcher.events import SubmitEvent
+    from zeusrun.launcher.rundir.record import Live
 
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1  # the end of a submit waits that long at most
 _CLIENT_TIMEOUT_S = 2.0  # of a client that connects and sends nothing
+_COUNTED = ("energy_j", "cost_j", "time_s", "steps")  # what is served as counters
 
 
 class MetricsPort:
@@ -44,6 +47,8 @@ class MetricsPort:
         host, port = parse_address(address)
         self._job = job
         self._paths: RunPaths | None = None
+        self._highest: dict[str, float] = {}  # of the counters of this run
+        self._lock = threading.Lock()
         try:
             self._server = server = _Server(host, port, self)
         except (OSError, UnicodeError) as error:
@@ -71,14 +76,27 @@ class MetricsPort:
     def take(self, event: SubmitEvent) -> None:
         """Take an event of the submit: serve a run from its start to its end."""
         if isinstance(event, TrialStarts):
-            self._paths = RunPaths(Path(event.trial.run_dir))
+            with self._lock:
+                self._highest.clear()
+                self._paths = RunPaths(Path(event.trial.run_dir))
         elif isinstance(event, TrialEnded):
             self._paths = None
 
     def text(self) -> str:
         """Return the metrics now. The threads of clients call it."""
-        paths = self._paths
-        return live_text(self._job, None if paths is None else read_live(paths))
+        with self._lock:
+            live = None if self._paths is None else read_live(self._paths)
+            return live_text(self._job, None if live is None else self._never_falling(live))
+
+    def _never_falling(self, live: Live) -> Live:
+        """Keep each counter at its highest value: early energy is extrapolated, then corrected."""
+        values = {name: getattr(live.trial, name) for name in _COUNTED}
+        known = {name: value for name, value in values.items() if value is not None}
+        highest = {
+            name: max(value, self._highest.get(name, value)) for name, value in known.items()
+        }
+        self._highest |= highest
+        return replace(live, trial=replace(live.trial, **highest))
 
 
 def parse_address(text: str) -> tuple[str, int]:

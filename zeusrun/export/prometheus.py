@@ -104,7 +104,9 @@ def live_text(job: str, live: Live | None) -> str:
     Price and carbon are gauges: if the rates fall, that of the energy so far may fall, too.
     """
     families = Families()
-    families.add("running", "Whether a run trains now, 1 or 0.", live is not None, job=job)
+    families.add(
+        "running", "1 while a run is running, start-up included, else 0.", live is not None, job=job
+    )
     if live is None:
         return families.text()
     trial = live.trial
@@ -113,7 +115,7 @@ def live_text(job: str, live: Live | None) -> str:
         families.add(f"run_{name}", text, value, job=job, **labels)
 
     names = {"trial": trial.trial, "gpu_model": trial.gpu_model, "host": live.host}
-    add("info", "The run that trains now; always 1.", 1, **names)
+    add("info", "The run that is running now; always 1.", 1, **names)
     add("start_time_seconds", "Unix time of the start.", unix_seconds(trial.started_at))
     add("power_watts", "Power now, of all devices of the job.", live.power_w)
     add("energy_joules_total", "Energy since training began.", trial.energy_j)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.live import Live
@@ -58,6 +59,7 @@ class SubmitView:
         self._instrumented = True
         self._start_told = False
         self._epochs_shown = 0
+        self._highest: dict[str, Any] = {}  # energy and cost that this trial has shown
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
         live = console.is_terminal and not quiet
@@ -86,6 +88,7 @@ class SubmitView:
             case TrialStarts(trial, cost_bound_j, usual, instrumented):
                 self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
                 self._usual, self._instrumented, self._start_told = usual, instrumented, False
+                self._highest = {}
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
@@ -114,6 +117,7 @@ class SubmitView:
     def _show_progress(self, progress: Progress) -> None:
         if self._trial is None:
             return
+        progress = self._never_falling(progress)
         if self._live is None:
             if progress.epochs > self._epochs_shown:
                 self._epochs_shown = progress.epochs
@@ -134,6 +138,13 @@ class SubmitView:
             )
             self._live.update(panel, refresh=True)
 
+    def _never_falling(self, progress: Progress) -> Progress:
+        """Keep energy and cost at their highest: early energy is extrapolated, then corrected."""
+        now = {"energy_j": progress.energy_j, "cost_j": progress.cost_j}
+        known = {name: value for name, value in now.items() if value is not None}
+        self._highest |= {n: max(value, self._highest.get(n, value)) for n, value in known.items()}
+        return replace(progress, **{name: self._highest[name] for name in known})
+
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:
             self._live.update(Text(""), refresh=True)
@@ -149,14 +160,15 @@ def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     parts = [
         f"epoch {progress.epochs}/{trial.max_epochs}",
         f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
-        units.duration(progress.time_s),
-        units.energy(progress.energy_j or None),  # 0: too little to measure yet
+        units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress)),
+        # 0: too little to measure yet
+        units.energy(_with_earlier(trial.energy_j, progress.energy_j, trial, progress) or None),
     ]
     ended = [each.batch_size for each in progress.batch_sizes if each.epoch <= progress.epochs]
     if ended:  # the next epoch may have another batch size already
         parts.append(f"batch size {ended[-1]}")
     if bound_j is not None:
-        parts.append(_cost(progress, bound_j))
+        parts.append(_cost(trial, progress, bound_j))
     return Text("  " + " · ".join(parts), style="dim")
 
 
@@ -192,7 +204,8 @@ def live_panel(
     grid.add_row(Text(units.shortened(trial.metric)), value)
     power = units.power(progress.power_w)
     price = "" if progress.price is None else f"{units.money(progress.price, progress.currency)} · "
-    energy = f"{units.energy(progress.energy_j)} · {price}{_cost(progress, bound_j)}"
+    energy_j = _with_earlier(trial.energy_j, progress.energy_j, trial, progress)
+    energy = f"{units.energy(energy_j)} · {price}{_cost(trial, progress, bound_j)}"
     if trial.gpu_count:
         grid.add_row("power", power + _limit(trial, progress))
         grid.add_row("energy", energy)
@@ -240,9 +253,24 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     return Group(*lines)
 
 
-def _cost(progress: Progress, bound_j: float | None) -> str:
+def _cost(trial: Trial, progress: Progress, bound_j: float | None) -> str:
     bound = "" if bound_j is None else f" of at most {units.energy(bound_j)}"
-    return f"cost {units.energy(progress.cost_j)}{bound}"
+    waits = progress.training_t is None
+    return f"cost {units.energy(trial.cost_j if waits else progress.cost_j)}{bound}"
+
+
+def _with_earlier(
+    before: float | None, now: float | None, trial: Trial, progress: Progress
+) -> float | None:
+    """Return an amount of all parts of a trial; price and cost also count earlier ones.
+
+    ``None`` if it is unknown for a part. A part that has not begun to train counts nothing.
+    """
+    if trial.time_s is None:
+        return now
+    if progress.training_t is None:
+        return before
+    return None if before is None or now is None else before + now
 
 
 def _limit(trial: Trial, progress: Progress) -> str:
@@ -283,7 +311,7 @@ def _starting_s(progress: Progress) -> float:
 
 
 def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
-    so_far = units.duration(progress.time_s)
+    so_far = units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress))
     if progress.reached is not None or progress.ending:
         return f"{so_far}, finishing"
     epoch_s = _epoch_s(progress)

@@ -24,6 +24,7 @@ _SOURCE_MARKS = {
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _LEAST_MONEY = 0.0001
 _J_PER_WH = 3600.0
+_LEAST_CARBON_G = 0.001
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -104,9 +105,11 @@ def money(amount: float | None, currency: str | None) -> str:
 
 
 def carbon(grams: float | None) -> str:
-    """Return grams with three digits and a unit: ``412 g``, ``1.30 kg``, ``2.05 t``."""
+    """Return grams with three digits and a unit: ``412 g``, ``1.30 kg``, ``<0.001 g``."""
     if grams is None:
         return UNKNOWN
+    if 0 < grams < _LEAST_CARBON_G:
+        return f"<{_LEAST_CARBON_G} g"
     text = energy_text(grams).replace("J", "g")  # the prefixes are the same
     return text.replace("Mg", "t").replace("Gg", "kt").replace("-", MINUS)
 
