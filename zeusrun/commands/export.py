@@ -124,7 +124,7 @@ def _to_file(form: Format, output: str | None, by_job: Mapping[str, Sequence[Tri
         print_text(content)
         return
     write_output(Path(output), content)
-    if form is not Format.PROMETHEUS:  # from cron, any output is a mail
+    if form != "prometheus":  # from cron, any output is a mail
         typer.echo(f"wrote {output}: {plural(count, 'run')}", err=True)
 
 
