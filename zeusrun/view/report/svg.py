@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-_TITLE = 30  # pixels above a figure
+_TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
@@ -33,8 +33,13 @@ def figure_bytes(figure: Figure, form: str, title: str) -> bytes:
 
     target = io.BytesIO()
     width, height = figure.get_size_inches()
-    style: dict[str, Any] = {"fontsize": 12.0, "fontweight": "bold", "va": "bottom", "color": LIGHT.ink}
-    figure.text(10 / (72 * width), 1 + 8 / (72 * height), label_text(title), **style)
+    style: dict[str, Any] = {
+        "fontsize": 12.0,
+        "fontweight": "bold",
+        "va": "bottom",
+        "color": LIGHT.ink,
+    }
+    figure.text(10 / (72 * width), 1 + 5 / (72 * height), label_text(title), **style)
     whole = Bbox.from_extents(0, 0, width, height + _TITLE / 72)  # the title stands above
     metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
     figure.savefig(target, format=form, dpi=200, metadata=metadata, bbox_inches=whole)
