@@ -24,7 +24,8 @@ def runs(record, zeusrun):
     for number in (1, 2):
         record(number, COUNTED)
     for number in (3, 4):
-        record(number, replace(COUNTED, cost_j=80.0), global_batch_size=64)
+        day = f"2025-0{number + 3}-01T12:00:00.000+00:00"  # in June and July
+        record(number, replace(COUNTED, cost_j=80.0), global_batch_size=64, started_at=day)
     (zeusrun.run_dir("job-4-1") / "job.yaml").write_text(zeusrun.job(script="well.py").read_text())
 
 
@@ -112,7 +113,7 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
         (("--format", "latex"), r"\begin{table}"),
         (("--format", "json"), '{"zeusrun": '),
         (("--format", "md", "--compare", "32", "64"), "### Batch size 64 costs 20 % less"),
-        (("--format", "json", "--compare", "2025-06..2025-06", "2025.."), '{"zeusrun": '),
+        (("--format", "json", "--compare", "2025-06", "2025-07.."), '{"zeusrun": '),
     ],
 )
 def test_a_snippet_is_printed(cli, runs, options, begin):
@@ -137,6 +138,7 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
     text = (zeusrun.folder / "report.html").read_text()
     assert "other costs 122\u00a0% more a run than job" in text
     assert cli("report", "--compare", "job", "other", "-o", "two.svg")[0] == 0
+    assert "names two jobs; leave out job" in cli("report", "job", "--compare", "job", "other")[2]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,15 @@ def test_two_jobs_are_compared(cli, runs, record, zeusrun):
         (("-o", "x.svg", "--figure", "power"), "job has nothing to draw for --figure power"),
         (("-o", "x.svg", "--figure", "cost", "--compare", "32", "64"), "leave out --figure cost"),
         (("-o", "x.svg", "--format", "md"), "--format md does not fit x.svg"),
+        (("-o", "x.tex", "--format", "md"), "--format md does not fit the ending of x.tex"),
+        (("-o", "n.md", "--format", "json"), "--format json does not fit the ending of n.md"),
+        (("--compare", "32", "2026"), "used 32, 64; for the year, write 2026..2026"),
+        (("--compare", "job", "nosuch"), "there is no job called 'nosuch'; name two jobs"),
+        (("--compare", "32", "32"), "both sides are the same"),
         (("--compare", "32", "99"), "job has no finished run of batch size 99; it has used 32, 64"),
         (("--compare", "32", "9" * 5000), "has no finished run of batch size 999"),
         (("--compare", "2020..2021", "2025.."), "job has no finished run of 2020..2021"),
         (("--compare", "32", "job"), "name two jobs, two batch sizes of a job (64 256)"),
-        (("job", "--compare", "job", "job"), "names two jobs; leave out job"),
     ],
 )
 def test_a_wrong_option_is_one_clear_sentence(cli, runs, zeusrun, options, said):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import median_known
 from zeusrun.analysis.cost_baseline import has_cost, setting
 from zeusrun.bandit.observation import OUTDONE
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ class SizeFacts:
     failed_j: tuple[float, ...]  # of the others: lower bounds
     cost_j: float | None  # medians, of the runs that reached the target
     energy_j: float | None
+    estimated: bool  # whether the energy of one of them is an estimate
     time_s: float | None
     epochs: float | None
     noise_scale: float | None  # median of all runs
@@ -77,6 +78,9 @@ def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) 
         failed_j=tuple(t.cost_j for t in alike if t.status in OUTDONE and t.cost_j),
         cost_j=median_known(costs),
         energy_j=median_known(trial.energy_j for trial in done),
+        estimated=any(
+            t.energy_j is not None and t.energy_source is EnergySource.ESTIMATED for t in done
+        ),
         time_s=median_known(trial.time_s for trial in done),
         epochs=median_known(trial.epochs for trial in done),
         noise_scale=median_known(trial.critical_batch_size for trial in own),

@@ -30,12 +30,13 @@ from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.plugins import check_extra
 from zeusrun.view.report.canvas import drawing
-from zeusrun.view.report.compare import Comparison, compare, find_kind, within
+from zeusrun.view.report.compare import Comparison, compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
 from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import LIGHT
 from zeusrun.view.report.power import PowerFacts, build_power
+from zeusrun.view.report.sides import find_kind, within
 from zeusrun.view.report.snippet import (
     comparison_json,
     comparison_snippet,
@@ -141,6 +142,10 @@ def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
     if output is not None and form is None and by_name is None:
         known = ", ".join(_BY_SUFFIX)
         raise UsageError(f"-o {output}: the name must end in {known}; or choose a --format")
+    if None not in {form, by_name} and form != by_name:
+        raise UsageError(
+            f"--format {form} does not fit the ending of {output}; leave one of them out"
+        )
     return form or by_name or "html"
 
 
@@ -254,7 +259,7 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
         if drawn is None:
             job = reports[0].facts.job
             raise UsageError(f"{job} has nothing to draw for --figure {figure}")
-        return figure_bytes(drawn, form)
+        return figure_bytes(drawn, form, reports[0].facts.job)
 
 
 def _render_comparison(comparison: Comparison, form: str) -> bytes:
@@ -268,7 +273,7 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
         drawn = draw_comparison(comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")
-        return figure_bytes(drawn, form)
+        return figure_bytes(drawn, form, comparison.subject)
 
 
 def _now() -> str:
@@ -295,7 +300,10 @@ def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Com
         if not group:
             tried = ", ".join(str(n) for n in sorted({t.global_batch_size for t in trials}))
             what = f"batch size {side}; it has used {tried}" if kind == "batch sizes" else side
-            raise UsageError(f"--compare {side}: {name} has no finished run of {what}")
+            year = (
+                f"; for the year, write {side}..{side}" if len(side) == 4 and what != side else ""
+            )
+            raise UsageError(f"--compare {side}: {name} has no finished run of {what}{year}")
     first, second = (f"batch size {side}" if kind == "batch sizes" else side for side in sides)
     return compare(name, (first, second), left, right)
 

@@ -108,6 +108,17 @@ def test_nothing_but_figures_and_tables_scrolls_sideways(visit, pages, width):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, pages):
+    for width, hidden in ((1280, False), (390, True)):
+        page, _ = visit(pages["job"], width)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        box = page.locator("details .scroll").first
+        assert box.evaluate("(each) => each.scrollWidth > each.clientWidth") is hidden
+        assert "local" in box.evaluate("(each) => getComputedStyle(each).backgroundAttachment")
+        dates = box.locator("td.date").evaluate_all("(all) => all.map((each) => each.clientHeight)")
+        assert max(dates) < 40
+
+
 def test_the_theme_is_chosen_before_the_first_paint_and_kept(visit, pages):
     page, _ = visit(pages["job"], theme="dark")
     colour = "getComputedStyle(document.body).backgroundColor"

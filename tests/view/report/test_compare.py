@@ -2,52 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.view.report.values import run
-from zeusrun.errors import UsageError
-from zeusrun.trial import TrialStatus
-from zeusrun.view.report.compare import compare, comparison_rows, find_kind, within
-
-JOBS = ["digits", "64", "nightly"]
-
-
-@pytest.mark.parametrize(
-    ("sides", "kind"),
-    [
-        (("digits", "nightly"), "jobs"),
-        (("64", "digits"), "jobs"),
-        (("64", "128"), "batch sizes"),
-        (("2026-01..2026-03", "2026-04.."), "spans"),
-        (("..2025", "2026.."), "spans"),
-        (("2026-01-05..2026-01-06", "2026-01-07..2026-01-07"), "spans"),
-    ],
-)
-def test_two_words_name_jobs_batch_sizes_or_spans(sides, kind):
-    assert find_kind(sides, JOBS) == kind
-
-
-@pytest.mark.parametrize(
-    "sides",
-    [("digits", "128"), ("64", "2026.."), ("..", "2026.."), ("2026-13..", "2026.."), ("a", "b")],
-)
-def test_anything_else_is_one_clear_sentence(sides):
-    with pytest.raises(
-        UsageError, match=r"name two jobs, two batch sizes .* known jobs: 64, digits"
-    ):
-        find_kind(sides, JOBS)
-
-
-def test_a_span_includes_its_last_day_month_or_year():
-    trials = [run(n, 32, started_at=f"2026-0{n}-15T12:00:00+00:00") for n in (1, 2, 3)]
-
-    def months(span):
-        return [trial.recurrence for trial in within(trials, span, "spans")]
-
-    assert months("2026-01..2026-02") == [1, 2]
-    assert months("2026-02..") == [2, 3]
-    assert months("..2026-01-15") == [1]
-    assert months("2026..2026") == [1, 2, 3]
+from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.report.compare import compare, comparison_rows
 
 
 def test_medians_decide_and_notes_say_what_differs():
@@ -57,16 +14,35 @@ def test_medians_decide_and_notes_say_what_differs():
     assert found.headline == "Batch size 64 costs 20\u00a0% less a run than batch size 32"
     assert (found.better, found.reached) == (True, (3, 1))
     (note,) = found.notes
-    assert note.startswith("1 run did not reach the target")
-    other = compare("job", ("a", "b"), left, [run(1, 32, 1.0, gpu_model="old", target=0.7)])
-    assert other.headline == "b costs the same a run as a"
-    assert other.notes[0].startswith("The runs differ in the objective and the hardware")
+    assert note == (
+        "1 run did not reach the target, shared the GPUs or has no known cost; medians and dots "
+        "leave it out."
+    )
+    assert found.differ is None
 
 
-def test_a_batch_size_may_have_any_number_of_digits():
-    trials = [run(1, 32), run(2, 64), run(3, 32, variant="noise-scale")]
-    assert within(trials, "0032", "batch sizes") == [trials[0]]
-    assert within(trials, "9" * 5000, "batch sizes") == []
+def test_a_headline_on_runs_that_differ_is_neither_good_nor_bad():
+    left = [run(1, 32, 1.0)]
+    other = compare("job", ("a", "b"), left, [run(2, 32, 2.0, gpu_model="old", target=0.7)])
+    assert (other.headline, other.better) == ("b costs 100\u00a0% more a run than a", None)
+    assert other.differ.startswith("The runs differ in the objective and the hardware")
+
+
+def test_estimated_energy_is_marked_on_its_side():
+    guess = {"energy_source": EnergySource.ESTIMATED}
+    left = [run(1, 32, **guess), run(2, 32)]
+    rows = comparison_rows(compare("job", ("a", "b"), left, [run(3, 64, **guess)]))
+    row = next(row for row in rows if row["of a run"] == "energy")
+    assert (row["a"], row["b"]) == (
+        "3.60 MJ (3.60 MJ to 3.60 MJ), partly estimated",
+        "3.60 MJ, estimated",
+    )
+
+
+def test_short_times_that_differ_look_different():
+    found = compare("job", ("a", "b"), [run(1, 32, time_s=0.3)], [run(2, 64, time_s=0.304)])
+    row = next(row for row in comparison_rows(found) if row["of a run"] == "time")
+    assert list(row.values()) == ["time", "0.3 s", "0.304 s", "+1\u00a0%"]
 
 
 def test_columns_have_different_headings_whatever_the_sides_are_called():

@@ -12,7 +12,7 @@ from tests.view.report.values import run
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.canvas import drawing
+from zeusrun.view.report.canvas import drawing, shift
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
 from zeusrun.view.report.figures import FIGURES, draw, draw_comparison
@@ -142,7 +142,7 @@ def test_figures_are_deterministic_and_a_thousand_dots_are_small():
 def test_a_figure_is_a_file(report, name, form, magic):
     with drawing():
         figure = draw(name, report, LIGHT)
-        assert figure_bytes(figure, form).startswith(magic)
+        assert figure_bytes(figure, form, EVIL).startswith(magic)
 
 
 def test_without_anything_to_draw_there_is_no_figure_but_a_page():
@@ -211,3 +211,29 @@ def test_colours_are_readable(palette):
     assert min(map(contrast, palette.sizes)) >= 3
     assert palette.size(0, 1) == palette.sizes[0]
     assert [palette.sizes.index(palette.size(at, 12)) for at in (0, 11)] == [0, 7]
+
+
+def test_runs_that_differ_are_told_right_under_the_headline():
+    found = compare("two jobs", ("a", "b"), [run(1, 32)], [run(2, 32, 2.0, target=0.7)])
+    with drawing():
+        text = comparison_page(found, "today")
+    assert '</h1><p class="caution">The runs differ in the objective' in text
+    assert 'class="bad"' not in text
+
+
+def test_a_figure_names_its_job_and_only_the_batch_sizes_that_it_draws():
+    trials = [run(1, 32), run(2, 64, None, cost_j=None, status=TrialStatus.LOST, curve=())]
+    facts = build_facts("job", trials)
+    with drawing():
+        for name in ("cost", "curves"):
+            figure = draw(name, JobReport(facts), LIGHT)
+            assert [text.get_text() for text in figure.legends[0].get_texts()] == ["32"]
+        svg = figure_bytes(figure, "svg", "nightly").decode()
+    assert ">nightly</text>" in svg
+
+
+def test_a_single_dot_stands_in_the_middle_of_its_row():
+    assert (shift(0, 1), shift(0, 2)) == (0.0, -0.3)
+    with drawing():
+        panel = draw("arms", JobReport(build_facts("job", [run(1, 32)])), LIGHT).axes[0]
+    assert list(panel.lines[0].get_ydata()) == [0.0]

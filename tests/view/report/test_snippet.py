@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.view.report.values import run
+from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.snippet import (
@@ -22,8 +23,8 @@ def test_markdown_is_a_table_that_no_name_breaks():
     lines = text.splitlines()
     assert lines[0] == r"### a\_job\|\<b\>"
     assert "| Energy of all runs | 1.50 kWh |" in lines
-    assert "| Carbon of all runs | at least 400 g CO2e |" in lines
-    assert "| Price of all runs | at least 0.31 EUR |" in lines
+    assert "| Carbon of all runs | at least 400 g CO2e, known for 1 of 2 runs |" in lines
+    assert "| Price of all runs | at least 0.31 EUR, known for 1 of 2 runs |" in lines
     rows = [line for line in lines if line.startswith("|")]
     assert all(line.replace(r"\|", "").count("|") == 3 for line in rows)
 
@@ -37,11 +38,15 @@ def test_latex_escapes_what_has_a_meaning():
 
 
 def test_an_estimate_and_what_is_unknown_are_marked():
-    from zeusrun.trial import EnergySource
-
     trials = [run(1, 32, energy_source=EnergySource.ESTIMATED), run(2, 32, None, cost_j=None)]
     text = job_snippet(build_facts("job", trials), "md")
-    assert "at least 1.00 kWh, estimated" in text
+    assert "| at least 1.00 kWh, estimated, known for 1 of 2 runs |" in text
+    assert "| Energy of a run (median) | 1.00 kWh, estimated |" in text
+    assert text.endswith("\n\nEnergy is estimated from CPU time. Recorded by zeusrun 0.1.0.\n")
+    assert "Energy is partly estimated" in job_snippet(
+        build_facts("job", [*trials, run(3, 32)]), "md"
+    )
+    assert "estimated" not in job_snippet(build_facts("job", TRIALS), "latex")
 
 
 def test_a_text_of_any_bytes_can_be_written():
@@ -68,3 +73,18 @@ def test_a_comparison_is_a_snippet_too():
     assert "| cost | 3.60 MJ | 1.80 MJ | −50 % |".replace("−", "\N{MINUS SIGN}") in text  # noqa: RUF001
     assert r"cost & 3.60 MJ & 1.80 MJ & $-$50 \% \\" in comparison_snippet(found, "latex")
     assert json.loads(comparison_json(found))["comparison"]["names"] == ["a", "b"]
+
+
+def test_a_comparison_of_runs_that_differ_says_so_below_its_title():
+    missed = run(3, 32, status=TrialStatus.MISSED, target=0.7)
+    guess = run(4, 32, target=0.7, energy_source=EnergySource.ESTIMATED)
+    found = compare("two jobs", ("a", "b"), TRIALS[:1], [missed, guess])
+    lines = comparison_snippet(found, "md").splitlines()
+    assert lines[2].startswith("The runs differ in the objective and the kind of energy")
+    assert lines[-3].startswith("1 run did not reach the target")
+    assert lines[-1].startswith("Energy is partly estimated from CPU time. Recorded by")
+    (caption,) = (
+        line for line in comparison_snippet(found, "latex").splitlines() if r"\caption" in line
+    )
+    assert "The runs differ in the objective" in caption
+    assert "1 run did not reach the target" in caption

@@ -11,7 +11,7 @@ from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -82,21 +82,26 @@ def set_title(panel: Axes, text: str, palette: Palette) -> None:
 
 
 def add_legend(
-    figure: Figure, names: Sequence[str], palette: Palette, left: float = LEFT - 8
+    figure: Figure,
+    names: Sequence[str],
+    palette: Palette,
+    used: Collection[int],
+    left: float = LEFT - 8,
 ) -> None:
-    """Name the colours in one line at the top."""
+    """Name the colours in one line at the top: of all ``names``, those that are ``used``."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
 
-    if not names:
+    shown = sorted(used)
+    if not shown:
         return
     handles = [
         Line2D([], [], marker="o", ls="", ms=6.5, mew=0, color=palette.size(at, len(names)))
-        for at in range(len(names))
+        for at in shown
     ]
     legend = figure.legend(
         handles,
-        [label_text(name, 22) for name in names],
-        ncols=len(names),
+        [label_text(names[at], 22) for at in shown],
+        ncols=len(shown),
         loc="upper left",
         frameon=False,
         fontsize=TEXT,
@@ -139,9 +144,9 @@ def dashes(palette: Palette) -> dict[str, Any]:
     return {"color": palette.muted, "lw": 1.0, "ls": (0, (4, 3))}
 
 
-def shift(number: int) -> float:
-    """Return where a dot stands beside its line, from -0.3 to 0.3."""
-    return 0.6 * (number * _GOLDEN % 1.0 - 0.5)
+def shift(number: int, count: int) -> float:
+    """Return where one of ``count`` dots stands beside its line, from -0.3 to 0.3; one: 0."""
+    return 0.0 if count == 1 else 0.6 * (number * _GOLDEN % 1.0 - 0.5)
 
 
 def limit(panel: Axes, axis: Literal["x", "y"], values: Sequence[float]) -> None:

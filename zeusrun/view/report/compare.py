@@ -1,33 +1,23 @@
-"""Compares two jobs, two batch sizes or two spans of time. Pure."""
+"""Compares two groups of runs. Pure."""
 
 from __future__ import annotations
 
-import datetime as dt
-import re
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
-from zeusrun.clock import local_time
-from zeusrun.errors import UsageError
-from zeusrun.trial import TrialStatus
+from zeusrun.cost import energy_text
+from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.report.headline import percent
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.trial import Trial
-
-Kind = Literal["jobs", "batch sizes", "spans"]
-_SPAN = re.compile(r"(\d{4}(?:-\d\d){0,2})?\.\.(\d{4}(?:-\d\d){0,2})?")
-_HOW = (
-    "name two jobs, two batch sizes of a job (64 256), or two spans of time "
-    "(2026-01..2026-03 2026-04..)"
-)
 
 
 class Measure(NamedTuple):
@@ -49,36 +39,10 @@ class Comparison:
     reached: tuple[int, int]
     measures: tuple[Measure, ...]
     headline: str
-    better: bool | None  # whether the second one is; ``None``: neither
+    better: bool | None  # whether the second one is; ``None``: neither, or the runs differ
+    differ: str | None  # a sentence: in what else than their batch size the runs differ
     notes: tuple[str, ...]
-
-
-def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
-    """Return what two words name; raises ``UsageError`` for anything else."""
-    if all(side in jobs for side in sides):
-        return "jobs"
-    if all(side.isdecimal() and side.isascii() for side in sides):
-        return "batch sizes"
-    if all(_is_span(side) for side in sides):
-        return "spans"
-    known = ", ".join(sorted(jobs)) or "none yet"
-    raise UsageError(f"--compare {' '.join(sides)}: {_HOW}; known jobs: {known}")
-
-
-def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
-    """Return the trials of a job that have a batch size, or began in a span of time."""
-    if kind == "batch sizes":
-        size = side.lstrip("0")  # a text, because a number may have too many digits
-        return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
-    first, last = side.split("..")
-    days = [(trial, local_time(trial.started_at)) for trial in trials]
-    return [
-        trial
-        for trial, moment in days
-        if moment is not None
-        and first <= (day := f"{moment:%Y-%m-%d}")
-        and (not last or day[: len(last)] <= last)
-    ]
+    estimated: tuple[str, str] = ("", "")  # of their energy: "estimated", "partly estimated"
 
 
 def compare(
@@ -90,6 +54,7 @@ def compare(
         for name, kind, value in _QUANTITIES
     )
     headline, better = _headline(names, measures[0])
+    differ = _difference([*left, *right])
     return Comparison(
         subject=subject,
         names=names,
@@ -97,8 +62,10 @@ def compare(
         reached=(_reached(left), _reached(right)),
         measures=measures,
         headline=headline,
-        better=better,
+        better=None if differ else better,
+        differ=differ,
         notes=tuple(_notes(left, right)),
+        estimated=(_estimated(left), _estimated(right)),
     )
 
 
@@ -132,21 +99,34 @@ def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     return f"{start} costs {percent(abs(share))} {than} a run than {first}", share < 0
 
 
-def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
-    """Return why costs of the two groups cannot simply be compared."""
-    notes, both = [], (*left, *right)
-    settings = {setting(trial) for trial in both if has_cost(trial)}
+def _estimated(trials: Sequence[Trial]) -> str:
+    """Return how far the energy of the runs that count is an estimate."""
+    sources = [t.energy_source for t in trials if has_cost(t) and t.energy_j is not None]
+    if EnergySource.ESTIMATED not in sources:
+        return ""
+    return "estimated" if len(set(sources)) == 1 else "partly estimated"
+
+
+def _difference(trials: Sequence[Trial]) -> str | None:
+    """Return why the costs of two groups cannot simply be compared; ``None`` if they can."""
+    settings = {setting(trial) for trial in trials if has_cost(trial)}
     parts = ("the objective", "the hardware", "the kind of energy (measured or estimated)")
     differ = [name for at, name in enumerate(parts) if len({each[at] for each in settings}) > 1]
-    if differ:
-        what = " and ".join(differ)
-        notes.append(f"The runs differ in {what}, so their costs differ for that, too.")
+    if not differ:
+        return None
+    return f"The runs differ in {' and '.join(differ)}, so their costs differ for that, too."
+
+
+def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
+    notes, both = [], (*left, *right)
     if adapted := sum(trial.variant is not None for trial in both):
         notes.append(f"{plural(adapted, 'run')} adapted the batch size during the training.")
     if dropped := sum(not has_cost(trial) for trial in both):
+        one = dropped == 1
         notes.append(
-            f"{plural(dropped, 'run')} did not reach the target, shared the GPUs or have no known "
-            "cost; medians and dots leave them out."
+            f"{plural(dropped, 'run')} did not reach the target, shared the GPUs or "
+            f"{'has' if one else 'have'} no known cost; medians and dots leave "
+            f"{'it' if one else 'them'} out."
         )
     return notes
 
@@ -166,6 +146,9 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
             share = statistics.median(measure.right) / before - 1
             difference = ("+" if round(share, 2) > 0 else "") + percent(share)
         texts = [_text(values, measure.kind) for values in (measure.left, measure.right)]
+        if measure.name == "energy":
+            how = comparison.estimated
+            texts = [f"{t}, {e}" if e else t for t, e in zip(texts, how, strict=True)]
         rows.append((measure.name, *texts, difference))
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
@@ -182,17 +165,7 @@ def _text(values: Sequence[float], kind: str) -> str:
 def _amount(value: float, kind: str) -> str:
     if kind == "energy":
         return units.energy(value)
-    return units.duration(value) if kind == "time" else f"{value:g}"
-
-
-def _is_span(text: str) -> bool:
-    found = _SPAN.fullmatch(text)
-    if found is None or text == "..":
-        return False
-    try:
-        for date in found.groups():
-            if date:
-                dt.date.fromisoformat(date + "-01" * (2 - date.count("-")))
-    except ValueError:
-        return False
-    return True
+    if kind == "count":
+        return f"{value:g}"
+    # Short times have three digits, so two that differ by a percent look different.
+    return units.duration(value) if value >= 59.95 else energy_text(value).replace("J", "s")

@@ -75,6 +75,7 @@ class JobFacts:
     by_energy: bool  # whether curves are drawn against energy
     compared: int  # recurrences
     against: str  # the default that they are compared with
+    default_runs: int  # runs of the default that they are compared with
     since: str | None  # when the first of them began
     explored: bool  # whether one ran another batch size than the default
     saved_share: float | None  # median
@@ -135,6 +136,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         by_energy=by_energy,
         compared=len(compared),
         against=f"batch size {defaults.pop()}" if len(defaults) == 1 else "the default batch size",
+        default_runs=len({trial.trial for each in compared for trial in each.compared}),
         since=next((each.started_at for each in recurrences if each.saved_j is not None), None),
         explored=savings.explored,
         saved_share=statistics.median(each.share for each in compared) if compared else None,

@@ -85,7 +85,7 @@ def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
     ]
     compared = [each for each in facts.recurrences if each.default_j is not None]
     figure = blank(326 if facts.explored else 236)
-    add_legend(figure, names, palette)
+    add_legend(figure, names, palette, {dot.size for dot in dots})
     panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
@@ -127,7 +127,7 @@ def draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = [size.label for size in facts.sizes]
     figure = blank(272)
-    add_legend(figure, names, palette)
+    add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
     # A first value may be far away.
@@ -164,11 +164,11 @@ def draw_arms(sizes: Sequence[SizeFacts], palette: Palette) -> Figure | None:
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
     for at, size in enumerate(sizes):
+        own = [(cost, True) for cost in size.costs_j] + [(cost, False) for cost in size.failed_j]
+        known = [(cost / factor, reached) for cost, reached in own if cost < MOST]
         dots = [
-            Dot(cost / factor, at + shift(n), at, reached)
-            for own, reached in ((size.costs_j, True), (size.failed_j, False))
-            for n, cost in enumerate(own)
-            if cost < MOST
+            Dot(cost, at + shift(n, len(known)), at, reached)
+            for n, (cost, reached) in enumerate(known)
         ]
         scatter(panel, dots, len(sizes), palette, size=4.8)
         if size.cost_j is not None and size.cost_j < MOST:
@@ -241,7 +241,7 @@ def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
     if not measures:
         return None
     figure = blank(252)
-    add_legend(figure, comparison.names, palette, 44)
+    add_legend(figure, comparison.names, palette, (0, 1), 44)
     room = (WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
         panel = add_panel(figure, palette, (8 + at * room + 44, 52, room - 60, 174))
@@ -249,7 +249,7 @@ def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
         set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
         for side, own in enumerate((measure.left, measure.right)):
             values = [value / factor for value in own]
-            dots = [Dot(side + 0.8 * shift(n), y, side) for n, y in enumerate(values)]
+            dots = [Dot(side + 0.8 * shift(n, len(values)), y, side) for n, y in enumerate(values)]
             scatter(panel, dots, 2, palette)
             if values:
                 median = statistics.median(values)

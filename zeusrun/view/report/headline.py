@@ -11,6 +11,7 @@ from zeusrun.view.units import MINUS, plural
 if TYPE_CHECKING:
     from zeusrun.view.report.facts import JobFacts
 
+_FEW = 3  # runs of the default; fewer are named
 _SAME = 0.005  # a smaller share of a cost is none
 
 
@@ -26,14 +27,19 @@ def percent(share: float | None) -> str:
 
 
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
-    """Return what a job saves, in a few words, and whether that is good; ``None``: neither."""
+    """Return what a job saves, in a few words, and whether that is good.
+
+    ``None``: neither, or a run saves, but exploring has cost more than that so far.
+    """
     share = facts.saved_share
     if share is not None and facts.explored:
         if abs(share) < _SAME:
             return f"costs the same a run as {facts.against}", None
         if share > 0:
-            return f"saves {percent(share)} a run against {facts.against}", True
-        return f"costs {percent(-share)} more a run than {facts.against}", False
+            good = True if facts.net_cost_j >= 0 else None
+            return f"saves {percent(share)} a run against {facts.against}", good
+        bad = False if facts.net_cost_j <= 0 else None
+        return f"costs {percent(-share)} more a run than {facts.against}", bad
     return _without_saving(facts), None
 
 
@@ -62,7 +68,10 @@ def basis(facts: JobFacts) -> str:
     runs, since = plural(facts.compared, "recurrence"), ""
     if facts.since is not None:
         since = f" since {units.moment(facts.since, '%B %Y')}"
-    sentences = [f"Median of {runs}; net {_net(facts)}{since}, exploring included."]
+    few = ""
+    if facts.default_runs < _FEW:
+        few = f", compared with {plural(facts.default_runs, 'run')} of the default"
+    sentences = [f"Median of {runs}{few}; net {_net(facts)}{since}, exploring included."]
     energy_j, cost_j = facts.net.energy_j, facts.net_cost_j
     if energy_j is not None and (energy_j < 0) != (cost_j < 0) and facts.eta_knob < 1:
         sentences.append(
@@ -74,9 +83,10 @@ def basis(facts: JobFacts) -> str:
         back = "" if pays is None else f"; it pays back in about {plural(pays, 'more recurrence')}"
         sentences.append(f"Exploring has cost more than it has saved so far{back}.")
     net = facts.net
-    fewer = {net.energy_runs, net.money_runs, net.carbon_runs} - {0, facts.compared}
+    counts = {"energy": net.energy_runs, "price": net.money_runs, "carbon": net.carbon_runs}
+    fewer = [f"the {name} is known for {n}" for name, n in counts.items() if 0 < n < facts.compared]
     if fewer:
-        sentences.append(f"Each of these sums counts at least {min(fewer)} of {runs}.")
+        sentences.append(f"Of these {runs}, {' and '.join(fewer)}.")
     return " ".join(sentences)
 
 

@@ -54,6 +54,7 @@ def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Html:
     first, *others = rows[0]
     heads = [first, *(name for name in others if any(row[name] != UNKNOWN for row in rows))]
     sides = {name: None if name in {first, *_WORDS} else "n" for name in heads}
+    sides |= {"when": "date"}
     head = tag("tr", *(tag("th", name, scope="col", class_=sides[name]) for name in heads))
     lines = []
     for row in rows:

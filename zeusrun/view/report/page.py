@@ -56,6 +56,7 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
         (
             tag("p", comparison.subject, class_="job"),
             tag("h1", tag("span", comparison.headline, class_=mood)),
+            tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
             figure("comparison", svg, caption, listed),
             *(tag("p", note, class_="note") for note in comparison.notes),

@@ -104,22 +104,32 @@ def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
 
 
 def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
-    """Return what all runs took; "at least" if that of a run is unknown."""
+    """Return what all runs took; "at least", and of how many, if that of a run is unknown."""
     total = facts.total
-    least = {name: "at least " if count else "" for name, count in total.unknown.items()}
+
+    def sum_(name: str, text: str) -> tuple[str, str]:
+        if unknown := total.unknown[name]:
+            # A run has one currency, so the number of each of several is not known here.
+            known = "some" if len(total.prices) > 1 and name == "price" else total.runs - unknown
+            text = f"at least {text}, known for {known} of {plural(total.runs, 'run')}"
+        return f"{name} of all runs", text
+
     rows = [("energy of all runs", UNKNOWN)]
     if total.energy_j is not None:
-        part = "partly " if total.estimated_j < total.energy_j else ""
-        how = f", {part}estimated" if total.estimated_j else ""
-        text = f"{least['energy']}{units.electricity(total.energy_j)}{how}"
-        rows = [("energy of all runs", text)]
-    rows += [
-        ("price of all runs", least["price"] + units.money(price, currency))
-        for currency, price in total.prices.items()
-    ]
+        how = estimated_part(facts)
+        rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
+    rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
     if total.carbon_g is not None:
-        rows.append(("carbon of all runs", least["carbon"] + _carbon(total.carbon_g)))
+        rows.append(sum_("carbon", _carbon(total.carbon_g)))
     return rows
+
+
+def estimated_part(facts: JobFacts) -> str:
+    """Return how far the energy of all runs is an estimate: "", "partly estimated", "estimated"."""
+    total = facts.total
+    if not total.estimated_j or total.energy_j is None:
+        return ""
+    return "partly estimated" if total.estimated_j < total.energy_j else "estimated"
 
 
 def _recurrences(report: JobReport, prefix: str) -> Html:

@@ -11,11 +11,12 @@ from zeusrun.plain_text import plain_json, plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.headline import basis, headline, target
-from zeusrun.view.report.sections import all_runs
+from zeusrun.view.report.sections import all_runs, estimated_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.analysis.sizes import SizeFacts
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobFacts, JobReport
 
@@ -49,20 +50,25 @@ def job_snippet(facts: JobFacts, form: str) -> str:
         ("Target", target(facts)),
         ("Runs", f"{facts.total.runs} ({facts.reached} reached the target), {' to '.join(days)}"),
         ("Usual batch size", usual.label),
-        ("Energy of a run (median)", units.electricity(usual.energy_j)),
+        ("Energy of a run (median)", _energy(usual)),
         ("Time of a run (median)", units.duration(usual.time_s)),
         *((name.capitalize(), amount) for name, amount in all_runs(facts)),
         ("Batch sizes chosen by zeusrun", f"{text[:1].upper()}{text[1:]}. {basis(facts)}"),
     ]
-    return _table(facts.job, ("", ""), rows, form)
+    return _table(facts.job, ("", ""), rows, form, ["", _made(estimated_part(facts))])
+
+
+def _energy(size: SizeFacts) -> str:
+    how = ", estimated" if size.estimated else ""
+    return units.electricity(size.energy_j) + how
 
 
 def comparison_snippet(comparison: Comparison, form: str) -> str:
     """Return a table of two groups of runs."""
     rows = comparison_rows(comparison)
-    return _table(
-        comparison.headline, ["", *list(rows[0])[1:]], [list(row.values()) for row in rows], form
-    )
+    heads, body = ["", *list(rows[0])[1:]], [list(row.values()) for row in rows]
+    notes = [comparison.differ or "", *comparison.notes, _made(*comparison.estimated)]
+    return _table(comparison.headline, heads, body, form, notes)
 
 
 def reports_json(reports: Sequence[JobReport]) -> str:
@@ -88,17 +94,34 @@ def _document(value: object) -> str:
     return plain_json(storable_text(text)) + "\n"
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], form: str) -> str:
-    made = f"Recorded by zeusrun {__version__}."
+def _made(*parts: str) -> str:
+    """Return the last line; ``parts`` say how far the energy is an estimate."""
+    part = max(parts, key=["", "partly estimated", "estimated"].index)
+    if len(set(parts)) > 1:
+        part = "partly estimated"
+    how = f"Energy is {part} from CPU time. " if part else ""
+    return f"{how}Recorded by zeusrun {__version__}."
+
+
+def _table(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    form: str,
+    notes: Sequence[str],
+) -> str:
+    """Return a table; the first note stands below its title, the others below the table."""
     body = [_row(row, form) for row in rows]
+    first, *others = [_markdown(note) if form == "md" else _latex(note) for note in notes]
     if form == "md":
         rule = f"|{'---|' * len(heads)}"
-        lines = [f"### {_markdown(title)}", "", _row(heads, form), rule, *body, "", made]
+        top = [f"### {_markdown(title)}", "", *([first, ""] if first else [])]
+        lines = [*top, _row(heads, form), rule, *body, *(f"\n{note}" for note in others)]
         return "\n".join(lines) + "\n"
     columns = r"lp{0.6\linewidth}" if len(heads) == 2 else f"l{'r' * (len(heads) - 1)}"
     lines = [
         r"\begin{table}",
-        rf"\caption{{{_latex(title)}. {_latex(made)}}}",
+        rf"\caption{{{' '.join(filter(None, (f'{_latex(title)}.', first, *others)))}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\hline",
         *([_row(heads, form), r"\hline"] if any(heads) else []),

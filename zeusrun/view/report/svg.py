@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import re
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.plain_text import plain_text, storable_text
-from zeusrun.view.report.palette import STAND_INS, named_colours
+from zeusrun.view.report.canvas import label_text
+from zeusrun.view.report.palette import LIGHT, STAND_INS, named_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
+_TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
@@ -25,11 +27,22 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-def figure_bytes(figure: Figure, form: str) -> bytes:
-    """Return a figure as a PNG, SVG or PDF file; call it within ``drawing``."""
+def figure_bytes(figure: Figure, form: str, title: str) -> bytes:
+    """Return a figure with a title as a PNG, SVG or PDF file; call it within ``drawing``."""
+    from matplotlib.transforms import Bbox  # noqa: PLC0415 - optional, and slow to import
+
     target = io.BytesIO()
+    width, height = figure.get_size_inches()
+    style: dict[str, Any] = {
+        "fontsize": 12.0,
+        "fontweight": "bold",
+        "va": "bottom",
+        "color": LIGHT.ink,
+    }
+    figure.text(10 / (72 * width), 1 + 5 / (72 * height), label_text(title), **style)
+    whole = Bbox.from_extents(0, 0, width, height + _TITLE / 72)  # the title stands above
     metadata = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
-    figure.savefig(target, format=form, dpi=200, metadata=metadata)
+    figure.savefig(target, format=form, dpi=200, metadata=metadata, bbox_inches=whole)
     return target.getvalue()
 
 
