@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict
-from zeusrun.job_name import check_job_name, is_job_name
+from zeusrun.job_name import check_job_name, is_job_name, list_known
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -83,13 +82,8 @@ def find_trial(store: History, name: str) -> Trial:
     if job in jobs:
         run = name.removeprefix(f"{job}-")
         raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
-    asked = job or name
-    close = difflib.get_close_matches(asked, jobs, n=1)
-    meant = f"did you mean {name.replace(asked, close[0], 1)!r}? A" if close else "a"
-    raise UsageError(
-        f"there is no trial and no job called {name!r}; {meant} trial is called JOB-RUN, such as "
-        "digits-7-1; `zeusrun history` lists the jobs"
-    )
+    what = "run and no job" if job is None else f"job {job}, so no run"
+    raise UsageError(f"there is no {what} called {name!r}; {list_known(job or name, jobs)}")
 
 
 def encode_trial(trial: Trial) -> dict[str, Any]:
