@@ -70,8 +70,8 @@ def find_settings(job: str) -> tuple[Path, str | None]:
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job), None
     trial = find_trial(job)
-    whose = "the last run" if job == trial.job else "the run"
-    return RunPaths(Path(trial.run_dir)).job_copy, f"Settings: those of {whose}, {trial.trial}."
+    whose = "the last run," if job == trial.job else "run"
+    return RunPaths(Path(trial.run_dir)).job_copy, f"Settings: those of {whose} {trial.trial}."
 
 
 def job_name(job: str) -> str:

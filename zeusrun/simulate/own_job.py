@@ -81,11 +81,11 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         targets = [trial.target for trial in trials if trial.metric == problem.metric]
         hardest = max(targets, default=problem.target, key=lambda each: _sign(problem) * each)
         if _sign(problem) * problem.target > _sign(problem) * hardest:
-            easier = "lower" if problem.mode == "max" else "higher"
+            bound = "at most" if problem.mode == "max" else "at least"
             raise UsageError(
                 f"{f'only {reached}' if reached else 'no'} past run{'s' * (reached > 1)} of {job} "
                 f"reached {problem.metric} {problem.target:g}, because runs end at their target, "
-                f"which was {hardest:g}; a {easier} target than that can be simulated"
+                f"which was {hardest:g}; a target of {bound} {hardest:g} can be simulated"
             )
         raise UsageError(
             f"{job} has {reached} run{'' if reached == 1 else 's'} that reached {problem.metric} "
