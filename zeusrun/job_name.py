@@ -34,6 +34,10 @@ def check_job_name(name: str) -> str:
 
 def list_known(name: str, jobs: Sequence[str]) -> str:
     """Return which jobs there are, and which one was probably meant by a name that none has."""
+    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs)}"
+
+
+def did_you_mean(name: str, jobs: Sequence[str]) -> str:
+    """Return the end of a message, with the job whose name is similar; empty if there is none."""
     close = difflib.get_close_matches(name, jobs, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"known jobs: {', '.join(jobs) or 'none yet'}{hint}"
+    return f"; did you mean {close[0]!r}?" if close else ""

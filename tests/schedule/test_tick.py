@@ -457,6 +457,12 @@ def test_removing_a_schedule_takes_what_killed_runs_left(schedules, nightly):
     assert [path.name for path in schedules.directory.glob("*@*")] == [f"digits-2@{AT:.3f}.lock"]
 
 
+def test_a_job_without_a_schedule_is_told_which_have_one(schedules, nightly):
+    nightly()
+    with pytest.raises(UsageError, match="have one: digits; did you mean 'digits'"):
+        schedules.read("digit")
+
+
 class Decides:
     """A process that has decided a start, and has ended."""
 
