@@ -32,12 +32,15 @@ def check_job_name(name: str) -> str:
     return name
 
 
-def list_known(name: str, jobs: Sequence[str]) -> str:
-    """Return which jobs there are, and which one was probably meant by a name that none has."""
-    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs)}"
+def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:
+    """Return which jobs there are, and which one was probably meant by a name that none has.
+
+    ``run`` is what stood after the name, such as ``-7-1``.
+    """
+    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs, run)}"
 
 
-def did_you_mean(name: str, jobs: Sequence[str]) -> str:
+def did_you_mean(name: str, jobs: Sequence[str], run: str = "") -> str:
     """Return the end of a message, with the job whose name is similar; empty if there is none."""
     close = difflib.get_close_matches(name, jobs, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0] + run!r}?" if close else ""

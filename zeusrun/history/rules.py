@@ -78,12 +78,18 @@ def find_trial(store: History, name: str) -> Trial:
         matches = [trial for job in jobs if (trial := store.find(f"{job}-{name}")) is not None]
         if len(matches) == 1:
             return matches[0]
+        raise UsageError(
+            f"{name!r} is the number of {len(matches) or 'no'} runs; a run is called JOB-RUN, such "
+            "as digits-7-1; `zeusrun history` lists the jobs"
+        )
     job = job_of(name)
     if job in jobs:
         run = name.removeprefix(f"{job}-")
         raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
+    asked = job or name
+    known = list_known(asked, jobs, name.removeprefix(asked))
     what = "run and no job" if job is None else f"job {job}, so no run"
-    raise UsageError(f"there is no {what} called {name!r}; {list_known(job or name, jobs)}")
+    raise UsageError(f"there is no {what} called {name!r}; {known}")
 
 
 def encode_trial(trial: Trial) -> dict[str, Any]:
