@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # One path component, never "..", in characters that every file system and terminal can show.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -25,3 +30,17 @@ def check_job_name(name: str) -> str:
             f"(the name of a job is also the name of its directory), not {name[:70]!r}"
         )
     return name
+
+
+def list_known(name: str, jobs: Sequence[str], run: str = "") -> str:
+    """Return which jobs there are, and which one was probably meant by a name that none has.
+
+    ``run`` is what stood after the name, such as ``-7-1``.
+    """
+    return f"known jobs: {', '.join(jobs) or 'none yet'}{did_you_mean(name, jobs, run)}"
+
+
+def did_you_mean(name: str, jobs: Sequence[str], run: str = "") -> str:
+    """Return the end of a message, with the job whose name is similar; empty if there is none."""
+    close = difflib.get_close_matches(name, jobs, n=1)
+    return f"; did you mean {close[0] + run!r}?" if close else ""

@@ -54,6 +54,17 @@ class Tariff:
         rate = self.week[24 * local.weekday() + local.hour]
         return Piece(rate, (t // _QUARTER_S + 1) * _QUARTER_S)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether one rate holds at all times."""
+        return self.constant is not None or len({row.rate for row in self.rows}) == 1
+
+    def describe_end(self, now: float) -> str | None:
+        """Say since when a list of times has no rate, in local time; ``None`` if it still has."""
+        if not self.times or now < self.times[-1]:
+            return None
+        return f"has no rate after {_local(self.times[-1])}"
+
     def mean(self, began: float, ended: float) -> float | None:
         """Return the mean rate over a span of time, in Unix seconds.
 

@@ -85,7 +85,13 @@ def test_explain_by_name_takes_the_job_as_it_was_last_run(cli, record, zeusrun):
     last = record(1, world_size=1, max_epochs=5)
     job = zeusrun.job()
     (Path(last.run_dir) / "job.yaml").write_text(load_spec(job).to_yaml())
-    assert cli("explain", "job") == cli("explain", job)
+    code, out, _ = cli("explain", job)
+    assert cli("explain", "job")[:2] == (
+        code,
+        out + "  Settings: those of the last run, job-1-1.\n",
+    )
+    assert "known jobs: job; did you mean 'job'?" in cli("explain", "jobb")[2]
+    assert "known jobs: job\n" in cli("explain", "nosuch")[2]
 
 
 def test_explain_is_the_same_each_time(cli, record, zeusrun):
@@ -126,6 +132,13 @@ def test_validate_reads_the_csv_file_of_a_tariff(cli, zeusrun):
     assert (code, "'price.csv'" in err, "No such file" in err) == (2, True, True)
     (zeusrun.folder / "prices.csv").write_text("2026-03-01T00:00Z,0.31\n")
     assert cli("validate", job)[0] == 0
+
+
+def test_validate_refuses_a_broken_tariff_of_the_home(cli, zeusrun):
+    zeusrun.home.mkdir(mode=0o700)
+    (zeusrun.home / "tariff.yaml").write_text("price: {per_kw: 0.3}\n")
+    code, out, err = cli("validate", zeusrun.job())
+    assert (code, out, "tariff.yaml:1" in err) == (2, "", True)
 
 
 def test_every_line_of_an_error_begins_with_the_program_and_the_place(cli, zeusrun):

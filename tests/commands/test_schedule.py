@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import signal
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from tests.runs import only_trial, start_and_wait, survivors, wait_for, wait_for_report
-from zeusrun.clock import read_clock
-from zeusrun.schedule.store import Schedules
+from zeusrun.clock import read_clock, timestamp
+from zeusrun.schedule.store import Occurrence, Schedules
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
         (["add", "job.yaml", "Daily"], 2, "'Daily' is not a cron expression; did you mean @daily?"),
         (["add", "job.yaml", "@daily", "--tz", "Mars"], 2, "'Mars' is not a time zone"),
         (["add", "job.yaml", "@daily", "--jitter", "5"], 2, "jitter must be a number with s, m"),
-        (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "as long as the time between"),
+        (["add", "job.yaml", "@hourly", "--jitter", "2h"], 2, "2h is longer than the 1h between"),
         (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "this variable is not set"),
         (["add", "job.yaml", "@daily", "--finish-by", "07:30"], 2, "only goes with start_within"),
         (["add", "job.yaml", "@daily", "--start-within", "6h"], 2, "but no price is known; add a"),
@@ -185,7 +186,7 @@ def test_one_that_cannot_be_started_or_read_keeps_no_other_from_running(zeusrun,
     [
         ({"cron": "0 2 * *"}, "job.yaml: in 'schedule':"),
         ({"tz": "Paris"}, "job.yaml: in 'schedule':"),
-        ({"start_within": "1d"}, "as long as the time between two runs"),
+        ({"start_within": "1d"}, "as long as the 24h between two runs"),
         ({"start_within": "6h"}, "chooses starts by price, but no price is known"),
         ({"start_within": "soon"}, "'schedule.start_within' must be a number with s, m, h or d"),
         ({"finish_by": "07:30"}, "'schedule.finish_by' only goes with start_within"),
@@ -199,6 +200,27 @@ def test_validate_knows_what_add_refuses(zeusrun, section, said):
     assert done.returncode == 2
     assert said in flat(done.stderr)
     assert "job.yaml" in done.stderr
+
+
+def test_add_and_validate_warn_of_a_window_that_gains_nothing_and_of_an_old_file(cli, zeusrun):
+    (zeusrun.folder / "grid.csv").write_text("2025-03-01T00:00Z,400\n2025-03-01T02:00Z,300\n")
+    flat_rates = {"price": {"currency": "EUR", "per_kwh": 0.3}, "carbon": {"csv": "grid.csv"}}
+    job = zeusrun.job(schedule={"start_within": "6h"}, **flat_rates)
+    code, out, err = cli("validate", job)
+    assert (code, "is well-formed" in out) == (0, True)
+    assert "price is the same at all times, so no later start is cheaper" in flat(err)
+    old = "grid.csv has no rate after 2025-03-01 04:00"
+    assert old in flat(err)
+    code, out, _ = cli("schedule", "add", job, "0 2 * * *", "--no-cron")
+    assert code == 0
+    assert re.findall("! price [^!]*: start_within delays no run", flat(out))
+    assert old in flat(out)
+    schedules, record = Schedules(zeusrun.home), Schedules(zeusrun.home).read("job")
+    start = "at 08:55: 0.05 EUR/kWh instead of 0.3"
+    begun = Occurrence(read_clock(), "ended", timestamp(), exit_code=0, start=start)
+    schedules.write(replace(record, firings=(begun,)))
+    out = flat(cli("schedule", "list")[1])
+    assert "the target was reached; deferred to 08:55: 0.05 EUR/kWh instead of 0.3" in out
 
 
 def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
@@ -252,6 +274,7 @@ def test_a_start_waits_for_a_cheaper_hour_and_says_so(zeusrun, schedule):
     schedule("add", job, "--jitter", "none")  # now it is decided anew
     schedule("tick")
     wait_for(lambda: firings(schedule) == [("ended", 0)] * 2)
+    assert "deferred" not in schedule("list").stdout  # it started at once
     log = (zeusrun.home / "schedules" / "job.log").read_text()
     assert re.search(r"started at once: no start until \S+ is cheaper than 0.1 EUR/kWh ──", log)
 

@@ -14,7 +14,7 @@ from tests.factories import DONE
 from tests.simulate.traces import job, write
 from zeusrun.cli import app
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.spec import JobSpec
+from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
@@ -22,6 +22,7 @@ from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.trial import CurvePoint
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
+from zeusrun.view.what_if import _exploring, _short
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 
@@ -220,6 +221,22 @@ def test_a_job_is_forecast_from_its_own_history(cli, learned):
     assert alone.startswith("job: the next 5 recurrences\n  In the end, a run uses batch size ")
 
 
+def test_a_forecast_by_name_says_whose_settings_it_has(cli, learned, zeusrun):
+    last = zeusrun.run_dir("job-6-1")
+    (last / "job.yaml").write_text(load_spec(learned).to_yaml())
+    changes = ("--set", "objective.eta_knob=1", "--set", "attempts=3")
+    code, out, err = cli("simulate", "job", *OWN_FEW, *changes)
+    assert (code, err) == (0, "")
+    assert "Settings: those of the last run, job-6-1." in out
+    assert "with objective.eta_knob=1, attempts=3" in " ".join(out.split())
+    assert "Settings" not in cli("simulate", learned, *OWN_FEW)[1]
+
+
+def test_a_short_epoch_and_exploring_that_saves_are_shown_as_they_are():
+    assert [_short(each) for each in (0.0, 0.0021, 0.2)] == ["0.0 s", "2.1 ms", "0.2 s"]
+    assert [_exploring(each) for each in (-0.378, 0.0, 12.0)] == ["saves 0.378 J", "0 J", "12.0 J"]
+
+
 def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):
     changes = ("--set", "batch_size.candidates=[16,32,64,128]")
     found = json.loads(cli("simulate", learned, *OWN_FEW, *changes, "--json")[1])
@@ -238,7 +255,15 @@ def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):
     [
         (("job.yaml", "--policy", "auto"), "--policy does not go with JOB; its settings change"),
         (("job.yaml", "--set", "env={A: b}"), "past runs do not show what another env would do"),
-        (("job.yaml", "--set", "objective.target=0.9"), "0 runs that reached accuracy 0.9 under"),
+        (
+            ("job.yaml", "--set", "objective.target=0.9"),
+            "no past run of job reached accuracy 0.9, because",
+        ),
+        (
+            ("job.yaml", "--set", "batch_size.candidates=[33,64]"),
+            "zeusrun: --set batch_size.candidates=[33,64]: 'batch_size.default' must be one of",
+        ),
+        (("jbo",), "no run and no job called 'jbo'; known jobs: job; did you mean 'job'?"),
         (("job.yaml", "--set", "objective.targt=1"), "did you mean"),
         (("nosuch", "--set", "objective.eta_knob=1"), "nosuch"),
         (("--set", "objective.eta_knob=1"), "--set needs JOB: zeusrun simulate JOB --set"),

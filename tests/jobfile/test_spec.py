@@ -290,7 +290,6 @@ def test_the_schema_requires_what_has_no_default():
         "batch_size": {"candidates"},
         "learning_rate": {"base"},
         "adapt": {"batch_size"},
-        "schedule": {"cron"},
         "price": {"currency"},
     }
 

@@ -64,7 +64,7 @@ def test_null_in_the_file_takes_back_what_was(spec):
     ("given", "said"),
     [
         ({}, "has no schedule section; say when to run it"),
-        ({"cron": "@hourly", "jitter": "1h"}, "as long as the time between two runs"),
+        ({"cron": "@hourly", "jitter": "1h"}, "jitter: 1h is as long as the 1h between two runs"),
         (
             {"cron": "@daily", "jitter": "2h", "deadline": "1h"},
             "jitter must be less than the deadline",
@@ -77,7 +77,10 @@ def test_null_in_the_file_takes_back_what_was(spec):
             {"cron": "@daily", "start_within": "6h", "finish_by": "7.30"},
             "finish_by must be a time of day such as \"07:30\", not '7.30'",
         ),
-        ({"cron": "@daily", "start_within": "1d"}, "start_within: 86400 s is as long as the time"),
+        (
+            {"cron": "@daily", "start_within": "30h"},
+            "start_within: 30h is longer than the 24h between two runs; choose less",
+        ),
         (
             {"cron": "@daily", "start_within": "6h", "deadline": "6h"},
             "start_within must be less than the deadline",
@@ -94,6 +97,14 @@ def test_null_in_the_file_takes_back_what_was(spec):
 def test_what_cannot_be_used_is_told(spec, given, said):
     with pytest.raises(UsageError, match=said):
         build(spec(), **given)
+
+
+def test_the_command_line_gives_the_cron_that_the_section_lacks(spec):
+    section = spec("{start_within: 6h}")
+    built = build(section, cron="0 2 * * *")
+    assert (built.rules.start_within_s, built.rules.timetable.expression) == (21600, "0 2 * * *")
+    with pytest.raises(UsageError, match=r"has no 'schedule.cron'; say when to run it: zeusrun"):
+        build(section)
 
 
 def test_the_environment_is_that_of_now_with_what_was_asked_for_before(spec):

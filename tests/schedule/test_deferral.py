@@ -347,5 +347,7 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
         check_outlook(spec, RULES, tmp_path)
     for rules in (replace(RULES, by="carbon"), replace(RULES, by="now"), Rules(NIGHTLY)):
         check_outlook(spec, rules, tmp_path)
-    (tmp_path / "tariff.yaml").write_text("price: {per_kwh: 0.3, currency: EUR}\n")
-    check_outlook(spec, RULES, tmp_path)
+    rows = "[{hours: 7-22, per_kwh: 0.3}, {per_kwh: 0.2}]"
+    for rate, warned in (("per_kwh: 0.3", True), (f"table: {rows}", False)):
+        (tmp_path / "tariff.yaml").write_text(f"price: {{{rate}, currency: EUR}}\n")
+        assert [True for _ in check_outlook(spec, RULES, tmp_path)] == [True] * warned

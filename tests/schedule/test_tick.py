@@ -17,10 +17,10 @@ from tests.schedule.model import AT, DAY_S
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
 from zeusrun.schedule.cron_expression import Timetable
-from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules
 from zeusrun.schedule.occurrence import fire, fire_command, open_log
 from zeusrun.schedule.store import Occurrence, decode_schedule
-from zeusrun.schedule.tick import start_due, tick
+from zeusrun.schedule.tick import run_daemon, start_due, tick
 
 
 def look(schedules, now):
@@ -455,3 +455,37 @@ def test_removing_a_schedule_takes_what_killed_runs_left(schedules, nightly):
         (schedules.directory / f"{job}@{AT:.3f}.lock").touch()
     schedules.remove("digits")
     assert [path.name for path in schedules.directory.glob("*@*")] == [f"digits-2@{AT:.3f}.lock"]
+
+
+def test_a_job_without_a_schedule_is_told_which_have_one(schedules, nightly):
+    nightly()
+    with pytest.raises(UsageError, match="have one: digits; did you mean 'digits'"):
+        schedules.read("digit")
+
+
+class Decides:
+    """A process that has decided a start, and has ended."""
+
+    def poll(self):
+        return 75
+
+
+def test_the_daemon_says_at_once_that_a_run_is_deferred(schedules, nightly, monkeypatch):
+    due = nightly(cursor=Cursor(AT, AT))
+    due = replace(due, rules=replace(due.rules, start_within_s=4 * 3600))
+    planned = PlannedStart(AT + 3 * 3600, AT, "0.05 EUR/kWh instead of 0.3")
+    nightly(rules=due.rules, cursor=Cursor(AT, AT, planned=planned))
+    monkeypatch.setattr("zeusrun.schedule.tick.start_due", lambda *_: [(due, Decides())])
+    monkeypatch.setattr("zeusrun.schedule.tick.read_clock", lambda: AT)
+    said, before_sleep = [], []
+
+    def sleep(_):
+        before_sleep.append(len(said))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    run_daemon(schedules, said.append)
+    assert before_sleep == [2]
+    assert said[0].startswith("digits is due; its output is in")
+    assert said[1].startswith("digits starts at ")
+    assert said[1].endswith(": 0.05 EUR/kWh instead of 0.3")

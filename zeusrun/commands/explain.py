@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from rich.text import Text
 from typer import Argument
 
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.commands.compose import compose
-from zeusrun.commands.options import AsJson, Overrides, console, job_file
+from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.choose import build_problem, choose_next, decide, decide_after_miss
@@ -35,7 +36,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show what the next run would use, and why."""
-    spec = load_spec(job_file(job), overrides or [])
+    path, settings = find_settings(job)
+    spec = load_spec(path, overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
@@ -58,6 +60,8 @@ def explain(
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
         console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
+        if settings:
+            console().print(Text(f"  {settings}", style="dim"))
 
 
 def describe_choice(

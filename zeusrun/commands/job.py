@@ -11,7 +11,7 @@ from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer r
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
-from zeusrun.jobfile.tariffs import load_tariffs
+from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
 from zeusrun.launcher.script_warnings import find_unused_choices
 from zeusrun.plain_text import plain_text
@@ -22,23 +22,27 @@ from zeusrun.view.export import print_json
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     """Check a job file."""
     spec = load_spec(job, overrides or [])
-    load_tariffs(spec, None)
+    home = trusted_home(os.environ)
+    warnings = find_expired(spec, load_tariffs(spec, home))
     if spec.schedule is not None:
+        given = {} if spec.schedule.cron else {"cron": "@yearly"}  # `schedule add` is given one
         try:
-            schedule = build_schedule(spec, {}, os.environ, names=(), known=None, now=read_clock())
+            schedule = build_schedule(
+                spec, given, os.environ, names=(), known=None, now=read_clock()
+            )
         except UsageError as error:
             raise JobFileError(f"{job}: in 'schedule': {error}") from None
         if schedule.rules.may_defer:
             from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
 
-            check_outlook(spec, schedule.rules, trusted_home(os.environ))
+            warnings += check_outlook(spec, schedule.rules, home)
     if spec.policy.name not in POLICY_NAMES:
         from zeusrun.bandit.registry import create_policy  # noqa: PLC0415 - imports numpy
 
         create_policy(spec.policy.name)
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
-    for text in find_unused_choices(spec):
+    for text in [*warnings, *find_unused_choices(spec)]:
         typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
 
 

@@ -12,6 +12,7 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.registry import open_history
+from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def known_job(store: History, name: str) -> str:
     if name not in jobs:
         if rules.job_of(name) in jobs:
             raise UsageError(f"{name!r} is a run, not a job: `zeusrun show {name}`")
-        known = ", ".join(jobs) or "none yet"
-        raise UsageError(f"there is no job called {name!r}; known jobs: {known}")
+        raise UsageError(f"there is no job called {name!r}; {list_known(name, jobs)}")
     return name
 
 
@@ -62,9 +62,16 @@ def find_trial(name: str) -> Trial:
 
 def job_file(job: str) -> Path:
     """Return the job file; the name of a job means the copy in its last run directory."""
+    return find_settings(job)[0]
+
+
+def find_settings(job: str) -> tuple[Path, str | None]:
+    """Return the same job file and, if it is the copy in a run directory, a line that says so."""
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
-        return Path(job)
-    return RunPaths(Path(find_trial(job).run_dir)).job_copy
+        return Path(job), None
+    trial = find_trial(job)
+    whose = "the last run," if job == trial.job else "run"
+    return RunPaths(Path(trial.run_dir)).job_copy, f"Settings: those of {whose} {trial.trial}."
 
 
 def job_name(job: str) -> str:

@@ -107,6 +107,7 @@ def add(
 ) -> None:
     """Schedule a job, or change its schedule."""
     from zeusrun.jobfile.spec import load_spec  # noqa: PLC0415 - pydantic, which `list` does not need
+    from zeusrun.jobfile.tariffs import find_expired, load_tariffs  # noqa: PLC0415 - as above
 
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
@@ -119,14 +120,14 @@ def add(
     flags |= {"start_within": start_within, "finish_by": finish_by, "by": by}
     given = {name: str(value) for name, value in flags.items() if value is not None}
     names, now = keep_env or [], read_clock()
+    notes = find_expired(spec, load_tariffs(spec, home))
     with schedules.hold(spec.name) as known:
         schedule = build_schedule(spec, given, os.environ, names=names, known=known, now=now)
         if schedule.rules.may_defer:
             from zeusrun.schedule.deferral import check_outlook  # noqa: PLC0415 - imports numpy
 
-            check_outlook(spec, schedule.rules, home)
+            notes += check_outlook(spec, schedule.rules, home)
         schedules.write(schedule)
-    notes = []
     if known is not None and known.job_file != schedule.job_file:
         notes.append(f"it was {known.job_file} before")
     if schedule.paused:

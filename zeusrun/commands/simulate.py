@@ -14,8 +14,8 @@ from typer import Argument, Option
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.commands.compose import compose
-from zeusrun.commands.options import AsJson, Overrides, console, job_file
-from zeusrun.errors import UsageError
+from zeusrun.commands.options import AsJson, Overrides, console, find_settings
+from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.choose import build_problem
@@ -147,7 +147,7 @@ def _simulate_own(
     job: str, overrides: Sequence[str], recurrences: int, seeds: Sequence[int], *, as_json: bool
 ) -> None:
     """Forecast a job from its own history, as it is and with changed settings."""
-    path = job_file(job)
+    path, settings = find_settings(job)
     submission = compose(load_spec(path))
     trials = submission.history.trials(submission.spec.name, NEWEST)
     specs = [submission.spec]
@@ -170,20 +170,25 @@ def _simulate_own(
     if as_json:
         print_json(forecast_json(found, overrides, recurrences, len(seeds)))
     else:
-        console().print(forecast_sheet(found, overrides, recurrences, len(seeds)))
+        sheet = forecast_sheet(found, overrides, recurrences, len(seeds), settings=settings)
+        console().print(sheet)
 
 
 def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
     """Return a changed job; raises ``UsageError`` if a simulation cannot show the change."""
-    spec = submission.spec
+    spec, given = submission.spec, f"--set {' --set '.join(overrides)}"
     for name in type(spec).model_fields:
         if name not in _REPLAYED and getattr(spec, name) != getattr(changed, name):
             known = ", ".join(sorted(_REPLAYED))
             raise UsageError(
-                f"--set {' --set '.join(overrides)}: past runs do not show what another {name} "
+                f"{given}: past runs do not show what another {name} "
                 f"would do; simulate takes changes of {known}"
             )
-    changed.check_world_size(submission.world_size)
+    try:
+        changed.check_world_size(submission.world_size)
+    except JobFileError as error:
+        said = str(error).removeprefix(f"{changed.source}: ")
+        raise UsageError(f"{given}: {said}") from None
     return changed
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict
-from zeusrun.job_name import check_job_name, is_job_name
+from zeusrun.job_name import check_job_name, is_job_name, list_known
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -79,17 +78,18 @@ def find_trial(store: History, name: str) -> Trial:
         matches = [trial for job in jobs if (trial := store.find(f"{job}-{name}")) is not None]
         if len(matches) == 1:
             return matches[0]
+        raise UsageError(
+            f"{name!r} is the number of {len(matches) or 'no'} runs; a run is called JOB-RUN, such "
+            "as digits-7-1; `zeusrun history` lists the jobs"
+        )
     job = job_of(name)
     if job in jobs:
         run = name.removeprefix(f"{job}-")
         raise UsageError(f"{job} has no run {run}; `zeusrun history {job}` lists its runs")
     asked = job or name
-    close = difflib.get_close_matches(asked, jobs, n=1)
-    meant = f"did you mean {name.replace(asked, close[0], 1)!r}? A" if close else "a"
-    raise UsageError(
-        f"there is no trial and no job called {name!r}; {meant} trial is called JOB-RUN, such as "
-        "digits-7-1; `zeusrun history` lists the jobs"
-    )
+    known = list_known(asked, jobs, name.removeprefix(asked))
+    what = "run and no job" if job is None else f"job {job}, so no run"
+    raise UsageError(f"there is no {what} called {name!r}; {known}")
 
 
 def encode_trial(trial: Trial) -> dict[str, Any]:

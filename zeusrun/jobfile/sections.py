@@ -284,8 +284,11 @@ class StallSection(Section, title="Stall"):
 class ScheduleSection(Section, title="Schedule"):
     """When the job runs by itself."""
 
-    cron: str = Field(
-        min_length=1, description='Cron expression ("0 2 * * *"), macro (@daily), or @every 6h.'
+    cron: str | None = Field(
+        None,
+        min_length=1,
+        description='Cron expression ("0 2 * * *"), macro (@daily), or @every 6h; null: the one '
+        "that schedule add is given.",
     )
     tz: str | None = Field(
         None, min_length=1, description="Time zone, such as Europe/Paris; null: the machine's own."

@@ -327,8 +327,18 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     described = describe_errors(errors, _SECTIONS, document)
     problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
     if spec is None or problems:
+        if overrides and _is_valid(path):
+            document.blame_overrides()
         raise collect_problems(document, problems)
     return spec
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        load_spec(path)
+    except JobFileError:
+        return False
+    return True
 
 
 def load_keep(path: Path) -> Keep:

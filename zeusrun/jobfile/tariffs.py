@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.sections import Section, list_keys
@@ -48,6 +49,17 @@ def load_tariffs(spec: JobSpec, home: Path | None) -> Tariffs:
         carbon=own.carbon or general.carbon,
         pue=general.pue if spec.pue is None else own.pue,
     )
+
+
+def find_expired(spec: JobSpec, tariffs: Tariffs) -> list[str]:
+    """Return a sentence for each CSV file of ``load_tariffs`` whose last rate has passed."""
+    ends = []
+    sections = (("price", spec.price, tariffs.price), ("carbon", spec.carbon, tariffs.carbon))
+    for name, section, tariff in sections:
+        if tariff is not None and (end := tariff.describe_end(read_clock())):
+            file = section.csv if section else f"the file of '{name}.csv' in {TARIFF_FILE}"
+            ends.append(f"{file} {end}, so the {name} of the next run is unknown")
+    return ends
 
 
 def load_home_tariffs(home: Path) -> Tariffs | None:

@@ -46,6 +46,15 @@ def duration_s(text: str) -> float:
     return sum(float(number) * unit_s for number, unit_s in parts if number is not None)
 
 
+def duration_text(seconds: float) -> str:
+    """Return seconds as a user writes them: ``90s``, ``5m``, ``30h``, ``2d``."""
+    for unit, size_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        number, rest = divmod(seconds, size_s)
+        if rest == 0 and number > (unit == "d"):  # one day is 24h
+            return f"{number:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
 def time_of_day(text: str) -> tuple[int, int]:
     """Return hour and minute of ``07:30``."""
     match = _TIME_OF_DAY.fullmatch(text.strip())

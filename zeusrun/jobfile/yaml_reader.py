@@ -68,6 +68,14 @@ class JobDocument:
         """Add a problem."""
         self.problems.append(JobFileProblem(path, sentence))
 
+    def blame_overrides(self) -> None:
+        """Let every problem have its origin in the overrides, because the file alone has none."""
+        given = {path: origin for path, origin in self.origins.items() if _is_override(origin)}
+        for path, origin in self.origins.items():
+            if not _is_override(origin):
+                near = [own for other, own in given.items() if other[:1] == path[:1]]
+                self.origins[path] = " ".join(dict.fromkeys(near or given.values())) or origin
+
     def find_origin(self, path: KeyPath) -> tuple[int, str]:
         """Return where ``path``, or else the nearest section around it, was written.
 
@@ -77,7 +85,11 @@ class JobDocument:
             path = path[:-1]
         origin = self.origins.get(path, f"{self.label}:1")
         rank = [*self.origins].index(path) if path else -1
-        return rank - len(self.origins) * origin.startswith("--set "), origin
+        return rank - len(self.origins) * _is_override(origin), origin
+
+
+def _is_override(origin: str) -> bool:
+    return origin.startswith("--set ")
 
 
 def read_job_file(path: Path, overrides: Sequence[str]) -> JobDocument:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.secrets import is_secret_name
-from zeusrun.jobfile.validators import duration_s, time_of_day
+from zeusrun.jobfile.validators import duration_s, duration_text, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
 from zeusrun.schedule.store import Schedule
@@ -56,8 +56,9 @@ def build_schedule(
     if values.get("deadline") == 0:
         raise UsageError("deadline must be more than 0, or none")
     if values.get("cron") is None:
+        lacks = "has no schedule section" if spec.schedule is None else "has no 'schedule.cron'"
         raise UsageError(
-            f"{spec.source} has no schedule section; say when to run it: "
+            f"{spec.source} {lacks}; say when to run it: "
             f'zeusrun schedule add {shlex.quote(spec.source.name)} "0 2 * * *"'
         )
     rules = Rules(
@@ -146,8 +147,10 @@ def _check_delays(rules: Rules, now: float) -> None:
     delays = {"jitter": rules.jitter_s, "start_within": rules.start_within_s}
     for key, delay_s in delays.items():
         if delay_s > max(gap_s - _START_S, 0.0):
+            than = "longer than" if delay_s > gap_s else "as long as"
             raise UsageError(
-                f"{key}: {delay_s:g} s is as long as the time between two runs; choose less"
+                f"{key}: {duration_text(delay_s)} is {than} the {duration_text(gap_s)} between "
+                "two runs; choose less"
             )
         if rules.deadline_s is not None and delay_s and delay_s >= rules.deadline_s:
             raise UsageError(f"{key} must be less than the deadline")

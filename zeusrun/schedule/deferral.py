@@ -62,14 +62,24 @@ def load_outlook(spec: JobSpec, rules: Rules, home: Path) -> Outlook:
     return Outlook(rules.by, tariffs.price, f"{tariffs.currency}/kWh")
 
 
-def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> None:
-    """Raise ``UsageError`` if starts are chosen by a price, or a carbon, that nothing names."""
-    if rules.may_defer and load_outlook(spec, rules, home).tariff is None:
+def check_outlook(spec: JobSpec, rules: Rules, home: Path) -> list[str]:
+    """Return a warning if no later start can be better.
+
+    Raises:
+        UsageError: If starts are chosen by a price, or a carbon, that nothing names.
+    """
+    if not rules.may_defer:
+        return []
+    tariff = load_outlook(spec, rules, home).tariff
+    if tariff is None:
         raise UsageError(
             f"{spec.source}: 'schedule.start_within' chooses starts by {rules.by}, but no "
             f"{rules.by} is known; add a section {rules.by} to this file or to "
             f"{home / TARIFF_FILE}, or change 'schedule.by'"
         )
+    better = "cleaner" if rules.by == "carbon" else "cheaper"
+    flat = f"{rules.by} is the same at all times, so no later start is {better}"
+    return [f"{flat}: start_within delays no run"] if tariff.is_flat else []
 
 
 def _free_at(

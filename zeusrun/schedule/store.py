@@ -13,7 +13,7 @@ from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import read_file
-from zeusrun.job_name import check_job_name
+from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
@@ -168,8 +168,9 @@ class Schedules:
         try:
             return decode_schedule(read_file(path, _MAX_BYTES), job)
         except FileNotFoundError:
-            names = ", ".join(self.jobs())
-            known = f"these jobs have one: {names}" if names else "there is none yet"
+            names = self.jobs()
+            known = f"these jobs have one: {', '.join(names)}" if names else "there is none yet"
+            known += did_you_mean(job, names)
             raise UsageError(f"{job} has no schedule; {known}") from None
         except OSError as error:
             raise HistoryError(f"{path} cannot be read: {error.strerror}") from error

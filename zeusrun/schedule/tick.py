@@ -46,9 +46,11 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
-                while not signals.received and time.monotonic() < next_t:
+                while True:
+                    running = [each for each in running if not _has_ended(schedules, *each, show)]
+                    if signals.received or time.monotonic() >= next_t:
+                        break
                     time.sleep(_POLL_S)
-                running = [each for each in running if not _has_ended(schedules, *each, show)]
             for _, process in running:
                 process.send_signal(signal.SIGTERM)  # preempted: the next run continues it
             for schedule, process in running:

@@ -78,6 +78,15 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     evidence = gather(problem, runs)
     reached = sum(map(len, evidence.reached.values()))
     if reached < LEAST_RUNS:
+        targets = [trial.target for trial in trials if trial.metric == problem.metric]
+        hardest = max(targets, default=problem.target, key=lambda each: _sign(problem) * each)
+        if _sign(problem) * problem.target > _sign(problem) * hardest:
+            bound = "at most" if problem.mode == "max" else "at least"
+            raise UsageError(
+                f"{f'only {reached}' if reached else 'no'} past run{'s' * (reached > 1)} of {job} "
+                f"reached {problem.metric} {problem.target:g}, because runs end at their target, "
+                f"which was {hardest:g}; a target of {bound} {hardest:g} can be simulated"
+            )
         raise UsageError(
             f"{job} has {reached} run{'' if reached == 1 else 's'} that reached {problem.metric} "
             f"{problem.target:g} under these settings, and a simulation needs {LEAST_RUNS}; submit "
@@ -129,6 +138,10 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
+
+
+def _sign(problem: Problem) -> int:
+    return 1 if problem.mode == "max" else -1
 
 
 def draw_job(model: Model, seed: int) -> SimulatedJob:

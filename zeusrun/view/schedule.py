@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.jobfile.validators import duration_text
 from zeusrun.schedule.store import UNDERWAY
 from zeusrun.view.console import Labelled
 
@@ -47,21 +48,14 @@ def describe_rules(schedule: Schedule) -> str:
     if rules.catch_up != "none":
         texts.append(f"catch-up {rules.catch_up}")
     if rules.jitter_s:
-        texts.append(f"jitter {_duration(rules.jitter_s)}")
+        texts.append(f"jitter {duration_text(rules.jitter_s)}")
     if rules.deadline_s is not None:
-        texts.append(f"deadline {_duration(rules.deadline_s)}")
+        texts.append(f"deadline {duration_text(rules.deadline_s)}")
     if rules.start_within_s:
-        texts.append(f"start within {_duration(rules.start_within_s)}")
+        texts.append(f"start within {duration_text(rules.start_within_s)}")
         texts += [] if rules.finish_by is None else [f"finish by {rules.finish_by}"]
         texts.append(f"by {rules.by}")
     return " · ".join(texts)
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def _next(schedule: Schedule, now: float) -> Text:
@@ -102,7 +96,11 @@ def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
         if occurrence.exit_code != 0:
             style = "red"
             text += "" if why else f"; see `zeusrun show {job}`"
-    return Text.assemble(f"{_when(schedule, occurrence.occurrence, now)}  ", (text, style))
+    start, deferred = occurrence.start or "", ""
+    if start.startswith("at ") and not start.startswith("at once"):
+        deferred = f"; deferred to {start.removeprefix('at ')}"
+    when = _when(schedule, occurrence.occurrence, now)
+    return Text.assemble(f"{when}  ", (text, style), (deferred, "dim"))
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:

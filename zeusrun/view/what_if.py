@@ -31,14 +31,23 @@ _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
 
 
 def forecast_sheet(
-    cases: Sequence[Case], overrides: Sequence[str], recurrences: int, seeds: int
+    cases: Sequence[Case],
+    overrides: Sequence[str],
+    recurrences: int,
+    seeds: int,
+    *,
+    settings: str | None = None,
 ) -> RenderableType:
-    """Return the forecast of a job as it is, and with its changed settings if there are any."""
+    """Return the forecast of a job as it is, and with its changed settings if there are any.
+
+    ``settings`` says whose settings the job has; ``None``: those of the job file that was named.
+    """
     _, model, _ = cases[-1]
     title = f"{model.job}: the next {units.plural(recurrences, 'recurrence')}"
     if overrides:
-        title += f", as it is and with {' '.join(overrides)}"
+        title += f", as it is and with {', '.join(overrides)}"
     blank = Text("")
+    legend = [*_legend(cases, seeds), *([settings] if settings else [])]
     return Group(
         Text(title, style="bold"),
         Labelled([(Text(), Text(_lead(cases)))]),
@@ -47,7 +56,7 @@ def forecast_sheet(
         blank,
         _basis(model),
         blank,
-        Labelled([(Text(), Text(text, style="dim")) for text in _legend(cases, seeds)]),
+        Labelled([(Text(), Text(text, style="dim")) for text in legend]),
         warning_lines(list(_warnings(model))),
     )
 
@@ -61,9 +70,9 @@ def _lead(cases: Sequence[Case]) -> str:
     uses = f"batch size {arm}" + (" (a guess)" if arm in _guesses(model) else "")
     uses += "" if share == 1 else f" in {share:.0%} of the replays"
     explores = "Exploring costs hardly anything."
-    if exploring_j >= _LITTLE * run_j:
-        runs = f"{exploring_j / run_j:.1f} runs"
-        explores = f"Exploring costs about {units.energy(exploring_j)}, as much as {runs}."
+    if abs(exploring_j) >= _LITTLE * run_j:
+        does, runs = "costs" if exploring_j > 0 else "saves", f"{abs(exploring_j) / run_j:.1f} runs"
+        explores = f"Exploring {does} about {units.energy(abs(exploring_j))}, as much as {runs}."
     if len(cases) == 1:
         return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
     today = "as today" if arm == then else f"today {then}"
@@ -111,7 +120,7 @@ def _comparison(cases: Sequence[Case]) -> Table:
         ("cost of a run", "cost_j", units.energy),
         *([("energy of a run", "energy_j", units.energy)] if known else []),
         ("time of a run", "time_s", units.duration),
-        ("cost of exploring", "exploring_j", lambda joules: units.gain(joules).removeprefix("+")),
+        ("cost of exploring", "exploring_j", _exploring),
     ]
     for label, name, text in rows:
         columns = [getattr(each, name) for each in found]
@@ -119,6 +128,15 @@ def _comparison(cases: Sequence[Case]) -> Table:
         change = [_spread(_changes(*columns), _change)] if differs else none
         table.add_row(label, *(_spread(column, text) for column in columns), *change)
     return table
+
+
+def _exploring(joules: float) -> str:
+    return f"saves {units.energy(-joules)}" if joules < 0 else units.energy(joules)
+
+
+def _short(seconds: float) -> str:
+    """Return the time of an epoch, which may be milliseconds."""
+    return f"{1000 * seconds:.2g} ms" if 0 < seconds < 0.05 else units.duration(seconds)
 
 
 def _has_two_knobs(cases: Sequence[Case]) -> bool:
@@ -163,7 +181,7 @@ def _basis(model: Model) -> Table:
             str(arm.batch_size),
             str(arm.runs or units.UNKNOWN),
             units.UNKNOWN if source else f"{math.exp(arm.log_epochs):.1f}",
-            units.duration(rate.epoch_s),
+            _short(rate.epoch_s),
             units.power(rate.power_w if model.energy_known else None),
             Text(source if arm.runs else "a guess", style="dim"),
             style=None if arm.runs else "dim",
