@@ -209,7 +209,8 @@ def test_add_and_validate_warn_of_a_window_that_gains_nothing_and_of_an_old_file
     code, out, err = cli("validate", job)
     assert (code, "is well-formed" in out) == (0, True)
     assert "price is the same at all times, so no later start is cheaper" in flat(err)
-    old = "grid.csv has no rate after 2025-03-01 04:00"
+    end = datetime(2025, 3, 1, 4, tzinfo=timezone.utc).astimezone()
+    old = f"grid.csv has no rate after {end:%Y-%m-%d %H:%M}"
     assert old in flat(err)
     code, out, _ = cli("schedule", "add", job, "0 2 * * *", "--no-cron")
     assert code == 0
