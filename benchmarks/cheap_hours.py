@@ -28,7 +28,8 @@ from zeusrun.schedule.start_time import Outlook, plan_start
 from zeusrun.tariff import Tariff, from_points
 
 HOUR_S = 3600.0
-YEAR, ZONE = 2026, ZoneInfo("Europe/Berlin")
+ZONE = ZoneInfo("Europe/Berlin")
+BOUNDS = (-1e6, 1e6)  # of a rate
 WINDOWS_H = (2, 4, 6, 12)
 TICK_S = 20.0  # the tick that sees an occurrence comes so much later
 
@@ -86,10 +87,13 @@ def run_year(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--year", type=int, default=2026)
     parser.add_argument("--price", type=Path, help="CSV of a time and the price from then on")
     parser.add_argument("--carbon", type=Path, help="the same in g/kWh")
     args = parser.parse_args()
-    span = tuple(datetime(year, 1, 1, tzinfo=ZONE).timestamp() for year in (YEAR, YEAR + 1))
+    span = tuple(
+        datetime(year, 1, 1, tzinfo=ZONE).timestamp() for year in (args.year, args.year + 1)
+    )
     for cron in ("0 2 * * *", "0 19 * * *"):
         timetable = build_timetable(cron, ZONE.key)
         print(f"\ndue {timetable.describe()}")
@@ -98,8 +102,8 @@ def main() -> None:
         for seed in range(args.seeds):
             rng = random.Random(seed)  # noqa: S311 - no secret
             price, carbon = make_up(span[0], 366 * 24 + 72, ZONE, rng)
-            price = load_tariff(args.price, ZONE) if args.price else price
-            carbon = load_tariff(args.carbon, ZONE) if args.carbon else carbon
+            price = load_tariff(args.price, ZONE, BOUNDS) if args.price else price
+            carbon = load_tariff(args.carbon, ZONE, BOUNDS) if args.carbon else carbon
             lasts_h = [2.0 * math.exp(rng.gauss(0, 0.25)) for _ in range(400)]
             for by, tariff in (("price", price), ("carbon", carbon)):
                 at_once, _ = run_year(Rules(timetable), tariff, span, lasts_h)
