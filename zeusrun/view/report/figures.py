@@ -194,13 +194,14 @@ def draw_power(
 ) -> Figure | None:
     """Draw the power of the newest runs, two in a line, with limits and throttling.
 
-    ``names`` are the labels of all batch sizes of the job.
+    A single run has the whole line. ``names`` are the labels of all batch sizes of the job.
     """
     drawn = [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
     if not drawn:
         return None
     figure = blank(4 + 142 * ((len(drawn) + 1) // 2))
-    room = (WIDTH - 2 * LEFT - RIGHT - 4) / 2
+    alone = len(drawn) == 1
+    room = WIDTH - LEFT - RIGHT if alone else (WIDTH - 2 * LEFT - RIGHT - 4) / 2
     for at, each in enumerate(drawn):
         left, top = LEFT + at % 2 * (room + LEFT + 4), 26 + at // 2 * 142
         panel = add_panel(figure, palette, (left, top, room, 86))
