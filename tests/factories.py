@@ -88,7 +88,7 @@ def begin(history, choose, last: int | None = None, job: str = "job") -> Trial:
         trial, job = choose, choose.job
         choose = lambda _: trial  # noqa: E731
     while True:
-        trials, version = history.snapshot(job, last)
+        trials, version, _ = history.snapshot(job, last)
         with suppress(Conflict):
             return history.begin(choose(list(trials)), after=version)
 

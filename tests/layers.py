@@ -10,6 +10,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
+    ("server",),
     ("view",),
     ("export", "maintenance", "notify", "schedule"),
     ("launcher", "simulate"),

@@ -25,6 +25,7 @@ OWNERS = {
     "typer": ("cli.py", "commands/"),
     "matplotlib": ("view/figure.py", "view/report/"),
     "mlflow": "export/mlflow.py",
+    "sqlalchemy": "history/sql/",
     "plotext": "view/terminal_plot.py",
     "pyarrow": "export/parquet.py",
 }

@@ -101,10 +101,7 @@ class CurvePoint(NamedTuple):
 
 
 def is_baseline(point: CurvePoint) -> bool:
-    """Whether a first point is an evaluation before training: epoch 0, before the first step.
-
-    A loop that counts its epochs from 0 reports its first one after steps.
-    """
+    """Whether a first point is an evaluation before training: epoch 0, before the first step."""
     return point.epoch == 0 and point.time_s <= 0
 
 
@@ -202,6 +199,7 @@ class Trial:
     is the machine of its launcher. ``variant`` says how the batch size changed during the run;
     ``None`` if it was fixed. A policy learns nothing from runs of another variant.
     ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
+    ``uuid`` stays the same if a shared history numbers the trial later.
     """
 
     trial: str
@@ -260,6 +258,7 @@ class Trial:
     currency: str | None = None
     carbon_g: float | None = None
     pue: float | None = None
+    uuid: str | None = None
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -278,20 +277,24 @@ class Trial:
         return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
 
     def finish(self, outcome: Outcome) -> Trial:
-        """Return this trial with its outcome. A preempted one may still be cancelled.
+        """Return this trial with its outcome; the same outcome again changes nothing.
+
+        A preempted trial may still be cancelled, and a late result replaces LOST.
 
         Raises:
             ValueError: If the trial is finished already, or the outcome is not.
         """
-        is_cancelled = outcome.status is TrialStatus.CANCELLED
-        if self.status.finished and not (self.status is TrialStatus.PREEMPTED and is_cancelled):
-            raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
         values = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
-        return dataclasses.replace(self, **values)
+        ended = dataclasses.replace(self, **values)
+        is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
+        may_change = self.status in {TrialStatus.DISPATCHED, TrialStatus.LOST} or is_cancelled
+        if ended != self and not may_change:
+            raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
+        return ended
 
     def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
         """Return an outcome with what this trial has taken so far."""
@@ -359,7 +362,7 @@ def _decoders() -> dict[str, Callable[[Any], Any]]:
         "curve": lambda rows: tuple(map(CurvePoint._make, _checked(rows, _CURVE_TYPES))),
         "power_profile": lambda rows: tuple(map(PowerPoint._make, _checked(rows, _PROFILE_TYPES))),
         "batch_sizes": lambda rows: tuple(map(SizeChange._make, _checked(rows, _CHANGE_TYPES))),
-        "warnings": _decode_warnings,
+        "warnings": _decode_texts,
     }
 
 
@@ -384,17 +387,14 @@ def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a 
 
 
 def _checked(rows: Any, kinds: Sequence[set[type]]) -> Any:  # noqa: ANN401 - JSON is any
-    """Return the rows of a table if every column has only the types it must have.
-
-    A history has 40,000 points. To check them one by one takes as long as parsing the file.
-    """
+    """Return the rows of a table if each column has only its types; by column, as that is fast."""
     for column, kind in zip(zip(*rows, strict=True), kinds, strict=True) if rows else ():
         if not set(map(type, column)) <= kind or not all(map(math.isfinite, filter(None, column))):
             raise ValueError("a point of the curve or of the power profile is no measurement")
     return rows
 
 
-def _decode_warnings(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any
-    if type(texts) is not list or not all(type(text) is str for text in texts):
+def _decode_texts(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any
+    if type(texts) is not list or not {str}.issuperset(map(type, texts)):
         raise ValueError("a warning is not a sentence")
     return tuple(texts)

@@ -171,11 +171,15 @@ class HistoryContract:
         assert history.trials("digits") == [preempted]
 
     @pytest.mark.parametrize("status", [s for s in TrialStatus if s.finished])
-    def test_of_the_finished_trials_only_a_preempted_one_may_be_cancelled(self, history, status):
+    def test_of_the_finished_trials_only_a_preempted_and_a_lost_one_may_be_cancelled(
+        self, history, status
+    ):
         begin(history, build_trial(1))
         known = history.finish("digits-1-1", replace(REACHED, status=status))
         ended = known.ended_as(TrialStatus.CANCELLED, "nobody wants it", LATER)
-        if status is TrialStatus.PREEMPTED:
+        if status is TrialStatus.CANCELLED:
+            ended = replace(ended, status=TrialStatus.FAILED)
+        if status in {TrialStatus.PREEMPTED, TrialStatus.LOST}:
             cancelled = history.finish("digits-1-1", ended)
             assert (cancelled.status, cancelled.reason) == (
                 TrialStatus.CANCELLED,
@@ -221,8 +225,20 @@ class HistoryContract:
         begin(history)
         finished = history.finish("digits-1-1", REACHED)
         with pytest.raises(ValueError, match="never changes"):
-            history.finish("digits-1-1", REACHED)
+            history.finish("digits-1-1", replace(REACHED, cost_j=1.0))
         assert history.trials("digits") == [finished]
+
+    def test_the_same_outcome_again_changes_nothing(self, history):
+        begin(history)
+        finished = history.finish("digits-1-1", REACHED)
+        assert history.finish("digits-1-1", REACHED) == finished
+        assert history.trials("digits") == [finished]
+
+    def test_a_late_result_replaces_lost(self, history):
+        begun = begin(history)
+        history.finish("digits-1-1", Outcome(TrialStatus.LOST, "no heartbeat", LATER))
+        assert history.finish("digits-1-1", REACHED) == begun.finish(REACHED)
+        assert history.find("digits-1-1") == begun.finish(REACHED)
 
     @pytest.mark.parametrize("number", [1, 12])
     def test_a_trial_is_forgotten_and_learned_from_again(self, history, number):

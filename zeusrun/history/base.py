@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from zeusrun.errors import HistoryError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.trial import Outcome, Trial
 
 
@@ -18,14 +20,34 @@ class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
     """The history of a job has changed since the snapshot that a trial was chosen from."""
 
 
+class UnavailableError(HistoryError):
+    """The server or the database of a shared history does not respond now; try again later."""
+
+
 class Snapshot(NamedTuple):
     """The trials of a job at one moment, oldest first.
 
     Two snapshots have the same version only if nothing in the job's history changed between them.
+    ``offline``: a shared history does not respond, and the trials are those of the local copy.
     """
 
     trials: tuple[Trial, ...]
     version: str
+    offline: bool = False
+
+
+class Changes(NamedTuple):
+    """The trials of a job that changed since a version, by ``numbers``, ascending.
+
+    ``whole``: they are the newest trials instead, because the version is unknown. ``total`` is the
+    number of all trials of the job.
+    """
+
+    trials: tuple[Trial, ...]
+    numbers: tuple[int, ...]
+    version: str
+    total: int
+    whole: bool
 
 
 @runtime_checkable
@@ -80,11 +102,12 @@ class History(Protocol):
         ...
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """Store durably how a trial ended; return it. Only a preempted one may change again.
+        """Store durably how a trial ended; return it. See ``Trial.finish`` for what may change.
 
         Raises:
             HistoryError: If there is no such trial.
-            ValueError: If it is finished already, or the outcome could not be read back.
+            ValueError: If it is finished already, or the outcome could not be read back. A late
+                outcome replaces LOST.
         """
         ...
 
@@ -95,4 +118,54 @@ class History(Protocol):
             HistoryError: If there is no such trial.
             ValueError: If it has not ended.
         """
+        ...
+
+
+LEASE_S = 120.0
+"""How long a trial of a shared history counts as running after its launcher's last heartbeat."""
+HEARTBEAT_S = 20.0
+LEASE_EXPIRED = "its launcher has sent no heartbeat for two minutes"
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What a history that several machines share does beyond ``History``.
+
+    A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
+    ``UnavailableError`` if the server or the database does not respond.
+    """
+
+    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
+        """Return what changed since the version ``after``; without one, the newest ``last``."""
+        ...
+
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+        """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs."""
+        ...
+
+    def lease_held(self, trial: str) -> bool:
+        """Whether the lease of an unfinished trial has not expired, by the database's clock."""
+        ...
+
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Store trials of another history, in order, all or none; return them as stored.
+
+        A trial that is stored already stays as it is, except that a late result replaces LOST and
+        ``DISPATCHED``. One that began offline gets the next number of its job.
+
+        Raises:
+            ValueError: If another trial has the same id.
+        """
+        ...
+
+    def report_host(self, host: str, facts: dict[str, Any]) -> None:
+        """Keep what a machine reports of itself: its GPUs and schedules."""
+        ...
+
+    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
+        """Keep the power over time of a trial, reduced for people."""
+        ...
+
+    def keep_settings(self, job: str, settings: str) -> None:
+        """Keep the job file of a job, without secrets, as its newest run used it."""
         ...

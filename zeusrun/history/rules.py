@@ -14,6 +14,7 @@ from zeusrun.trial import Trial, TrialStatus
 if TYPE_CHECKING:
     from zeusrun.history.base import History
 
+_UUID = re.compile(r"[0-9a-f]{32}")
 _TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]{0,17}-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
 _KEPT = (
@@ -27,6 +28,7 @@ _KEPT = (
     "energy_j",
     "epochs",
     "curve",
+    "uuid",
 )
 
 
@@ -54,10 +56,32 @@ def check_id(trial: Trial, known: Trial | None) -> None:
         raise ValueError(f"there is a trial {trial.trial} already")
 
 
+def offline_name(job: str, uuid: str) -> str:
+    """Return the id of a trial that began while its shared history did not respond."""
+    return f"{job}-offline-{uuid[:8]}"
+
+
+def is_uuid(name: str) -> bool:
+    """Whether a name is the uuid of a trial, and not an id, which ends in two numbers."""
+    return _UUID.fullmatch(name) is not None
+
+
+def is_offline(trial: Trial) -> bool:
+    """Whether a trial began offline and has no number yet."""
+    return trial.uuid is not None and trial.trial == offline_name(trial.job, trial.uuid)
+
+
+def check_uuid(trial: Trial) -> None:
+    """Raise ``ValueError`` if the uuid of a trial is none."""
+    if trial.uuid is not None and not is_uuid(trial.uuid):
+        raise ValueError(f"trial {trial.trial} has the uuid {trial.uuid!r}: 32 hex digits expected")
+
+
 def check_numbers(trial: Trial, job: str) -> None:
     """Raise ``ValueError`` if a trial is of another job, or its id does not match its numbers."""
     if trial.job != job:
         raise ValueError(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
+    check_uuid(trial)
     own_id = f"{job}-{trial.recurrence}-{trial.attempt}"
     if trial.trial != own_id or job_of(own_id) != job:
         raise ValueError(

@@ -1,0 +1,1 @@
+"""Histories in an SQL database: SQLite, PostgreSQL, MySQL or MariaDB."""
