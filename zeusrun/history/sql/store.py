@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome
 
 _DISPATCHED = TrialStatus.DISPATCHED.value
+_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
 class SqlHistory:
@@ -71,13 +72,15 @@ class SqlHistory:
             TRIALS.c.job == job, TRIALS.c.status == _DISPATCHED
         )
         with reading(self.engine) as connection:
-            return [_decode(each) for each in connection.scalars(query.order_by(TRIALS.c.number))]
+            return [
+                decode_trial(each) for each in connection.scalars(query.order_by(TRIALS.c.number))
+            ]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
         with reading(self.engine) as connection:
             row = _find(connection, trial)
-        return None if row is None else _decode(row["record"])
+        return None if row is None else decode_trial(row["record"])
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``."""
@@ -100,7 +103,7 @@ class SqlHistory:
                 query = query.limit(last)
             rows = list(connection.execute(query))[::-1]
             count = _count(connection, job)
-        trials = tuple(_decode(row.record) for row in rows)
+        trials = tuple(decode_trial(row.record) for row in rows)
         return Changes(trials, tuple(row.number for row in rows), version, count, since is None)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
@@ -110,13 +113,13 @@ class SqlHistory:
         with writing(self.engine) as connection:
             changes = _lock_job(connection, trial.job)
             row = _find(connection, trial.uuid or trial.trial)
-            known = None if row is None else _decode(row["record"])
+            known = None if row is None else decode_trial(row["record"])
             if known is not None and known.uuid is not None and known == trial:
                 return known
             if after != f"{_incarnation(connection)}:{changes}":
                 raise rules.changed(trial.job)
             if row is None and (other := _find(connection, trial.trial)) is not None:
-                row, known = other, _decode(other["record"])
+                row, known = other, decode_trial(other["record"])
             rules.check_id(trial, known)
             _store(connection, trial, record, changes + 1, row)
         return trial
@@ -169,7 +172,7 @@ class SqlHistory:
                 row = _find(connection, name)
                 if row is None:
                     continue
-                known = _decode(row["record"])
+                known = decode_trial(row["record"])
                 ended = known.finish(known.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp()))
                 _store(connection, ended, rules.encode_trial(ended), changes + 1, row)
                 lost.append(ended)
@@ -187,7 +190,7 @@ class SqlHistory:
                 row = _find(connection, trial.uuid) if trial.uuid else None
                 if row is None and not rules.is_offline(trial):
                     row = _find(connection, trial.trial)
-                known = None if row is None else _decode(row["record"])
+                known = None if row is None else decode_trial(row["record"])
                 if known is not None and known.uuid != trial.uuid:
                     raise ValueError(f"there is another trial {trial.trial} already")
                 if known is None:
@@ -268,7 +271,7 @@ class SqlHistory:
                 raise rules.unknown_trial(trial)
             changes = _lock_job(connection, row["job"])
             row = _find(connection, trial) or row  # as it is under the lock
-            known = _decode(row["record"])
+            known = decode_trial(row["record"])
             changed = change(known)
             if changed != known:
                 _store(connection, changed, rules.encode_trial(changed), changes + 1, row)
@@ -341,6 +344,10 @@ def _store(
         "changed": changes,
         "status": trial.status.value,
         "lease_until": now_s() + LEASE_S if running else None,
+        "trained": trial.time_s is not None or bool(trial.steps),
+        "energy_source": None if trial.energy_source is None else trial.energy_source.value,
+        "currency": None if trial.currency is None else trial.currency[:64],
+        **{name: getattr(trial, name) for name in _SUMMED},
         "record": json.dumps(record),
     }
     if row is None:
@@ -358,7 +365,8 @@ def _numbered(connection: Connection, trial: Trial) -> Trial:
     return replace(trial, trial=name, recurrence=last + 1, attempt=1)
 
 
-def _decode(record: str) -> Trial:
+def decode_trial(record: str) -> Trial:
+    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
     try:
         return Trial.from_json(json.loads(record))
     except ValueError as error:
