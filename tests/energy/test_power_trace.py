@@ -121,5 +121,5 @@ def test_a_trace_becomes_json_and_back(path):
 def test_what_is_no_trace_is_refused(path, changes):
     write(path, 100)
     record = {**read_power(path, 4).to_json(), **changes}
-    with pytest.raises(ValueError, match=r"not a power trace|could not convert"):
+    with pytest.raises(ValueError, match="not a power trace"):
         PowerTrace.from_json(record)

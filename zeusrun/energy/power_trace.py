@@ -59,7 +59,7 @@ class PowerTrace:
                 for name, share in [*record["throttled"].items()][:_MOST_REASONS]
             }
             trace = cls(spans, int(record["devices"]), record["whole"] is True, shares)
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a power trace: {error}") from error
         if not spans:
             raise ValueError("not a power trace: it is empty")
@@ -71,7 +71,7 @@ def _read_span(row: Sequence[Any]) -> PowerSpan:
     time_s, low_w, mean_w, high_w = map(float, numbers)
     limit = None if limit_w is None else float(limit_w)
     if not all(0 <= each < _MOST_SUM for each in (time_s, low_w, mean_w, high_w, limit or 0.0)):
-        raise ValueError("not a power trace: a value is out of range")
+        raise ValueError("a value is out of range")
     return PowerSpan(time_s, low_w, mean_w, high_w, limit, slow is True)
 
 
