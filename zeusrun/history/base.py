@@ -20,6 +20,10 @@ class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
     """The history of a job has changed since the snapshot that a trial was chosen from."""
 
 
+class UnknownTrialError(HistoryError):
+    """The history has no trial with this id or uuid."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
 

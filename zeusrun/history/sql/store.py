@@ -49,6 +49,11 @@ class SqlHistory:
         with writing(self.engine) as connection:
             METADATA.create_all(connection)
 
+    def identify(self) -> tuple[str, float]:
+        """Return the random id of the database, and the time by its clock in Unix seconds."""
+        with reading(self.engine) as connection:
+            return _incarnation(connection), float(connection.scalar(sa.select(now_s())) or 0)
+
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
         with reading(self.engine) as connection:
