@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
+from zeusrun.history.sql.rows import decode_trial
 from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, TRIALS
-from zeusrun.history.sql.store import decode_trial
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
