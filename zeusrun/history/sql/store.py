@@ -137,9 +137,11 @@ class SqlHistory:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+    def renew(
+        self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
+    ) -> None:
         """See ``Shared.renew``; a trial that has ended gets no lease."""
-        values: dict[str, Any] = {"lease_until": now_s() + LEASE_S}
+        values: dict[str, Any] = {"lease_until": now_s() + lease_s}
         if live is not None:
             values["live"] = json.dumps(live)
         named = (TRIALS.c.trial == trial) | (TRIALS.c.uuid == trial)
