@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.store import SqlHistory, new_incarnation
+from zeusrun.history.sql.migrate import is_new, upgrade
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
 
@@ -30,10 +30,8 @@ EXPIRE_EVERY_S = 10.0
 def build_app(settings: Settings) -> FastAPI:
     """Return the application; it opens the database with the first request."""
     history = SqlHistory(settings.database_url)
-    if settings.migrate:
-        history.create()
-        with writing(history.engine) as connection:
-            new_incarnation(connection)
+    if settings.migrate or is_new(history.engine):
+        upgrade(history.engine)
     app = FastAPI(
         title="zeusrun",
         version=__version__,

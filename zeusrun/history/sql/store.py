@@ -283,16 +283,18 @@ def _read_changes(
         if since > changes:
             return None
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        found = list(connection.execute(newer if last is None else newer.limit(last + 1)))
+        found = _read_pairs(connection, newer if last is None else newer.limit(last + 1))
         if last is None or len(found) <= last:
-            return _as_changes(
-                sorted(found, key=lambda row: row.number), version, total, whole=False
-            )
+            return _as_changes(sorted(found), version, total, whole=False)
     newest = query.order_by(TRIALS.c.number.desc())
-    found = list(connection.execute(newest if last is None else newest.limit(last)))
+    found = _read_pairs(connection, newest if last is None else newest.limit(last))
     return _as_changes(found[::-1], version, total, whole=True)
 
 
-def _as_changes(found: Sequence[sa.Row[Any]], version: str, total: int, *, whole: bool) -> Changes:
-    trials = tuple(decode_trial(row.record) for row in found)
-    return Changes(trials, tuple(row.number for row in found), version, total, whole)
+def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
+    return [(number, record) for number, record in connection.execute(query)]
+
+
+def _as_changes(found: list[tuple[int, str]], version: str, total: int, *, whole: bool) -> Changes:
+    trials = tuple(decode_trial(record) for _, record in found)
+    return Changes(trials, tuple(number for number, _ in found), version, total, whole)

@@ -10,17 +10,16 @@ import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, TRIALS
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy.engine import Engine
 
     from zeusrun.trial import Trial
 
-_RUNNING = TRIALS.c.status == TrialStatus.DISPATCHED.value
 _SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
@@ -47,6 +46,7 @@ class Part(NamedTuple):
     currency: str | None
     energy_source: str | None
     runs: int
+    reached: int  # how many of them reached the target
     trained: int  # how many of them took an optimizer step
     sums: Mapping[str, float | None]  # ``None`` if it is unknown of all of them
     known: Mapping[str, int]  # of how many that took a step it is known
@@ -68,21 +68,12 @@ class Versions(NamedTuple):
 
 def list_heads(engine: Engine) -> list[JobHead]:
     """Return all jobs, that of the newest trial first."""
-    counted = (
-        sa.select(
-            TRIALS.c.job,
-            sa.func.count().label("runs"),
-            sa.func.max(TRIALS.c.number).label("newest"),
-        )
-        .group_by(TRIALS.c.job)
-        .subquery()
-    )
-    query = sa.select(JOBS.c.name, JOBS.c.changes, counted.c.runs, counted.c.newest).join(
-        counted, counted.c.job == JOBS.c.name
-    )
+    # One look into an index for each job; GROUP BY would read as many entries as there are trials.
+    newest = sa.select(sa.func.max(TRIALS.c.number)).where(TRIALS.c.job == JOBS.c.name)
+    query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
     with reading(engine) as connection:
-        rows = connection.execute(query.order_by(counted.c.newest.desc()))
-        return [JobHead(*row) for row in rows]
+        heads = [JobHead(*row) for row in connection.execute(query.where(JOBS.c.trials > 0))]
+    return sorted(heads, key=lambda head: head.newest, reverse=True)
 
 
 def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
@@ -94,17 +85,16 @@ def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
 
 def list_running(engine: Engine) -> list[tuple[int, str]]:
     """Return the number and the job of every trial that has not ended, oldest first."""
-    query = sa.select(TRIALS.c.number, TRIALS.c.job).where(_RUNNING).order_by(TRIALS.c.number)
+    query = sa.select(LEASES.c.number, LEASES.c.job).order_by(LEASES.c.number)
     with reading(engine) as connection:
         return [(row.number, row.job) for row in connection.execute(query)]
 
 
-def read_running(engine: Engine, numbers: Iterable[int]) -> list[Running]:
-    """Return trials that have not ended, by their numbers, oldest first."""
-    left_s = sa.func.coalesce(TRIALS.c.lease_until - now_s(), 0.0)
-    query = sa.select(TRIALS.c.record, TRIALS.c.live, left_s).where(
-        TRIALS.c.number.in_(list(numbers)), _RUNNING
-    )
+def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
+    """Return trials that have not ended, by their numbers or the id of one, oldest first."""
+    named = TRIALS.c.trial == chosen if isinstance(chosen, str) else LEASES.c.number.in_(chosen)
+    query = sa.select(TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s())
+    query = query.join(LEASES, LEASES.c.number == TRIALS.c.number).where(named)
     with reading(engine) as connection:
         rows = list(connection.execute(query.order_by(TRIALS.c.number)))
     return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
@@ -122,6 +112,14 @@ def list_runs(
         return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
 
 
+def read_first(engine: Engine, job: str) -> Trial | None:
+    """Return the oldest trial of a job."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job).order_by(TRIALS.c.number)
+    with reading(engine) as connection:
+        record = connection.scalar(query.limit(1))
+    return None if record is None else decode_trial(record)
+
+
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
     """Return the power of the newest trials with a trace, from the number ``since`` on."""
     query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
@@ -136,6 +134,7 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
 def add_up(engine: Engine, job: str) -> list[Part]:
     """Return sums over all trials of a job that have ended."""
     columns = [TRIALS.c[name] for name in _SUMS]
+    reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
     trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
     known = [
         sa.func.sum(sa.case((TRIALS.c.trained & column.is_not(None), 1), else_=0))
@@ -146,20 +145,21 @@ def add_up(engine: Engine, job: str) -> list[Part]:
             TRIALS.c.currency,
             TRIALS.c.energy_source,
             sa.func.count(),
+            reached,
             trained,
             *(sa.func.sum(column) for column in columns),
             *known,
         )
-        .where(TRIALS.c.job == job, ~_RUNNING)
+        .where(TRIALS.c.job == job, TRIALS.c.status != TrialStatus.DISPATCHED.value)
         .group_by(TRIALS.c.currency, TRIALS.c.energy_source)
     )
     with reading(engine) as connection:
         rows = [tuple(row) for row in connection.execute(query)]
     return [
         Part(
-            *(row[0], row[1], int(row[2]), int(row[3] or 0)),
-            sums=dict(zip(_SUMS, row[4:9], strict=True)),
-            known={name: int(n or 0) for name, n in zip(_SUMS, row[9:], strict=True)},
+            *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
+            sums=dict(zip(_SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
         )
         for row in rows
     ]
@@ -167,14 +167,12 @@ def add_up(engine: Engine, job: str) -> list[Part]:
 
 def read_versions(engine: Engine) -> Versions:
     """Return what tells whether anything has changed."""
-    leases = sa.select(TRIALS.c.job, sa.func.count(), sa.func.sum(TRIALS.c.lease_until)).where(
-        _RUNNING
-    )
+    leases = sa.select(LEASES.c.job, sa.func.count(), sa.func.sum(LEASES.c.expires_at))
     with reading(engine) as connection:
         incarnation = connection.scalar(sa.select(HISTORY.c.incarnation))
         changes = connection.execute(sa.select(JOBS.c.name, JOBS.c.changes))
         jobs = {name: f"{incarnation}:{count}" for name, count in changes}
-        for job, count, until in connection.execute(leases.group_by(TRIALS.c.job)):
+        for job, count, until in connection.execute(leases.group_by(LEASES.c.job)):
             jobs[job] = f"{jobs.get(job)}:{count}:{until}"
         hosts = connection.execute(
             sa.select(sa.func.count(), sa.func.sum(HOSTS.c.updated_at))
