@@ -83,6 +83,11 @@ class LockedJob:
             (number,) = inserted.inserted_primary_key or (0,)
         else:
             number = known.number
+            if trial.status is TrialStatus.LOST:  # a late result may build on what is known
+                live = sa.select(LEASES.c.live).where(LEASES.c.number == number)
+                values["live"] = sa.func.coalesce(live.scalar_subquery(), TRIALS.c.live)
+            else:
+                values["live"] = None
             update = sa.update(TRIALS).where(TRIALS.c.number == number)
             self._connection.execute(update.values(values))
         if known is None or trial.status != known.trial.status:

@@ -223,8 +223,8 @@ class SqlHistory:
         return self._read_json(trial, TRIALS.c.trace)
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``; ``None`` for a trial that has ended."""
-        return self._read_json(trial, LEASES.c.live)
+        """See ``Shared.live``; ``None`` for a trial that has ended, unless it is LOST."""
+        return self._read_json(trial, sa.func.coalesce(LEASES.c.live, TRIALS.c.live))
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``Shared.keep_settings``."""
@@ -246,10 +246,12 @@ class SqlHistory:
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
         return self._write(lambda connection: rows.change(connection, trial, change))
 
-    def _read_json(self, trial: str, column: sa.Column[Any]) -> dict[str, Any] | None:
+    def _read_json(self, trial: str, column: sa.ColumnElement[str]) -> dict[str, Any] | None:
+        both = TRIALS.outerjoin(LEASES, LEASES.c.number == TRIALS.c.number)
         with self._reading() as connection:
             number = rows.find_number(connection, trial)
-            text = connection.scalar(sa.select(column).where(column.table.c.number == number))
+            query = sa.select(column).select_from(both).where(TRIALS.c.number == number)
+            text = connection.scalar(query)
         return None if text is None else dict(json.loads(text))
 
     def _reading(self) -> AbstractContextManager[Connection]:
