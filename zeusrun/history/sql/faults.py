@@ -150,8 +150,9 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
     if fault is Fault.NO_DATABASE and url.get_backend_name() == "sqlite":
         fault = Fault.NO_ACCESS if Path(str(url.database)).exists() else fault
     what = _message(error, original)
-    if url.password:
-        what = what.replace(str(url.password), "***")
+    for secret in (url.password, url.query.get("password")):
+        if secret:
+            what = what.replace(str(secret), "***")
     message = fault.value.format(where=describe(url), what=what)
     if fault is Fault.INTERRUPTED:
         return InterruptedWriteError(message)
