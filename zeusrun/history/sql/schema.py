@@ -87,6 +87,7 @@ TOKENS = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("revoked_at", Double),
+    Column("used_at", Double),  # to the minute
 )
 AUDIT = Table(
     "audit",
@@ -97,6 +98,7 @@ AUDIT = Table(
     Column("client", String(64)),  # address of the client
     Column("action", String(32), nullable=False),
     Column("subject", _name(250), nullable=False),  # a job, a trial, a token
+    Index("audit_at", "at"),
 )
 ZEUS_JOBS = Table(
     "zeus_jobs",

@@ -13,6 +13,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, Changes, Snapshot
+from zeusrun.history.sql.audit import keep_audit
 from zeusrun.history.sql.engine import now_s, open_engine, parse_url, reading, writing
 from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, METADATA, TRIALS
 from zeusrun.job_name import check_job_name
@@ -39,6 +40,7 @@ class SqlHistory:
 
     def __init__(self, url: str) -> None:
         self.engine = open_engine(parse_url(url))
+        keep_audit(self.engine)
 
     def close(self) -> None:
         """Close all connections."""
