@@ -17,7 +17,7 @@ from zeusrun.view.export import print_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy.engine import Engine
+    from zeusrun.history.sql.store import SqlHistory
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,200}")
 
@@ -49,8 +49,8 @@ def create(
     from zeusrun.history.sql.tokens import create_token  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import token_json  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as engine:
-        text, token = create_token(engine, job, can_write=write, lasts_s=lasts_s, note=note)
+    with _database(database_url) as history:
+        text, token = create_token(history.engine, job, can_write=write, lasts_s=lasts_s, note=note)
     if as_json:
         print_json({**token_json(token), "secret": text})
         return
@@ -70,8 +70,8 @@ def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     from zeusrun.history.sql.tokens import list_tokens  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import token_json, tokens_table  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as engine:
-        tokens = list_tokens(engine)
+    with _database(database_url) as history:
+        tokens = list_tokens(history.engine)
     if as_json:
         print_json([token_json(token) for token in tokens])
     else:
@@ -88,9 +88,9 @@ def revoke(
 
     whole = TOKEN.fullmatch(token)
     own_id = whole[1] if whole else token
-    with _database(database_url) as engine:
-        if not revoke_token(engine, own_id):
-            known = ", ".join(each.id for each in list_tokens(engine)) or "none yet"
+    with _database(database_url) as history:
+        if not revoke_token(history.engine, own_id):
+            known = ", ".join(each.id for each in list_tokens(history.engine)) or "none yet"
             raise UsageError(f"there is no token {own_id[:20]!r}; tokens: {known}")
     typer.echo(f"Token {own_id} is revoked.")
 
@@ -105,8 +105,8 @@ def audit(
     from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as engine:
-        entries = list_entries(engine, last)
+    with _database(database_url) as history:
+        entries = list_entries(history.engine, last)
     if as_json:
         print_json([audit_json(entry) for entry in entries])
     else:
@@ -114,12 +114,12 @@ def audit(
 
 
 @contextlib.contextmanager
-def _database(url: str | None) -> Iterator[Engine]:
+def _database(url: str | None) -> Iterator[SqlHistory]:
     settings = server_settings({"database_url": url})
     from zeusrun.server.database import open_database  # noqa: PLC0415 - takes 0.3 s
 
     history = open_database(settings)
     try:
-        yield history.engine
+        yield history
     finally:
         history.close()

@@ -37,7 +37,7 @@ _PRUNE_S = 3600.0
 def build_app(settings: Settings) -> ASGIApp:
     """Return the application; it connects to the database with the first request."""
     history = SqlHistory(settings.database_url)
-    tokens = KnownTokens(history.engine)
+    tokens = KnownTokens(history)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:

@@ -25,10 +25,10 @@ from zeusrun.server.settings import is_loopback
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from sqlalchemy.engine import Engine
     from starlette.datastructures import Headers
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.tokens import Token
     from zeusrun.server.limits import Rates
     from zeusrun.server.settings import Settings
@@ -99,8 +99,8 @@ def access_of(request: HTTPConnection) -> Access:
 class KnownTokens:
     """The tokens of the database, read at most every two seconds."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, history: SqlHistory) -> None:
+        self._engine = history.engine
         self._tokens: list[Token] = []
         self._read_t: float | None = None
         self._used: set[str] = set()
