@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
 from zeusrun.energy.device import Health
 from zeusrun.energy.power_csv import COLUMNS, PowerCsv, PowerRow
-from zeusrun.energy.power_trace import read_power
+from zeusrun.energy.power_trace import PowerTrace, read_power
 
 
 @pytest.fixture
@@ -95,3 +96,30 @@ def test_a_missing_file_a_pipe_and_a_link_are_no_trace(path, tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/zero")
     assert read_power(link, 20) is None
+
+
+def test_a_trace_becomes_json_and_back(path):
+    write(path, 100, reasons=lambda at, name: ("sw_power_cap",) if at >= 75 else ())
+    trace = read_power(path, 4)
+    assert PowerTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spans": []},
+        {"spans": 3},
+        {"spans": [[1.0, 2.0]]},
+        {"spans": [[1.0, float("nan"), 3.0, 4.0, None, False]]},
+        {"spans": [[1.0, -2.0, 3.0, 4.0, None, False]]},
+        {"spans": [["a", 2.0, 3.0, 4.0, None, False]]},
+        {"devices": None},
+        {"throttled": []},
+        {"throttled": {"a": "b"}},
+    ],
+)
+def test_what_is_no_trace_is_refused(path, changes):
+    write(path, 100)
+    record = {**read_power(path, 4).to_json(), **changes}
+    with pytest.raises(ValueError, match="not a power trace"):
+        PowerTrace.from_json(record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from rich.text import Text
@@ -14,19 +14,11 @@ from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.choose import build_problem, choose_next, decide, decide_after_miss
+from zeusrun.launcher.choose import build_problem, choose_next
 from zeusrun.launcher.recover import find_preempted
-from zeusrun.view.explain import lead
+from zeusrun.view.explain import describe_choice
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import explain_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zeusrun.bandit.observation import Run
-    from zeusrun.bandit.problem import ArmBelief, Problem
-    from zeusrun.launcher.context import Submission
-    from zeusrun.trial import Trial
 
 
 def explain(
@@ -62,27 +54,3 @@ def explain(
         console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
         if settings:
             console().print(Text(f"  {settings}", style="dim"))
-
-
-def describe_choice(
-    submission: Submission,
-    problem: Problem,
-    runs: Sequence[Run],
-    beliefs: Sequence[ArmBelief],
-    continued: Trial | None = None,
-) -> list[str]:
-    """Return the choice for the next run in sentences, a headline first; see ``lead``."""
-    decision = decide(submission, problem, runs, 1)
-    epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
-    epoch_j = epochs_j.get(decision.global_batch_size)
-    retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
-    name = submission.policy.name
-    return lead(
-        name,
-        decision,
-        beliefs,
-        problem.default,
-        retry=retry,
-        continued=continued,
-        adapts=submission.spec.adapt is not None,
-    )

@@ -9,26 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 import typer
 from typer import Argument, Option
 
-from zeusrun.analysis.cost_baseline import has_cost
-from zeusrun.bandit.registry import create_policy
-from zeusrun.bandit.reinterpret import read_history
 from zeusrun.clock import timestamp
-from zeusrun.commands.explain import describe_choice
 from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.choose import build_problem
-from zeusrun.launcher.context import Submission
-from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.plugins import check_extra
+from zeusrun.view.report.belief import build_belief, unknown_belief
 from zeusrun.view.report.canvas import drawing
 from zeusrun.view.report.compare import Comparison, compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
@@ -214,7 +207,6 @@ def _read_traces(trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
 def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
-    usual = next((trial for trial in reversed(newest) if has_cost(trial)), newest[-1])
     path = RunPaths(Path(newest[-1].run_dir)).job_copy
     try:
         if Path(given).suffix in {".yaml", ".yml"}:
@@ -222,29 +214,9 @@ def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]
         elif not path.is_file():
             raise UsageError(f"there is no job file {path}; name your own: zeusrun report JOB.yaml")
         spec = load_spec(path)
-        submission = Submission(
-            spec=spec,
-            history=store,
-            policy=create_policy(spec.policy.name),
-            devices=(),
-            world_size=usual.world_size,
-            torchrun=find_torchrun(),
-            home=home,
-            environment={},
-        )
-        problem = replace(
-            build_problem(submission, newest),
-            gpu_model=usual.gpu_model,
-            gpu_count=usual.gpu_count,
-            max_power_w=usual.max_power_w,
-        )
-        problem, runs = read_history(problem, newest)
-        rng = np.random.default_rng(spec.policy.seed)
-        arms = submission.policy.explain(problem, runs, rng)
-        sentences = describe_choice(submission, problem, runs, arms)
     except ZeusrunError as error:
-        return Belief(missing=f"What the policy believes is unknown: {error}")
-    return Belief(tuple(arms), tuple(sentences), submission.policy.name)
+        return unknown_belief(error)
+    return build_belief(spec, store, newest, home)
 
 
 def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.files.private import open_for_reading
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _WHOLE_BYTES = 256 << 10  # a longer file is read in pieces, one for each point
 _PIECE_BYTES = 6 << 10  # about 60 rows: seven readings of eight GPUs
 _MOST_W = 1e6  # of a device; more comes from a damaged file
+_MOST_SUM = 1e9  # over all devices, and of seconds
+_MOST_SPANS, _MOST_REASONS = 1000, 20
 _CELLS = 10
 # NVML's names that do not mean that a limit or a fault slows the clocks.
 _HARMLESS = frozenset({b"none", b"gpu_idle", b"applications_clocks_setting", b""})
@@ -42,6 +44,35 @@ class PowerTrace:
     devices: int
     whole: bool  # whether every reading was read
     throttled: Mapping[str, float] = field(default_factory=dict)  # share of readings, by NVML name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; a span becomes a list."""
+        return {**vars(self), "spans": [list(span) for span in self.spans]}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> PowerTrace:
+        """Read what ``to_json`` wrote; raises ``ValueError`` for anything else."""
+        try:
+            spans = tuple(_read_span(row) for row in record["spans"][:_MOST_SPANS])
+            shares = {
+                str(name): min(1.0, max(0.0, float(share)))
+                for name, share in [*record["throttled"].items()][:_MOST_REASONS]
+            }
+            trace = cls(spans, int(record["devices"]), record["whole"] is True, shares)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a power trace: {error}") from error
+        if not spans:
+            raise ValueError("not a power trace: it is empty")
+        return trace
+
+
+def _read_span(row: Sequence[Any]) -> PowerSpan:
+    *numbers, limit_w, slow = row
+    time_s, low_w, mean_w, high_w = map(float, numbers)
+    limit = None if limit_w is None else float(limit_w)
+    if not all(0 <= each < _MOST_SUM for each in (time_s, low_w, mean_w, high_w, limit or 0.0)):
+        raise ValueError("a value is out of range")
+    return PowerSpan(time_s, low_w, mean_w, high_w, limit, slow is True)
 
 
 class _Sample(NamedTuple):

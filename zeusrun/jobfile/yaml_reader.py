@@ -115,14 +115,21 @@ def read_document(path: Path) -> JobDocument:
     Raises:
         JobFileError: If the file cannot be read, or is not YAML.
     """
-    document = JobDocument(str(path))
-    node = _compose(_read_text(path), document.label, numbered=True)
+    return parse_document(_read_text(path), str(path))
+
+
+def parse_document(text: str, label: str) -> JobDocument:
+    """Return the keys and values of a text; errors start with ``label``. See ``read_document``."""
+    if len(text) > MAX_BYTES:
+        raise JobFileError(f"{label} is larger than {MAX_BYTES // 1024} KiB; is it a job file?")
+    document = JobDocument(label)
+    node = _compose(text, label, numbered=True)
     if node is None or (isinstance(node, ScalarNode) and node.tag == _TAG + "null"):
         return document
     if not isinstance(node, MappingNode):
         kind = "a list" if isinstance(node, SequenceNode) else "a single value"
         raise JobFileError(
-            f"{path}:1: the file holds {kind}; a job file is made of 'key: value' lines"
+            f"{label}:1: the file holds {kind}; a job file is made of 'key: value' lines"
         )
     document.data = _build(node, (), document, None)
     return document

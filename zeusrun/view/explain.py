@@ -5,17 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
+from zeusrun.launcher.choose import decide, decide_after_miss
 from zeusrun.trial import Stage
 from zeusrun.view import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.launcher.context import Submission
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
 _SAME = 0.005  # a smaller difference of costs is none
+
+
+def describe_choice(
+    submission: Submission,
+    problem: Problem,
+    runs: Sequence[Run],
+    beliefs: Sequence[ArmBelief],
+    continued: Trial | None = None,
+) -> list[str]:
+    """Return the choice for the next run in sentences, a headline first; see ``lead``."""
+    decision = decide(submission, problem, runs, 1)
+    epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
+    epoch_j = epochs_j.get(decision.global_batch_size)
+    retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+    name = submission.policy.name
+    return lead(
+        name,
+        decision,
+        beliefs,
+        problem.default,
+        retry=retry,
+        continued=continued,
+        adapts=submission.spec.adapt is not None,
+    )
 
 
 def lead(

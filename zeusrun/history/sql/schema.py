@@ -53,6 +53,15 @@ TRIALS = Table(
     Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
     Column("status", String(16), nullable=False),
     Column("lease_until", Double),  # Unix seconds by the database's clock; NULL once finished
+    # What is added up over all runs; copies from the record.
+    Column("trained", Boolean, nullable=False),  # whether it took an optimizer step
+    Column("time_s", Double),
+    Column("energy_j", Double),
+    Column("energy_source", String(16)),
+    Column("cost_j", Double),
+    Column("price", Double),
+    Column("currency", String(64)),
+    Column("carbon_g", Double),
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
     Column("live", _Json),  # what its launcher sent with its last heartbeat
     Column("trace", _Json),  # power over time, reduced

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome
 
 _DISPATCHED = TrialStatus.DISPATCHED.value
+_MOST = 1e30
+_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
 class SqlHistory:
@@ -47,6 +49,11 @@ class SqlHistory:
         """Create the tables that do not exist, without migrations; for tests."""
         with writing(self.engine) as connection:
             METADATA.create_all(connection)
+
+    def identify(self) -> tuple[str, float]:
+        """Return the random id of the database, and the time by its clock in Unix seconds."""
+        with reading(self.engine) as connection:
+            return _incarnation(connection), float(connection.scalar(sa.select(now_s())) or 0)
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
@@ -71,13 +78,15 @@ class SqlHistory:
             TRIALS.c.job == job, TRIALS.c.status == _DISPATCHED
         )
         with reading(self.engine) as connection:
-            return [_decode(each) for each in connection.scalars(query.order_by(TRIALS.c.number))]
+            return [
+                decode_trial(each) for each in connection.scalars(query.order_by(TRIALS.c.number))
+            ]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
         with reading(self.engine) as connection:
             row = _find(connection, trial)
-        return None if row is None else _decode(row["record"])
+        return None if row is None else decode_trial(row["record"])
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``."""
@@ -100,7 +109,7 @@ class SqlHistory:
                 query = query.limit(last)
             rows = list(connection.execute(query))[::-1]
             count = _count(connection, job)
-        trials = tuple(_decode(row.record) for row in rows)
+        trials = tuple(decode_trial(row.record) for row in rows)
         return Changes(trials, tuple(row.number for row in rows), version, count, since is None)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
@@ -110,13 +119,13 @@ class SqlHistory:
         with writing(self.engine) as connection:
             changes = _lock_job(connection, trial.job)
             row = _find(connection, trial.uuid or trial.trial)
-            known = None if row is None else _decode(row["record"])
+            known = None if row is None else decode_trial(row["record"])
             if known is not None and known.uuid is not None and known == trial:
                 return known
             if after != f"{_incarnation(connection)}:{changes}":
                 raise rules.changed(trial.job)
             if row is None and (other := _find(connection, trial.trial)) is not None:
-                row, known = other, _decode(other["record"])
+                row, known = other, decode_trial(other["record"])
             rules.check_id(trial, known)
             _store(connection, trial, record, changes + 1, row)
         return trial
@@ -171,7 +180,7 @@ class SqlHistory:
                 row = _find(connection, name)
                 if row is None:
                     continue
-                known = _decode(row["record"])
+                known = decode_trial(row["record"])
                 ended = known.finish(known.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp()))
                 _store(connection, ended, rules.encode_trial(ended), changes + 1, row)
                 lost.append(ended)
@@ -189,7 +198,7 @@ class SqlHistory:
                 row = _find(connection, trial.uuid) if trial.uuid else None
                 if row is None and not rules.is_offline(trial):
                     row = _find(connection, trial.trial)
-                known = None if row is None else _decode(row["record"])
+                known = None if row is None else decode_trial(row["record"])
                 if known is not None and known.uuid != trial.uuid:
                     raise ValueError(f"there is another trial {trial.trial} already")
                 if known is None:
@@ -270,7 +279,7 @@ class SqlHistory:
                 raise rules.unknown_trial(trial)
             changes = _lock_job(connection, row["job"])
             row = _find(connection, trial) or row  # as it is under the lock
-            known = _decode(row["record"])
+            known = decode_trial(row["record"])
             changed = change(known)
             if changed != known:
                 _store(connection, changed, rules.encode_trial(changed), changes + 1, row)
@@ -343,6 +352,10 @@ def _store(
         "changed": changes,
         "status": trial.status.value,
         "lease_until": now_s() + LEASE_S if running else None,
+        "trained": trial.time_s is not None or bool(trial.steps),
+        "energy_source": None if trial.energy_source is None else trial.energy_source.value,
+        "currency": None if trial.currency is None else trial.currency[:64],
+        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
         "record": json.dumps(record),
     }
     if row is None:
@@ -350,6 +363,11 @@ def _store(
     else:
         connection.execute(sa.update(TRIALS).where(TRIALS.c.number == row["number"]).values(values))
     connection.execute(sa.update(JOBS).where(JOBS.c.name == trial.job).values(changes=changes))
+
+
+def _addable(amount: float | None) -> float | None:
+    """Return an amount; ``None`` for one that is damaged and would make a sum overflow."""
+    return amount if amount is not None and abs(amount) < _MOST else None
 
 
 def _numbered(connection: Connection, trial: Trial) -> Trial:
@@ -360,7 +378,8 @@ def _numbered(connection: Connection, trial: Trial) -> Trial:
     return replace(trial, trial=name, recurrence=last + 1, attempt=1)
 
 
-def _decode(record: str) -> Trial:
+def decode_trial(record: str) -> Trial:
+    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
     try:
         return Trial.from_json(json.loads(record))
     except ValueError as error:

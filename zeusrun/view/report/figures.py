@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.analysis.sizes import SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
     from zeusrun.view.report.compare import Comparison
@@ -49,16 +50,37 @@ _UNITS = {
 }
 
 
-def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
-    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+def figure_height(name: str, report: JobReport) -> float | None:
+    """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw.
+
+    Its width is ``WIDTH``.
+    """
     facts = report.facts
     if name == "cost":
-        return draw_costs(facts, palette)
+        return (326.0 if facts.explored else 236.0) if _known_costs(facts) else None
     if name == "curves":
-        return draw_curves(facts, palette)
+        return 272.0 if facts.curves else None
     if name == "arms":
-        return draw_arms(facts.sizes, palette)
-    return draw_power(report.power, [size.label for size in facts.sizes], palette)
+        return 30.0 * len(facts.sizes) + 50 if _arm_costs(facts.sizes) else None
+    drawn = _drawn_traces(report.power)
+    return 4.0 + 142 * ((len(drawn) + 1) // 2) if drawn else None
+
+
+def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+    facts, height = report.facts, figure_height(name, report)
+    if height is None:
+        return None
+    figure = blank(height)
+    if name == "cost":
+        _draw_costs(figure, facts, palette)
+    elif name == "curves":
+        _draw_curves(figure, facts, palette)
+    elif name == "arms":
+        _draw_arms(figure, facts.sizes, palette)
+    else:
+        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette)
+    return figure
 
 
 def scale(values: Iterable[float], kind: str) -> tuple[float, str]:
@@ -68,15 +90,17 @@ def scale(values: Iterable[float], kind: str) -> tuple[float, str]:
     return next((each for each in units if largest >= each[0]), units[-1])
 
 
-def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
-    """Draw the cost of each recurrence, above what choosing has saved so far."""
-    known = [
+def _known_costs(facts: JobFacts) -> list[tuple[RecurrenceFacts, float]]:
+    return [
         (each, each.cost_j)
         for each in facts.recurrences
         if each.cost_j is not None and each.cost_j < MOST
     ]
-    if not known:
-        return None
+
+
+def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
+    """Draw the cost of each recurrence, above what choosing has saved so far."""
+    known = _known_costs(facts)
     factor, unit = scale([cost_j for _, cost_j in known], "energy")
     names = [size.label for size in facts.sizes]
     dots = [
@@ -84,7 +108,6 @@ def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
         for each, cost_j in known
     ]
     compared = [each for each in facts.recurrences if each.default_j is not None]
-    figure = blank(326 if facts.explored else 236)
     add_legend(figure, names, palette, {dot.size for dot in dots})
     panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
@@ -116,17 +139,13 @@ def draw_costs(facts: JobFacts, palette: Palette) -> Figure | None:
         each.locator_params(axis="x", integer=True)
     panels[-1].set_xlabel("recurrence", color=palette.muted, fontsize=TEXT)
     panel.tick_params(labelbottom=not facts.explored)
-    return figure
 
 
-def draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
+def _draw_curves(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     """Draw learning curves against epochs, and against energy or time, with the target."""
-    if not facts.curves:
-        return None
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = [size.label for size in facts.sizes]
-    figure = blank(272)
     add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
@@ -147,17 +166,17 @@ def draw_curves(facts: JobFacts, palette: Palette) -> Figure | None:
         if not at:
             panel.locator_params(axis="x", integer=True)
             set_title(panel, facts.metric, palette)
-    return figure
 
 
-def draw_arms(sizes: Sequence[SizeFacts], palette: Palette) -> Figure | None:
+def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
+    return [cost for size in sizes for cost in (*size.costs_j, *size.failed_j) if cost < MOST]
+
+
+def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> None:
     """Draw the costs of each batch size, with their median, beside its share of the choices."""
-    costs = [cost for size in sizes for cost in (*size.costs_j, *size.failed_j) if cost < MOST]
-    if not costs:
-        return None
+    costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    figure = blank(height + 50)
     room, left = 412, 110
     panel = add_panel(figure, palette, (left, 28, room, height), grid="x")
     bars = add_panel(figure, palette, (left + room + 26, 28, WIDTH - left - room - 66, height), "")
@@ -186,28 +205,28 @@ def draw_arms(sizes: Sequence[SizeFacts], palette: Palette) -> Figure | None:
     bars.set_xlim(0, max(size.share for size in sizes) * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
-    return figure
 
 
-def draw_power(
-    power: Sequence[PowerFacts], names: Sequence[str], palette: Palette
-) -> Figure | None:
+def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
+    return [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
+
+
+def _draw_power(
+    figure: Figure, power: Sequence[PowerFacts], names: Sequence[str], palette: Palette
+) -> None:
     """Draw the power of the newest runs, two in a line, with limits and throttling.
 
-    ``names`` are the labels of all batch sizes of the job.
+    A single run has the whole line. ``names`` are the labels of all batch sizes of the job.
     """
-    drawn = [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
-    if not drawn:
-        return None
-    figure = blank(4 + 142 * ((len(drawn) + 1) // 2))
-    room = (WIDTH - 2 * LEFT - RIGHT - 4) / 2
+    drawn = _drawn_traces(power)
+    alone = len(drawn) == 1
+    room = WIDTH - LEFT - RIGHT if alone else (WIDTH - 2 * LEFT - RIGHT - 4) / 2
     for at, each in enumerate(drawn):
         left, top = LEFT + at % 2 * (room + LEFT + 4), 26 + at // 2 * 142
         panel = add_panel(figure, palette, (left, top, room, 86))
         set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = palette.size(names.index(each.size), len(names))
         _draw_trace(panel, each.trace.spans, colour, palette)
-    return figure
 
 
 def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: Palette) -> None:

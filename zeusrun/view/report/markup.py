@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
-_WORDS = {"when", "status", "why", "its batch sizes", "power over time", "throttled"}
+# Headings of columns of words, which are aligned left.
+_WORDS = {
+    *("when", "status", "why", "its batch sizes", "power over time", "throttled"),
+    *("costs", "host", "model", "next run", "last run", "value"),
+}
 
 
 class Html(str):
@@ -43,11 +47,14 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(map(escape, parts)))
 
 
-def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Html:
+def table(
+    caption: str, rows: Sequence[Mapping[str, str]], keys: Sequence[str] | None = None
+) -> Html:
     """Return a table that scrolls by itself if it is too wide; without rows, nothing.
 
     Every row has the same columns, by their headings; the first cell names its row. A column of
-    which nothing is known is left out. Numbers are aligned right.
+    which nothing is known is left out. Numbers are aligned right. ``keys`` name the rows for a
+    script that updates the table.
     """
     if not rows:
         return Html()
@@ -57,9 +64,10 @@ def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Html:
     sides |= {"when": "date"}
     head = tag("tr", *(tag("th", name, scope="col", class_=sides[name]) for name in heads))
     lines = []
-    for row in rows:
+    for number, row in enumerate(rows):
         cells = [tag("td", row[name], class_=sides[name]) for name in heads[1:]]
-        lines.append(tag("tr", tag("th", row[first], scope="row"), *cells))
+        key = None if keys is None else keys[number]
+        lines.append(tag("tr", tag("th", row[first], scope="row"), *cells, data_key=key))
     body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *lines))
     return _scrolling(body, caption)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.figures import draw_comparison
+from zeusrun.view.report.figures import draw, draw_comparison
 from zeusrun.view.report.markup import Html, figure, join, table, tag
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
-from zeusrun.view.report.sections import job_sections, overview
+from zeusrun.view.report.sections import Frame, job_head, job_sections, overview
 from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import plural
 
@@ -29,7 +29,7 @@ _HERE = Path(__file__).parent
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
     """Return the page of one job or several; call it within ``drawing``."""
     alone = len(reports) == 1
-    parts = [job_sections(each, f"j{n}", alone=alone) for n, each in enumerate(reports)]
+    parts = [_job_part(each, f"j{n}", alone=alone) for n, each in enumerate(reports)]
     if alone:
         (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
     else:
@@ -37,6 +37,22 @@ def job_page(reports: Sequence[JobReport], made_at: str) -> str:
         content = join((overview(reports), *(part for part, _ in parts)))
         links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
     return build_page(title, links, content, made_at)
+
+
+def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, list[tuple[str, str]]]:
+    """Return a job's part of the page, and the id and the name of each section."""
+
+    def picture(name: str, label: str) -> Html | None:
+        made = draw(name, report, STAND_INS)
+        return None if made is None else Html(inline_svg(made, f"{prefix}-{name}", label))
+
+    parts = job_sections(report, Frame(picture))
+    sections = [
+        tag("section", tag("h2" if alone else "h3", title), content, id=f"{prefix}-{name}")
+        for name, title, content in parts
+    ]
+    head = job_head(report.facts, f"{prefix}-top", alone=alone)
+    return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
 def comparison_page(comparison: Comparison, made_at: str) -> str:
@@ -89,7 +105,7 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
             tag("title", title),
             Html('<link rel="icon" href="data:,">'),
             Html(f"<script>{script}</script>"),
-            Html(f"<style>{_style()}</style>"),
+            Html(f"<style>{style_sheet()}</style>"),
         )
     )
     toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
@@ -98,7 +114,7 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
         (
             tag("a", "Skip to the content", class_="skip", href="#content"),
             tag("header", tag("span", "zeusrun report"), toggle, class_="top"),
-            tag("nav", nav, aria_label="Sections") if len(links) > 1 else "",
+            tag("nav", nav, aria_label="Sections", class_="sections") if len(links) > 1 else "",
             tag("main", content, id="content", tabindex=-1),
             _footer(made_at),
         )
@@ -106,14 +122,17 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _style() -> str:
+def style_sheet() -> str:
+    """Return the style sheet of a page, with the colours of both themes."""
     sheet = (_HERE / "page.css").read_text(encoding="utf-8")
     light, dark = _variables(LIGHT), _variables(DARK)
+    names = (name for name in named_colours(LIGHT) if name[1:].isdecimal())
+    fills = "".join(f".{name}{{fill:var(--{name});stroke:var(--{name})}}\n" for name in names)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
         f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
         f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
-        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
+        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{fills}{sheet}"
     )
 
 

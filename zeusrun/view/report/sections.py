@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.report.figures import DRAWN_TRACES, draw
+from zeusrun.view.report.figures import DRAWN_TRACES
 from zeusrun.view.report.headline import basis, headline, percent, target
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.report.palette import STAND_INS
-from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from zeusrun.analysis.totals import Total
     from zeusrun.view.report.facts import Belief, JobFacts, JobReport
     from zeusrun.view.report.power import PowerFacts
 
-_MOST_ROWS = 200
-_MOST_FAILURES = 100
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
@@ -27,32 +26,38 @@ _SPARK_POINTS = 60
 _MINUTE = "%Y-%m-%d %H:%M"
 
 
-def job_sections(
-    report: JobReport, prefix: str, *, alone: bool
-) -> tuple[Html, list[tuple[str, str]]]:
-    """Return a job's part of the page, and the id and the name of each section.
+@dataclass(frozen=True)
+class Frame:
+    """What differs between a page in a file and one of a server.
 
-    Args:
-        report: The job.
-        prefix: Begins every id.
-        alone: Whether it is the only job of the page.
+    Attributes:
+        picture: Returns the figure of a name for a page, with a label for people who do not see
+            it; ``None`` if there is nothing to draw.
+        link: Returns the id of a run, as a link if the run has a page.
+        rows: How many recurrences a table has at most.
+        failures: How many failures a table has at most.
+        rest: Where the others are.
     """
+
+    picture: Callable[[str, str], Html | None]
+    link: Callable[[str], str] = str
+    rows: int = 200
+    failures: int = 100
+    rest: str = "`--format json` has all"
+
+
+def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]:
+    """Return the name, the title and the content of each section of a job; none is empty."""
     parts = [
-        ("recurrences", "Recurrences", _recurrences(report, prefix)),
-        ("curves", "Learning curves", _curves(report, prefix)),
-        ("arms", "Batch sizes", _arms(report, prefix)),
+        ("recurrences", "Recurrences", _recurrences(report, frame)),
+        ("curves", "Learning curves", _curves(report, frame)),
+        ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", join((_power(report, prefix), _stalls(report.facts)))),
-        ("failures", "Failures", _failures(report.facts)),
+        ("power", "Power", join((_power(report, frame), _stalls(report.facts)))),
+        ("failures", "Failures", _failures(report.facts, frame)),
         ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
-    shown = [(f"{prefix}-{name}", title, content) for name, title, content in parts if content]
-    sections = [
-        tag("section", tag("h2" if alone else "h3", title), content, id=place)
-        for place, title, content in shown
-    ]
-    head = _head(report.facts, prefix, alone=alone)
-    return join((head, *sections)), [(place, title) for place, title, _ in shown]
+    return [part for part in parts if part[2]]
 
 
 def overview(reports: Sequence[JobReport]) -> Html:
@@ -78,19 +83,21 @@ def _carbon(grams: float | None) -> str:
     return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
 
 
-def _svg(name: str, report: JobReport, prefix: str, label: str) -> str | None:
-    made = draw(name, report, STAND_INS)
-    return None if made is None else inline_svg(made, f"{prefix}-{name}", label)
+def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
+    """Return what stands above the sections of a job: its name, a headline, sums, remarks.
 
-
-def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
+    Args:
+        facts: Of the job.
+        place: The id of its name.
+        alone: Whether it is the only job of the page.
+    """
     text, good = headline(facts)
     mood = {True: "good", False: "bad", None: None}[good]
-    job = tag("p", facts.job, class_="job", id=f"{prefix}-top")
+    job = tag("p", facts.job, class_="job", id=place)
     title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
     days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
     values = [
-        *all_runs(facts),
+        *all_runs(facts.total),
         ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
         ("target", target(facts)),
         ("from", " to ".join(days)),
@@ -103,9 +110,8 @@ def _head(facts: JobFacts, prefix: str, *, alone: bool) -> Html:
     return join((job, title, lead, tag("dl", *pairs, class_="key"), *remarks))
 
 
-def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
+def all_runs(total: Total) -> list[tuple[str, str]]:
     """Return what all runs took; "at least", and of how many, if that of a run is unknown."""
-    total = facts.total
 
     def sum_(name: str, text: str) -> tuple[str, str]:
         if unknown := total.unknown[name]:
@@ -116,7 +122,7 @@ def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
 
     rows = [("energy of all runs", UNKNOWN)]
     if total.energy_j is not None:
-        how = estimated_part(facts)
+        how = estimated_part(total)
         rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
     rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
     if total.carbon_g is not None:
@@ -124,16 +130,15 @@ def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
     return rows
 
 
-def estimated_part(facts: JobFacts) -> str:
+def estimated_part(total: Total) -> str:
     """Return how far the energy of all runs is an estimate: "", "partly estimated", "estimated"."""
-    total = facts.total
     if not total.estimated_j or total.energy_j is None:
         return ""
     return "partly estimated" if total.estimated_j < total.energy_j else "estimated"
 
 
-def _recurrences(report: JobReport, prefix: str) -> Html:
-    facts, shown = report.facts, report.facts.recurrences[-_MOST_ROWS:]
+def _recurrences(report: JobReport, frame: Frame) -> Html:
+    facts, shown = report.facts, report.facts.recurrences[-frame.rows :]
     rows = [
         {
             "recurrence": str(each.recurrence),
@@ -154,7 +159,7 @@ def _recurrences(report: JobReport, prefix: str) -> Html:
     count = len(facts.recurrences)
     which = f"{count}, the newest first"
     if len(shown) < count:
-        which = f"the newest {len(shown)} of {count}; `--format json` has all"
+        which = f"the newest {len(shown)} of {count}; {frame.rest}"
     label = (
         f"Cost of {plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
         "of the default and what has been saved so far. The table below has the numbers."
@@ -166,17 +171,17 @@ def _recurrences(report: JobReport, prefix: str) -> Html:
         caption += " Dashed: the mean of the comparable runs of the default."
     listed = table(f"Recurrences: {which}", rows)
     folded = details("Table of the recurrences", listed) if rows else listed
-    return figure("cost of the recurrences", _svg("cost", report, prefix, label), caption, folded)
+    return figure("cost of the recurrences", frame.picture("cost", label), caption, folded)
 
 
-def _curves(report: JobReport, prefix: str) -> Html:
+def _curves(report: JobReport, frame: Frame) -> Html:
     facts = report.facts
     if not facts.curves:
         return Html()
     kind, taken = ("energy", units.energy) if facts.by_energy else ("time", units.duration)
     rows = [
         {
-            "run": each.trial,
+            "run": frame.link(each.trial),
             "batch size": each.size,
             "status": each.status,
             "epochs": f"{each.epochs[-1]:g}",
@@ -194,10 +199,10 @@ def _curves(report: JobReport, prefix: str) -> Html:
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
-    return figure("learning curves", _svg("curves", report, prefix, label), caption, listed)
+    return figure("learning curves", frame.picture("curves", label), caption, listed)
 
 
-def _arms(report: JobReport, prefix: str) -> Html:
+def _arms(report: JobReport, frame: Frame) -> Html:
     facts = report.facts
     rows = [
         {
@@ -227,7 +232,7 @@ def _arms(report: JobReport, prefix: str) -> Html:
             "or on other hardware."
         )
     listed = table("Batch sizes: medians of the runs that reached the target", rows)
-    return figure("costs by batch size", _svg("arms", report, prefix, label), caption, listed)
+    return figure("costs by batch size", frame.picture("arms", label), caption, listed)
 
 
 def _belief(belief: Belief) -> Html:
@@ -259,13 +264,13 @@ def _belief(belief: Belief) -> Html:
     return join((tag("div", said, class_="next"), list_, listed))
 
 
-def _power(report: JobReport, prefix: str) -> Html:
+def _power(report: JobReport, frame: Frame) -> Html:
     facts, power = report.facts, report.power
     if not power:
         return Html()
     rows = [
         {
-            "run": each.trial,
+            "run": frame.link(each.trial),
             "batch size": each.size,
             "devices": str(each.trace.devices),
             "power over time": _spark(each, facts),
@@ -290,7 +295,7 @@ def _power(report: JobReport, prefix: str) -> Html:
         caption += " Long runs are sampled."
     title = f"Power of {plural(len(power), 'run')}, the newest first"
     listed = details("Table of the power traces", table(title, rows))
-    return figure("power", _svg("power", report, prefix, label), caption, listed)
+    return figure("power", frame.picture("power", label), caption, listed)
 
 
 def _spark(power: PowerFacts, facts: JobFacts) -> Html:
@@ -305,7 +310,7 @@ def _spark(power: PowerFacts, facts: JobFacts) -> Html:
     return Html(
         '<svg viewBox="0 0 120 24" preserveAspectRatio="none" aria-hidden="true">'
         f'<path d="M{"L".join([*over, *reversed(under)])}Z" '
-        f'style="fill:var(--s{colour});stroke:var(--s{colour})"/></svg>'
+        f'class="s{colour}"/></svg>'
     )
 
 
@@ -321,24 +326,24 @@ def _stalls(facts: JobFacts) -> Html:
     return join((tag("p", newest), tag("ul", *seen, class_="plain")))
 
 
-def _failures(facts: JobFacts) -> Html:
+def _failures(facts: JobFacts, frame: Frame) -> Html:
     failures = facts.failures
     if not failures:
         return tag("p", "Every run has reached its target.") if facts.reached else Html()
     rows = [
         {
-            "run": each.trial,
+            "run": frame.link(each.trial),
             "when": units.moment(each.started_at, _MINUTE),
             "batch size": each.size,
             "status": each.status,
             "why": units.shortened(each.reason, _LONGEST) or UNKNOWN,
             "cost": units.energy(each.cost_j),
         }
-        for each in reversed(failures[-_MOST_FAILURES:])
+        for each in reversed(failures[-frame.failures :])
     ]
     said = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
-        said += f", the newest {len(rows)}; `--format json` has all"
+        said += f", the newest {len(rows)}; {frame.rest}"
     listed = table("Runs that did not reach the target, the newest first", rows)
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
     return join((tag("p", f"{said}."), folded))

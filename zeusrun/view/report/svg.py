@@ -14,9 +14,12 @@ from zeusrun.view.report.palette import LIGHT, STAND_INS, named_colours
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from zeusrun.view.report.palette import Palette
+
 FORMATS = ("png", "svg", "pdf")
 _TITLE = 24  # pixels above a figure
 _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_INS).items()}
+_VARIABLE = re.compile(r"var\(--(\w+)\)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _REFERENCE = re.compile(r"#([\w.-]+)")
@@ -66,6 +69,17 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
         "aria-label": plain_text(storable_text(label)),
     }
     return ET.tostring(root, encoding="unicode")
+
+
+def svg_file(inline: str, palette: Palette) -> bytes:
+    """Return what ``inline_svg`` made as a file of its own, in the colours of a theme."""
+    colours = named_colours(palette)
+    text = _VARIABLE.sub(lambda found: colours.get(found[1], palette.ink), inline)
+    font = "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}</style>"
+    head, end, rest = text.partition(">")
+    width, height = head.partition('viewBox="0 0 ')[2].partition('"')[0].split()
+    size = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+    return f"{head}{size}{end}{font}{rest}".encode()
 
 
 def _used_ids(root: ET.Element, name: str) -> dict[str, str]:

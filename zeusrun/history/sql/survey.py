@@ -1,0 +1,197 @@
+"""What a page shows of many jobs and runs: a few queries that read no more than that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from zeusrun.history.sql.engine import now_s, reading
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, TRIALS
+from zeusrun.history.sql.store import decode_trial
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sqlalchemy.engine import Engine
+
+    from zeusrun.trial import Trial
+
+_RUNNING = TRIALS.c.status == TrialStatus.DISPATCHED.value
+_SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
+
+
+class JobHead(NamedTuple):
+    """A job in a list of jobs."""
+
+    job: str
+    changes: int  # how often its history has changed
+    runs: int
+    newest: int  # the number of its newest trial
+
+
+class Running(NamedTuple):
+    """A trial that has not ended."""
+
+    trial: Trial
+    live: dict[str, Any]  # what its launcher sent with its last heartbeat; empty before that
+    lease_left_s: float  # negative: its launcher has sent no heartbeat for too long
+
+
+class Part(NamedTuple):
+    """Sums over the ended trials of a job that have a currency and an energy source in common."""
+
+    currency: str | None
+    energy_source: str | None
+    runs: int
+    reached: int  # how many of them reached the target
+    trained: int  # how many of them took an optimizer step
+    sums: Mapping[str, float | None]  # ``None`` if it is unknown of all of them
+    known: Mapping[str, int]  # of how many that took a step it is known
+
+
+class Versions(NamedTuple):
+    """What has changed, as texts that are equal only if nothing has."""
+
+    jobs: Mapping[str, str]  # by job: its trials, and the heartbeats of those that run
+    hosts: str
+
+    def of(self, job: str | None) -> str:
+        """Return the version of a job, or that of everything."""
+        if job is not None:
+            return self.jobs.get(job, "")
+        whole = repr((self.hosts, sorted(self.jobs.items())))
+        return hashlib.sha256(whole.encode()).hexdigest()[:24]
+
+
+def list_heads(engine: Engine) -> list[JobHead]:
+    """Return all jobs, that of the newest trial first."""
+    counted = (
+        sa.select(
+            TRIALS.c.job,
+            sa.func.count().label("runs"),
+            sa.func.max(TRIALS.c.number).label("newest"),
+        )
+        .group_by(TRIALS.c.job)
+        .subquery()
+    )
+    query = sa.select(JOBS.c.name, JOBS.c.changes, counted.c.runs, counted.c.newest).join(
+        counted, counted.c.job == JOBS.c.name
+    )
+    with reading(engine) as connection:
+        rows = connection.execute(query.order_by(counted.c.newest.desc()))
+        return [JobHead(*row) for row in rows]
+
+
+def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
+    """Return trials by their numbers in the database."""
+    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.number.in_(numbers))
+    with reading(engine) as connection:
+        return {row.number: decode_trial(row.record) for row in connection.execute(query)}
+
+
+def list_running(engine: Engine) -> list[tuple[int, str]]:
+    """Return the number and the job of every trial that has not ended, oldest first."""
+    query = sa.select(TRIALS.c.number, TRIALS.c.job).where(_RUNNING).order_by(TRIALS.c.number)
+    with reading(engine) as connection:
+        return [(row.number, row.job) for row in connection.execute(query)]
+
+
+def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
+    """Return trials that have not ended, by their numbers or the id of one, oldest first."""
+    left_s = sa.func.coalesce(TRIALS.c.lease_until - now_s(), 0.0)
+    named = TRIALS.c.trial == chosen if isinstance(chosen, str) else TRIALS.c.number.in_(chosen)
+    query = sa.select(TRIALS.c.record, TRIALS.c.live, left_s).where(named, _RUNNING)
+    with reading(engine) as connection:
+        rows = list(connection.execute(query.order_by(TRIALS.c.number)))
+    return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
+
+
+def list_runs(
+    engine: Engine, job: str, count: int, before: int | None = None
+) -> list[tuple[int, Trial]]:
+    """Return ``count`` trials of a job with their numbers, the newest first."""
+    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+    if before is not None:
+        query = query.where(TRIALS.c.number < before)
+    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    with reading(engine) as connection:
+        return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
+
+
+def read_first(engine: Engine, job: str) -> Trial | None:
+    """Return the oldest trial of a job."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job).order_by(TRIALS.c.number)
+    with reading(engine) as connection:
+        record = connection.scalar(query.limit(1))
+    return None if record is None else decode_trial(record)
+
+
+def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
+    """Return the power of the newest trials with a trace, from the number ``since`` on."""
+    query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
+        TRIALS.c.job == job, TRIALS.c.number >= since, TRIALS.c.trace.is_not(None)
+    )
+    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    with reading(engine) as connection:
+        rows = list(connection.execute(query))
+    return {trial: _read_json(trace) for trial, trace in rows[::-1]}
+
+
+def add_up(engine: Engine, job: str) -> list[Part]:
+    """Return sums over all trials of a job that have ended."""
+    columns = [TRIALS.c[name] for name in _SUMS]
+    reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
+    trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
+    known = [
+        sa.func.sum(sa.case((TRIALS.c.trained & column.is_not(None), 1), else_=0))
+        for column in columns
+    ]
+    query = (
+        sa.select(
+            TRIALS.c.currency,
+            TRIALS.c.energy_source,
+            sa.func.count(),
+            reached,
+            trained,
+            *(sa.func.sum(column) for column in columns),
+            *known,
+        )
+        .where(TRIALS.c.job == job, ~_RUNNING)
+        .group_by(TRIALS.c.currency, TRIALS.c.energy_source)
+    )
+    with reading(engine) as connection:
+        rows = [tuple(row) for row in connection.execute(query)]
+    return [
+        Part(
+            *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
+            sums=dict(zip(_SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
+        )
+        for row in rows
+    ]
+
+
+def read_versions(engine: Engine) -> Versions:
+    """Return what tells whether anything has changed."""
+    leases = sa.select(TRIALS.c.job, sa.func.count(), sa.func.sum(TRIALS.c.lease_until)).where(
+        _RUNNING
+    )
+    with reading(engine) as connection:
+        incarnation = connection.scalar(sa.select(HISTORY.c.incarnation))
+        changes = connection.execute(sa.select(JOBS.c.name, JOBS.c.changes))
+        jobs = {name: f"{incarnation}:{count}" for name, count in changes}
+        for job, count, until in connection.execute(leases.group_by(TRIALS.c.job)):
+            jobs[job] = f"{jobs.get(job)}:{count}:{until}"
+        hosts = connection.execute(
+            sa.select(sa.func.count(), sa.func.sum(HOSTS.c.updated_at))
+        ).one()
+    return Versions(jobs, ":".join(map(str, hosts)))
+
+
+def _read_json(text: str | None) -> dict[str, Any]:
+    found = json.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,41 @@
+"""Reads the job file of another machine, as a server has it, for what its policy needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from zeusrun.jobfile.messages import collect_problems, describe_errors
+from zeusrun.jobfile.sections import list_keys
+from zeusrun.jobfile.spec import JobSpec
+from zeusrun.jobfile.yaml_reader import parse_document
+
+_OF_POLICY = frozenset(
+    {
+        *("name", "learning_rate", "launch", "objective", "batch_size", "policy"),
+        *("early_stop", "attempts", "power_limit", "adapt"),
+    }
+)
+# What stands for the rest. With PYTHONPATH, the classes of ``adapt`` need not be installed here.
+_REST = {"module": "elsewhere", "env": {"PYTHONPATH": ""}, "source": Path("/job.yaml")}
+
+
+def read_settings(text: str, label: str) -> JobSpec:
+    """Return the job without what names files or programs of that machine.
+
+    Args:
+        text: Its job file.
+        label: Begins each error.
+
+    Raises:
+        JobFileError: If the text cannot be used.
+    """
+    document = parse_document(text, label)
+    values = {key: value for key, value in document.data.items() if key in _OF_POLICY}
+    try:
+        return JobSpec.model_validate({**values, **_REST})
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    sections = list_keys(JobSpec, frozenset({"source", "secrets"}))
+    raise collect_problems(document, describe_errors(errors, sections, document))
