@@ -112,9 +112,10 @@ class Heartbeat(BaseModel):
 
 
 class Held(BaseModel):
-    """Whether the lease of a trial has not expired."""
+    """Whether the lease of a trial has not expired, and what its launcher last sent."""
 
     held: bool
+    live: dict[str, Any] | None = None
 
 
 class Settings(BaseModel):
@@ -286,9 +287,9 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 
 @router.get("/trials/{trial}/lease", response_model=Held)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
-    """Return whether the launcher of a trial still renews its lease."""
+    """Return whether the launcher of a trial still renews its lease, and what it last sent."""
     _find(history, access, trial)
-    return JSONResponse({"held": history.lease_held(trial)})
+    return JSONResponse({"held": history.lease_held(trial), "live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
