@@ -192,7 +192,7 @@ class Outcome:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        decoders = _decoders(cls)
+        decoders = _outcome_decoders()
         try:
             return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
         except (TypeError, OverflowError) as error:
@@ -357,7 +357,7 @@ class Trial:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        decoders = _decoders(cls)
+        decoders = _trial_decoders()
         try:
             return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
         except (TypeError, OverflowError) as error:
@@ -371,8 +371,17 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
 
 
 @functools.cache
-def _decoders(record: type[Trial | Outcome]) -> dict[str, Callable[[Any], Any]]:
+def _trial_decoders() -> dict[str, Callable[[Any], Any]]:
     """Return what reads each field of a trial; cached, as a history has thousands of trials."""
+    return _build_decoders(Trial)
+
+
+@functools.cache
+def _outcome_decoders() -> dict[str, Callable[[Any], Any]]:
+    return _build_decoders(Outcome)
+
+
+def _build_decoders(record: type[Trial | Outcome]) -> dict[str, Callable[[Any], Any]]:
     kinds = typing.get_type_hints(record)
     decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(record)}
     return decoders | {

@@ -30,17 +30,39 @@ def trial_sheet(
 ) -> RenderableType:
     """Return everything about one trial; ``failure`` is the traceback of a crash."""
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
-    source = f" ({trial.energy_source.value})" if trial.energy_source else ""
     forgotten = f"to learn from it again: zeusrun history --unforget {trial.trial}"
+    rows = [
+        ("reason", trial.reason),
+        ("forgotten", forgotten if trial.forgotten else None),
+        *trial_rows(trial, sight),
+        ("", units.sparkline([point.value for point in trial.curve])),
+        ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
+    ]
+    # Text, so that nothing a user wrote is taken for markup.
+    labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
+    parts: list[RenderableType] = [head, Labelled(labelled)]
+    parts += [] if alive or trial.status.finished else [dead_note(trial)]
+    parts.append(warning_lines(trial.warnings))
+    if failure:
+        # A traceback aligns its lines: do not break them.
+        whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
+        parts += [Text(""), whole]
+    return Group(*parts)
+
+
+def trial_rows(trial: Trial, sight: Sight | None = None) -> list[tuple[str, str | None]]:
+    """Return what was chosen for a trial and what it took, with names.
+
+    Without a name, a row belongs to the one before it; without a text, it is left out.
+    """
+    source = f" ({trial.energy_source.value})" if trial.energy_source else ""
     device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_model else "no GPU"
     cost = f"{units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g})"
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
     path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
-    rows = [
-        ("reason", trial.reason),
-        ("forgotten", forgotten if trial.forgotten else None),
+    return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
         ("observed", observed_text(trial, sight)),
@@ -61,19 +83,7 @@ def trial_sheet(
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
         ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
-        ("", units.sparkline([point.value for point in trial.curve])),
-        ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
     ]
-    # Text, so that nothing a user wrote is taken for markup.
-    labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]
-    parts: list[RenderableType] = [head, Labelled(labelled)]
-    parts += [] if alive or trial.status.finished else [dead_note(trial)]
-    parts.append(warning_lines(trial.warnings))
-    if failure:
-        # A traceback aligns its lines: do not break them.
-        whole = Text(failure.rstrip(), style="red", no_wrap=True, overflow="ignore")
-        parts += [Text(""), whole]
-    return Group(*parts)
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

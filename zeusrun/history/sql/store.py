@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome
 
 _DISPATCHED = TrialStatus.DISPATCHED.value
+_MOST = 1e30
 _SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
@@ -137,9 +138,11 @@ class SqlHistory:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+    def renew(
+        self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
+    ) -> None:
         """See ``Shared.renew``; a trial that has ended gets no lease."""
-        values: dict[str, Any] = {"lease_until": now_s() + LEASE_S}
+        values: dict[str, Any] = {"lease_until": now_s() + lease_s}
         if live is not None:
             values["live"] = json.dumps(live)
         named = (TRIALS.c.trial == trial) | (TRIALS.c.uuid == trial)
@@ -352,7 +355,7 @@ def _store(
         "trained": trial.time_s is not None or bool(trial.steps),
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
         "currency": None if trial.currency is None else trial.currency[:64],
-        **{name: getattr(trial, name) for name in _SUMMED},
+        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
         "record": json.dumps(record),
     }
     if row is None:
@@ -360,6 +363,11 @@ def _store(
     else:
         connection.execute(sa.update(TRIALS).where(TRIALS.c.number == row["number"]).values(values))
     connection.execute(sa.update(JOBS).where(JOBS.c.name == trial.job).values(changes=changes))
+
+
+def _addable(amount: float | None) -> float | None:
+    """Return an amount; ``None`` for one that is damaged and would make a sum overflow."""
+    return amount if amount is not None and abs(amount) < _MOST else None
 
 
 def _numbered(connection: Connection, trial: Trial) -> Trial:

@@ -14,7 +14,7 @@ from zeusrun.history.sql.store import decode_trial
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy.engine import Engine
 
@@ -47,6 +47,7 @@ class Part(NamedTuple):
     currency: str | None
     energy_source: str | None
     runs: int
+    reached: int  # how many of them reached the target
     trained: int  # how many of them took an optimizer step
     sums: Mapping[str, float | None]  # ``None`` if it is unknown of all of them
     known: Mapping[str, int]  # of how many that took a step it is known
@@ -99,12 +100,11 @@ def list_running(engine: Engine) -> list[tuple[int, str]]:
         return [(row.number, row.job) for row in connection.execute(query)]
 
 
-def read_running(engine: Engine, numbers: Iterable[int]) -> list[Running]:
-    """Return trials that have not ended, by their numbers, oldest first."""
+def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
+    """Return trials that have not ended, by their numbers or the id of one, oldest first."""
     left_s = sa.func.coalesce(TRIALS.c.lease_until - now_s(), 0.0)
-    query = sa.select(TRIALS.c.record, TRIALS.c.live, left_s).where(
-        TRIALS.c.number.in_(list(numbers)), _RUNNING
-    )
+    named = TRIALS.c.trial == chosen if isinstance(chosen, str) else TRIALS.c.number.in_(chosen)
+    query = sa.select(TRIALS.c.record, TRIALS.c.live, left_s).where(named, _RUNNING)
     with reading(engine) as connection:
         rows = list(connection.execute(query.order_by(TRIALS.c.number)))
     return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
@@ -122,6 +122,14 @@ def list_runs(
         return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
 
 
+def read_first(engine: Engine, job: str) -> Trial | None:
+    """Return the oldest trial of a job."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job).order_by(TRIALS.c.number)
+    with reading(engine) as connection:
+        record = connection.scalar(query.limit(1))
+    return None if record is None else decode_trial(record)
+
+
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
     """Return the power of the newest trials with a trace, from the number ``since`` on."""
     query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
@@ -136,6 +144,7 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
 def add_up(engine: Engine, job: str) -> list[Part]:
     """Return sums over all trials of a job that have ended."""
     columns = [TRIALS.c[name] for name in _SUMS]
+    reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
     trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
     known = [
         sa.func.sum(sa.case((TRIALS.c.trained & column.is_not(None), 1), else_=0))
@@ -146,6 +155,7 @@ def add_up(engine: Engine, job: str) -> list[Part]:
             TRIALS.c.currency,
             TRIALS.c.energy_source,
             sa.func.count(),
+            reached,
             trained,
             *(sa.func.sum(column) for column in columns),
             *known,
@@ -157,9 +167,9 @@ def add_up(engine: Engine, job: str) -> list[Part]:
         rows = [tuple(row) for row in connection.execute(query)]
     return [
         Part(
-            *(row[0], row[1], int(row[2]), int(row[3] or 0)),
-            sums=dict(zip(_SUMS, row[4:9], strict=True)),
-            known={name: int(n or 0) for name, n in zip(_SUMS, row[9:], strict=True)},
+            *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
+            sums=dict(zip(_SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
         )
         for row in rows
     ]

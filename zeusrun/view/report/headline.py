@@ -9,6 +9,7 @@ from zeusrun.view import units
 from zeusrun.view.units import MINUS, plural
 
 if TYPE_CHECKING:
+    from zeusrun.analysis.net_amounts import NetAmounts
     from zeusrun.view.report.facts import JobFacts
 
 _FEW = 3  # runs of the default; fewer are named
@@ -71,7 +72,8 @@ def basis(facts: JobFacts) -> str:
     few = ""
     if facts.default_runs < _FEW:
         few = f", compared with {plural(facts.default_runs, 'run')} of the default"
-    sentences = [f"Median of {runs}{few}; net {_net(facts)}{since}, exploring included."]
+    saved = net_text(facts.net, facts.net_cost_j)
+    sentences = [f"Median of {runs}{few}; net {saved}{since}, exploring included."]
     energy_j, cost_j = facts.net.energy_j, facts.net_cost_j
     if energy_j is not None and (energy_j < 0) != (cost_j < 0) and facts.eta_knob < 1:
         sentences.append(
@@ -90,15 +92,14 @@ def basis(facts: JobFacts) -> str:
     return " ".join(sentences)
 
 
-def _net(facts: JobFacts) -> str:
+def net_text(net: NetAmounts, net_cost_j: float) -> str:
     """Return the sums that were saved: ``12.4 kWh, 3.10 EUR, 4.90 kg CO2e saved``."""
-    net = facts.net
     amounts = [] if net.energy_j is None else [(net.energy_j, units.electricity(abs(net.energy_j)))]
     amounts += [(sum_, units.money(abs(sum_), name)) for name, sum_ in net.money.items()]
     if net.carbon_g is not None:
         amounts.append((net.carbon_g, f"{units.carbon(abs(net.carbon_g))} CO2e"))
     if not amounts:
-        amounts = [(facts.net_cost_j, f"{energy_text(abs(facts.net_cost_j))} of cost")]
+        amounts = [(net_cost_j, f"{energy_text(abs(net_cost_j))} of cost")]
     loses = all(amount < 0 for amount, _ in amounts)
     texts = [text if loses or amount >= 0 else MINUS + text for amount, text in amounts]
     return f"{', '.join(texts)} {'more than the default alone' if loses else 'saved'}"

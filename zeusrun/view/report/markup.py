@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
-_WORDS = {"when", "status", "why", "its batch sizes", "power over time", "throttled"}
+# Headings of columns of words, which are aligned left.
+_WORDS = {
+    *("when", "status", "why", "its batch sizes", "power over time", "throttled"),
+    *("costs", "host", "model", "next run", "last run", "value"),
+}
 
 
 class Html(str):

@@ -15,6 +15,7 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from zeusrun.analysis.totals import Total
     from zeusrun.view.report.facts import Belief, JobFacts, JobReport
     from zeusrun.view.report.power import PowerFacts
 
@@ -96,7 +97,7 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
     title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
     days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
     values = [
-        *all_runs(facts),
+        *all_runs(facts.total),
         ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
         ("target", target(facts)),
         ("from", " to ".join(days)),
@@ -109,9 +110,8 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
     return join((job, title, lead, tag("dl", *pairs, class_="key"), *remarks))
 
 
-def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
+def all_runs(total: Total) -> list[tuple[str, str]]:
     """Return what all runs took; "at least", and of how many, if that of a run is unknown."""
-    total = facts.total
 
     def sum_(name: str, text: str) -> tuple[str, str]:
         if unknown := total.unknown[name]:
@@ -122,7 +122,7 @@ def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
 
     rows = [("energy of all runs", UNKNOWN)]
     if total.energy_j is not None:
-        how = estimated_part(facts)
+        how = estimated_part(total)
         rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
     rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
     if total.carbon_g is not None:
@@ -130,9 +130,8 @@ def all_runs(facts: JobFacts) -> list[tuple[str, str]]:
     return rows
 
 
-def estimated_part(facts: JobFacts) -> str:
+def estimated_part(total: Total) -> str:
     """Return how far the energy of all runs is an estimate: "", "partly estimated", "estimated"."""
-    total = facts.total
     if not total.estimated_j or total.energy_j is None:
         return ""
     return "partly estimated" if total.estimated_j < total.energy_j else "estimated"

@@ -52,10 +52,10 @@ def job_snippet(facts: JobFacts, form: str) -> str:
         ("Usual batch size", usual.label),
         ("Energy of a run (median)", _energy(usual)),
         ("Time of a run (median)", units.duration(usual.time_s)),
-        *((name.capitalize(), amount) for name, amount in all_runs(facts)),
+        *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
         ("Batch sizes chosen by zeusrun", f"{text[:1].upper()}{text[1:]}. {basis(facts)}"),
     ]
-    return _table(facts.job, ("", ""), rows, form, ["", _made(estimated_part(facts))])
+    return _table(facts.job, ("", ""), rows, form, ["", _made(estimated_part(facts.total))])
 
 
 def _energy(size: SizeFacts) -> str:

@@ -1,0 +1,178 @@
+"""The document around every page, its addresses, its style sheet and its script."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from zeusrun import __version__
+from zeusrun.clock import local_time, timestamp
+from zeusrun.view.report import page as report_page
+from zeusrun.view.report.markup import Html, join, tag
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+    "Vary": "Cookie, Authorization",
+}
+"""Of every page."""
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Links:
+    """The addresses of the server, relative to a page, so that they hold behind any path prefix.
+
+    ``depth`` is how many folders deep the page is: 1 for ``/job/digits``.
+    """
+
+    depth: int = 0
+
+    def to(self, path: str) -> str:
+        """Return the address of a path, which begins without a slash."""
+        return "../" * self.depth + path or "./"
+
+    def job(self, job: str) -> str:
+        """Return the address of a job's page."""
+        return self.to(f"job/{quote(job, safe='')}")
+
+    def run(self, trial: str) -> str:
+        """Return the address of a run's page."""
+        return self.to(f"run/{quote(trial, safe='')}")
+
+    def link_run(self, trial: str) -> Html:
+        """Return the id of a run as a link."""
+        return tag("a", trial, href=self.run(trial))
+
+    def link_job(self, job: str) -> Html:
+        """Return the name of a job as a link."""
+        return tag("a", job, href=self.job(job))
+
+
+class Page(NamedTuple):
+    """What is different on each page.
+
+    ``about`` is the job that it shows, ``None`` for several, and ``version`` what it was made of:
+    the browser asks for the page again once that changes. ``pending``: something is still being
+    computed.
+    """
+
+    title: str
+    content: Html
+    place: str = ""
+    sections: tuple[tuple[str, str], ...] = ()
+    about: str | None = None
+    version: str | None = None
+    pending: bool = False
+
+
+def build_document(page: Page, links: Links, account: Html | None = None) -> str:
+    """Return the whole document of a page; ``account`` stands in its header."""
+    sheet, script = (links.to(f"static/{name}?v={_digest(name)}") for name in STATIC)
+    head = join(
+        (
+            Html('<meta charset="utf-8">'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html('<meta name="color-scheme" content="light dark">'),
+            tag("title", f"{page.title} · zeusrun"),
+            Html('<link rel="icon" href="data:,">'),
+            Html(f'<link rel="stylesheet" href="{sheet}">'),
+            Html(f'<script src="{script}"></script>'),
+        )
+    )
+    sections = tag(
+        "ol", *(tag("li", tag("a", name, href=f"#{place}")) for place, name in page.sections)
+    )
+    body = join(
+        (
+            tag("a", "Skip to the content", class_="skip", href="#content"),
+            _header(page, links, account),
+            tag("nav", sections, aria_label="Sections", class_="sections")
+            if len(page.sections) > 1
+            else "",
+            tag("main", page.content, id="content", tabindex=-1),
+            _footer(),
+        )
+    )
+    attributes: dict[str, str | None] = {
+        "class_": "wide" if page.place else None,
+        "data_pending": "yes" if page.pending else None,
+    }
+    if page.version is not None:
+        about = "" if page.about is None else f"&job={quote(page.about, safe='')}"
+        attributes["data_events"] = links.to(f"events?at={quote(page.version, safe='')}{about}")
+    root = tag("body", body, **attributes)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n{root}</html>\n'
+
+
+def _header(page: Page, links: Links, account: Html | None) -> Html:
+    places = [("", "Jobs"), ("machines", "Machines")]
+    items = (
+        tag(
+            "li",
+            tag("a", name, href=links.to(path), aria_current=_current(page.place == name)),
+        )
+        for path, name in places
+    )
+    state = tag("span", id="state", role="status", data_keep="yes")
+    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden", data_keep="yes")
+    brand = tag("a", "zeusrun", href=links.to(""), class_="brand")
+    pages = tag("nav", tag("ul", *items), aria_label="Pages")
+    return tag("header", brand, pages, state, account or "", toggle, class_="top")
+
+
+def _current(is_current: bool) -> str | None:
+    return "page" if is_current else None
+
+
+def _footer() -> Html:
+    now = local_time(timestamp())
+    zone = now.tzname() if now else None
+    return tag(
+        "footer",
+        tag(
+            "p",
+            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
+            "from the first optimizer step until the target is reached. A recurrence is one "
+            "submit with all its attempts. An unknown value is –, never 0.",  # noqa: RUF001
+        ),
+        tag("p", f"Times are {zone or 'local'}, those of the server. zeusrun {__version__}."),
+    )
+
+
+def _style() -> str:
+    sheet = (_HERE / "page.css").read_text(encoding="utf-8")
+    return f"{report_page.style_sheet()}\n{sheet}"
+
+
+def _script() -> str:
+    theme = Path(report_page.__file__).with_name("theme.js").read_text(encoding="utf-8")
+    return theme + (_HERE / "page.js").read_text(encoding="utf-8")
+
+
+STATIC = {
+    "page.css": ("text/css; charset=utf-8", _style),
+    "page.js": ("text/javascript; charset=utf-8", _script),
+}
+"""What lies under ``/static``: the media type, and what makes the text."""
+
+
+@functools.cache
+def static_text(name: str) -> str:
+    """Return what lies under ``/static/<name>``."""
+    return STATIC[name][1]()
+
+
+@functools.cache
+def _digest(name: str) -> str:
+    return hashlib.sha256(static_text(name).encode()).hexdigest()[:12]

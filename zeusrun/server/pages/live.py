@@ -1,0 +1,147 @@
+"""What runs now: each run as a card, with the numbers of its last heartbeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.analysis.sizes import size_label
+from zeusrun.trial import Trial
+from zeusrun.view import units
+from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.units import UNKNOWN, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.history.sql.survey import Running
+    from zeusrun.server.pages.document import Links
+
+# Of a trial, what its launcher may tell while it runs.
+_PROGRESS = (
+    *("startup_s", "time_s", "energy_j", "energy_source", "cost_j", "epochs", "steps"),
+    *("best_metric", "curve", "power_limit_w", "batch_sizes", "price", "currency", "carbon_g"),
+    *("max_power_w", "shared"),
+)
+_LATE_S = 75.0  # of the lease; a heartbeat is due every 20 s, and leaves 120 s
+_WIDTH, _HEIGHT = 240, 44
+_POINTS = 60
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A trial that has not ended, with its numbers so far; ``None`` is unknown."""
+
+    trial: Trial
+    host: str | None
+    power_w: float | None
+    updated_at: str | None  # RFC 3339
+    late: bool  # whether a heartbeat is missing
+
+
+def read_live(running: Running) -> LiveRun:
+    """Return a running trial with what its launcher sent; what cannot be read is unknown."""
+    trial, live = running.trial, running.live
+    try:
+        sent = Trial.from_json({**trial.to_json(), **live})
+        trial = replace(trial, **{name: getattr(sent, name) for name in _PROGRESS})
+    except ValueError:
+        live = {}
+    host, updated_at, power_w = (live.get(name) for name in ("host", "updated_at", "power_w"))
+    return LiveRun(
+        trial,
+        host if isinstance(host, str) else trial.host,
+        float(power_w) if isinstance(power_w, int | float) and 0 <= power_w < 1e9 else None,
+        updated_at if isinstance(updated_at, str) else None,
+        late=running.lease_left_s < _LATE_S,
+    )
+
+
+def cards(runs: Sequence[LiveRun], count: int, links: Links, *, headings: str = "h3") -> Html:
+    """Return the cards of some of ``count`` running trials."""
+    if not runs:
+        return tag("p", "Nothing runs now.")
+    items = [_card(run, links, headings) for run in runs]
+    more = ""
+    if len(runs) < count:
+        more = tag("p", f"{count - len(runs)} more run now; they stand on the pages of their jobs.")
+    return join((tag("ul", *items, class_="cards"), more))
+
+
+def _card(run: LiveRun, links: Links, heading: str) -> Html:
+    trial = run.trial
+    where = f" on {run.host}" if run.host else ""
+    name = tag(heading, links.link_run(trial.trial))
+    size = tag("p", f"batch size {size_label(trial)}{where}", class_="what")
+    pairs = [
+        (units.shortened(trial.metric, 40), units.number(_last(trial), ".4g")),
+        ("target", f"{'≤' if trial.mode == 'min' else '≥'}\N{NO-BREAK SPACE}{trial.target:g}"),
+        ("power", units.power(run.power_w)),
+        ("time", units.duration(trial.time_s)),
+        ("energy", units.energy(trial.energy_j, trial.energy_source)),
+        ("cost", units.energy(trial.cost_j)),
+    ]
+    facts = tag(
+        "dl",
+        *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs if value != UNKNOWN),
+    )
+    return tag(
+        "li",
+        *(name, size, _progress(trial), _sparkline(trial), facts, _heard(run)),
+        class_="card",
+        data_key=trial.trial,
+    )
+
+
+def _last(trial: Trial) -> float | None:
+    return trial.curve[-1].value if trial.curve else None
+
+
+def _progress(trial: Trial) -> Html:
+    done = trial.epochs or 0
+    if trial.time_s is None:
+        text = f"started {units.moment(trial.started_at, '%H:%M')}, training has not begun"
+    else:
+        text = f"{plural(done, 'epoch')} of at most {trial.max_epochs}"
+    bar = tag(
+        "progress",
+        max=max(trial.max_epochs, done, 1),
+        value=done,
+        aria_label=f"Epochs of {trial.trial}",
+    )
+    return tag("div", bar, tag("span", text), class_="epochs")
+
+
+def _sparkline(trial: Trial) -> Html:
+    """Return the learning curve so far, with the target; the numbers stand below it."""
+    step = max(1, len(trial.curve) // _POINTS)
+    curve = [*trial.curve[:-1:step], *trial.curve[-1:]]
+    points = [(point.time_s, point.value) for point in curve if point.value is not None]
+    if len(points) < 2:
+        return Html('<svg class="curve" viewBox="0 0 240 44" aria-hidden="true"></svg>')
+    values = [value for _, value in points]
+    low, high = min(*values, trial.target), max(*values, trial.target)
+    begin, end = points[0][0], points[-1][0]
+
+    def place(value: float) -> float:
+        # Halved, because the difference of two huge values could overflow.
+        return _HEIGHT - 3 - (_HEIGHT - 6) * ((value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0))
+
+    width = (end - begin) or 1.0
+    line = "L".join(f"{_WIDTH * (at - begin) / width:.0f} {place(y):.1f}" for at, y in points)
+    level = f"{place(trial.target):.1f}"
+    return Html(
+        f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'aria-hidden="true"><path class="goal" d="M0 {level}H{_WIDTH}"/>'
+        f'<path class="line" d="M{line}"/></svg>'
+    )
+
+
+def _heard(run: LiveRun) -> Html:
+    """Return when the launcher was last heard of."""
+    if run.late:
+        since = "" if run.updated_at is None else f" since {units.moment(run.updated_at, '%H:%M')}"
+        return tag("p", f"no heartbeat{since}", class_="note bad")
+    if run.updated_at is None:
+        return tag("p", f"began {units.moment(run.trial.started_at)}", class_="note")
+    return tag("p", f"as of {units.moment(run.updated_at, '%H:%M:%S')}", class_="note")

@@ -1,0 +1,139 @@
+"""The page of the machines: their GPUs, what runs on them, and their schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zeusrun.server.pages.document import Links, Page
+from zeusrun.view import units
+from zeusrun.view.gpu import THROTTLE_WORDS
+from zeusrun.view.report.headline import percent
+from zeusrun.view.report.markup import Html, join, table, tag
+from zeusrun.view.units import UNKNOWN, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zeusrun.server.pages.hosts import GpuFacts, HostFacts, ScheduleFacts
+    from zeusrun.server.pages.live import LiveRun
+
+_LINKS = Links()
+_OLD_S = 3600.0
+_MINUTE = "%Y-%m-%d %H:%M"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What the page shows; ``running`` by host. ``may_read``: whether a run may be named."""
+
+    hosts: Sequence[HostFacts]
+    running: Mapping[str, Sequence[LiveRun]]
+    may_read: Callable[[str], bool]
+
+
+def machines_page(content: Machines, version: str | None) -> Page:
+    """Return the page of all machines."""
+    hosts = content.hosts
+    known = {host.host for host in hosts}
+    silent = sorted(set(content.running) - known)
+    gpus = sum(len(host.gpus) for host in hosts)
+    runs = sum(map(len, content.running.values()))
+    title = f"{plural(len(known) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
+    lead = f"{plural(runs, 'run')} now. The numbers of a GPU are those that its machine sent last."
+    if not hosts and not silent:
+        lead = "No machine has reported yet. The launcher of a run reports its own machine."
+    sections = [_host(host, content) for host in hosts]
+    sections += [
+        _section(name, len(sections) + n, _runs(content.running[name]))
+        for n, name in enumerate(silent)
+    ]
+    schedules = [each for host in hosts for each in host.schedules]
+    listed = schedules_table(schedules, _LINKS) if schedules else tag("p", "No job has a schedule.")
+    timed = tag("section", tag("h2", "Schedules"), listed, id="schedules")
+    head = (
+        tag("p", "Machines", class_="job"),
+        tag("h1", title, class_="headline"),
+        tag("p", lead, class_="lead"),
+    )
+    return Page("Machines", join((*head, *sections, timed)), "Machines", version=version)
+
+
+def _host(host: HostFacts, content: Machines) -> Html:
+    parts = [f"zeusrun {host.version}"] if host.version else []
+    parts.append(f"reported {_ago(host.age_s)}")
+    note = tag("p", " · ".join(parts), class_="note")
+    rows = [_gpu(gpu, content.may_read) for gpu in host.gpus]
+    errors = [
+        tag("p", f"GPU {gpu.index or UNKNOWN}: {gpu.error}", class_="note bad")
+        for gpu in host.gpus
+        if gpu.error
+    ]
+    gpus = table(f"GPUs of {host.host}", rows) or tag("p", "It has no GPU.")
+    runs = _runs(content.running.get(host.host, ()))
+    return _section(host.host, host.host, note, runs, gpus, *errors)
+
+
+def _section(name: str, key: str | int, *content: Html) -> Html:
+    return tag("section", tag("h2", name), *content, class_="host", data_key=f"host-{key}")
+
+
+def _ago(age_s: float) -> str:
+    if age_s < 90:
+        return "just now"
+    if age_s < _OLD_S:
+        return f"{age_s / 60:.0f} minutes ago"
+    if age_s < 48 * 3600:
+        return f"{plural(round(age_s / 3600), 'hour')} ago"
+    return f"{age_s / 86400:.0f} days ago"
+
+
+def _runs(runs: Sequence[LiveRun]) -> Html:
+    if not runs:
+        return tag("p", "Nothing runs here now.")
+    items = [
+        tag(
+            "li",
+            _LINKS.link_run(run.trial.trial),
+            f" · batch size {run.trial.global_batch_size} · {units.power(run.power_w)}",
+            data_key=run.trial.trial,
+        )
+        for run in runs
+    ]
+    return tag("ul", *items, class_="plain")
+
+
+def _gpu(gpu: GpuFacts, may_read: Callable[[str], bool]) -> dict[str, str]:
+    words = sorted({THROTTLE_WORDS.get(name, name.replace("_", " ")) for name in gpu.throttled})
+    held = gpu.held_by if gpu.held_by and may_read(gpu.held_by) else None
+    return {
+        "GPU": gpu.index or UNKNOWN,
+        "model": (gpu.model or UNKNOWN).removeprefix("NVIDIA "),
+        "power": units.power(gpu.power_w),
+        "limit": units.power(gpu.limit_w),
+        "load": percent(gpu.load),
+        "temperature": UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+        "throttled": ", ".join(words) or UNKNOWN,
+        "energy by": gpu.source or UNKNOWN,
+        "limit held by": UNKNOWN if held is None else _LINKS.link_run(held),
+    }
+
+
+def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
+    """Return when jobs run by themselves, the next one first."""
+    ordered = sorted(schedules, key=lambda each: (each.next_at or "~", each.job))
+    rows = [
+        {
+            "job": links.link_job(each.job),
+            "when": each.when,
+            "next run": "paused"
+            if each.paused
+            else UNKNOWN
+            if each.next_at is None
+            else units.moment(each.next_at, _MINUTE),
+            "host": each.host,
+            "last run": each.last or "it has not run yet",
+        }
+        for each in ordered
+    ]
+    return table("Schedules, the next one first", rows, [f"{e.host}/{e.job}" for e in ordered])

@@ -1,0 +1,214 @@
+"""The first page: what runs now, what was saved, and every job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from zeusrun.analysis.net_amounts import NetAmounts
+from zeusrun.analysis.sizes import size_label
+from zeusrun.server.pages.document import Links, Page
+from zeusrun.server.pages.live import cards
+from zeusrun.server.pages.reports import join_totals
+from zeusrun.server.pages.tables import status_text
+from zeusrun.view import units
+from zeusrun.view.report.headline import net_text, percent
+from zeusrun.view.report.markup import Html, escape, join, table, tag
+from zeusrun.view.report.sections import all_runs
+from zeusrun.view.units import UNKNOWN, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zeusrun.history.sql.survey import JobHead
+    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.server.pages.reports import Digest
+    from zeusrun.trial import Trial
+
+ROWS = 100  # jobs on a page
+_LINKS = Links()
+_MINUTE = "%Y-%m-%d %H:%M"
+_MANY = 12  # jobs; more can be searched
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the page shows; ``heads`` are all jobs that match ``search``, the newest run first."""
+
+    heads: Sequence[JobHead]
+    shown: Sequence[JobHead]
+    newest: Mapping[int, Trial]  # by ``JobHead.newest``, of the jobs shown
+    digests: Mapping[str, Digest]  # of all jobs, as far as they are computed
+    running: Sequence[LiveRun]
+    running_jobs: Mapping[str, int]  # how many runs of each job run now
+    hosts: int
+    jobs: int  # that may be seen
+    search: str = ""
+    number: int = 1  # of this page of the list of jobs
+
+
+def overview_page(view: Overview, version: str | None) -> Page:
+    """Return the first page."""
+    count = sum(view.running_jobs.values())
+    pending = any(
+        head.job not in view.digests or view.digests[head.job].changes != head.changes
+        for head in view.heads
+    )
+    now = tag("section", tag("h2", "Runs now"), cards(view.running, count, _LINKS), id="now")
+    content = join((_head(view, count), now, _jobs(view)))
+    return Page("Jobs", content, "Jobs", version=version, pending=pending)
+
+
+def _head(view: Overview, running: int) -> Html:
+    digests = list(view.digests.values())
+    runs = sum(head.runs for head in view.heads)
+    net = _join_net([digest.net for digest in digests if digest.net is not None])
+    net_cost_j = sum(digest.net_cost_j for digest in digests)
+    compared = sum(digest.compared for digest in digests)
+    unknown = None if len(digests) == len(view.heads) else "yes"
+    if compared:
+        text = net_text(net, net_cost_j)
+        mood = "good" if net_cost_j >= 0 else "bad"
+        lead = (
+            "Against never optimising, which is every run with the default batch size of its job: "
+            f"{plural(compared, 'recurrence')} of {plural(len(view.heads), 'job')}, exploring "
+            "included."
+        )
+    else:
+        text, mood = f"{plural(view.jobs, 'job')}, {plural(runs, 'run')}", None
+        lead = "What choosing batch sizes saves is known once a job has run with several of them."
+        if not view.jobs:
+            lead = (
+                "No run has been sent here yet. Set history in a job file to the address of "
+                "this server, or ZEUSRUN_HISTORY, and submit it."
+            )
+    whole = join_totals("all jobs", [digest.total for digest in digests])
+    pairs = [
+        ("run now", str(running)),
+        ("jobs", f"{len(view.heads):,}"),
+        ("runs", f"{runs:,}"),
+        *(all_runs(whole) if digests else []),
+        ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
+    ]
+    key = tag(
+        "dl",
+        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs),
+        class_="key",
+        data_unknown=unknown,
+    )
+    title = tag("h1", tag("span", text, class_=mood), class_="headline", data_unknown=unknown)
+    return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
+
+
+def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
+    currencies = sorted({currency for net in nets for currency in net.money})
+    energies = [net.energy_j for net in nets if net.energy_j is not None]
+    grams = [net.carbon_g for net in nets if net.carbon_g is not None]
+    return NetAmounts(
+        energy_j=sum(energies) if energies else None,
+        energy_runs=sum(net.energy_runs for net in nets),
+        money={name: sum(net.money.get(name, 0.0) for net in nets) for name in currencies},
+        money_runs=sum(net.money_runs for net in nets),
+        carbon_g=sum(grams) if grams else None,
+        carbon_runs=sum(net.carbon_runs for net in nets),
+    )
+
+
+def _jobs(view: Overview) -> Html:
+    if not view.jobs:
+        return Html()
+    rows = [_row(view, head) for head in view.shown]
+    listed = table("Jobs, the newest run first", rows, [head.job for head in view.shown])
+    if not rows:
+        listed = tag("p", "No job has such a name.")
+    search = _search(view.search) if view.jobs > _MANY or view.search else ""
+    title = tag("h2", "Jobs")
+    return tag("section", title, search, listed, _pages(view), id="jobs")
+
+
+def _row(view: Overview, head: JobHead) -> dict[str, str]:
+    trial, digest = view.newest.get(head.newest), view.digests.get(head.job)
+    running = view.running_jobs.get(head.job, 0)
+    net = None if digest is None else digest.net
+    money = net.money.items() if net else ()
+    values = {
+        "when": UNKNOWN if trial is None else units.moment(trial.started_at, _MINUTE),
+        "status": UNKNOWN if trial is None else status_text(trial),
+        "batch size": UNKNOWN if trial is None else size_label(trial),
+        "costs": UNKNOWN if digest is None else costs_figure(digest),
+        "saved a run": UNKNOWN if digest is None else _share(digest),
+        "energy saved": units.electricity(net.energy_j if net else None),
+        "money": ", ".join(units.money(sum_, name) for name, sum_ in money) or UNKNOWN,
+        "CO2e": units.carbon(net.carbon_g if net else None),
+        "energy": units.electricity(digest.total.energy_j if digest else None),
+        "runs": f"{head.runs:,}" + (f", {running} now" if running else ""),
+    }
+    if digest is None:  # a script keeps what it shows until the digest is computed
+        wait = tag("span", "…", data_unknown="yes", title="being computed")
+        values |= dict.fromkeys(
+            ("costs", "saved a run", "energy saved", "money", "CO2e", "energy"), wait
+        )
+    return {"job": _LINKS.link_job(head.job), **values}
+
+
+def _share(digest: Digest) -> str:
+    if digest.share is None:
+        return UNKNOWN
+    mood = {True: "good", False: "bad", None: None}[digest.good]
+    return tag("span", percent(digest.share), class_=mood)
+
+
+def costs_figure(digest: Digest) -> Html | str:
+    """Return the costs of the newest recurrences as a tiny figure; dashed: that of the default."""
+    if len(digest.costs) < 2:
+        return UNKNOWN
+    known = [cost_j for cost_j, _ in digest.costs]
+    known += [] if digest.default_j is None else [digest.default_j]
+    low, high = min(known), max(known)
+    step = 116 / (len(digest.costs) - 1)
+
+    def height(cost_j: float) -> str:
+        return f"{21 - 18 * (cost_j - low) / ((high - low) or 1.0):.1f}"
+
+    goal = ""
+    if digest.default_j is not None:
+        goal = f'<path class="goal" d="M0 {height(digest.default_j)}H120"/>'
+    dots = {True: "", False: ""}
+    for number, (cost_j, reached) in enumerate(digest.costs):
+        dots[reached] += f"M{2 + step * number:.0f} {height(cost_j)}h0"
+    drawn = "".join(
+        f'<path class="{"dots" if reached else "dots missed"}" d="{path}"/>'
+        for reached, path in dots.items()
+        if path
+    )
+    title = f"Costs of the newest {len(digest.costs)} recurrences"
+    return Html(
+        f'<svg class="costs" viewBox="0 0 120 24" role="img" aria-label="{title}">'
+        f"{goal}{drawn}</svg>"
+    )
+
+
+def _search(search: str) -> Html:
+    field = Html(
+        f'<input id="q" type="search" name="q" value="{escape(search)}" '
+        'placeholder="part of a name" autocomplete="off">'
+    )
+    label = tag("label", "Find a job", for_="q")
+    return tag("form", label, field, tag("button", "Find"), class_="find", role="search")
+
+
+def _pages(view: Overview) -> Html:
+    last = max(1, -(-len(view.heads) // ROWS))
+    if last == 1:
+        return Html()
+
+    def link(number: int, text: str) -> Html:
+        query = urlencode({**({"q": view.search} if view.search else {}), "page": number})
+        return tag("a", text, href=f"{_LINKS.to('')}?{query}")
+
+    parts = [f"Page {view.number} of {last}"]
+    parts += [link(view.number - 1, "newer")] if view.number > 1 else []
+    parts += [link(view.number + 1, "older")] if view.number < last else []
+    spaced = [each for part in parts for each in (part, " ")]
+    return tag("nav", tag("p", *spaced), aria_label="More jobs", class_="pages")

@@ -1,0 +1,88 @@
+/* Keeps the page up to date: only what has changed is replaced. */
+(function () {
+  const LEAST_MS = 1000, PENDING_MS = 1200;
+  let source = null, loading = false, again = false, last = 0, timer = 0;
+
+  const key = (node) => (node.nodeType === 1 && (node.id || node.dataset.key)) || "";
+  const kept = (node) => node.nodeType === 1 && "keep" in node.dataset;
+
+  function update(old, fresh) {
+    if (old.isEqualNode(fresh) || kept(old)) return;
+    if (old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
+    if (old.nodeType !== 1) { old.nodeValue = fresh.nodeValue; return; }
+    if ("unknown" in fresh.dataset && !("unknown" in old.dataset)) return; /* not yet computed again */
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    for (const { name } of [...old.attributes]) {
+      const own = old.nodeName === "DETAILS" && name === "open"; /* the reader opened it */
+      if (!own && !fresh.hasAttribute(name)) old.removeAttribute(name);
+    }
+    const keys = new Set([...fresh.childNodes].map(key));
+    for (const node of [...old.childNodes]) if (key(node) && !keys.has(key(node))) node.remove();
+    const known = new Map([...old.childNodes].filter(key).map((node) => [key(node), node]));
+    let at = old.firstChild;
+    for (const node of [...fresh.childNodes]) {
+      const same = key(node) ? known.get(key(node)) : at && !key(at) && at.nodeName === node.nodeName ? at : null;
+      if (!same) { old.insertBefore(node, at); continue; }
+      if (same === at) at = at.nextSibling; else old.insertBefore(same, at);
+      update(same, node);
+    }
+    while (at) { const next = at.nextSibling; if (!kept(at)) at.remove(); at = next; }
+  }
+
+  function say(text, title) {
+    const state = document.getElementById("state");
+    if (state.textContent !== text) state.textContent = text;
+    state.title = title;
+  }
+
+  async function load() {
+    if (loading) { again = true; return; }
+    loading = true;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (answer.redirected || answer.status === 401 || answer.status === 403) { location.reload(); return; }
+      if (answer.ok) {
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+        document.title = fresh.title;
+        update(document.body, fresh.body);
+        wait();
+      }
+    } catch (gone) { /* the events say so, and come back */ }
+    last = Date.now();
+    loading = false;
+    if (again) { again = false; soon(); }
+  }
+
+  function soon(least = LEAST_MS) {
+    clearTimeout(timer);
+    timer = setTimeout(load, Math.max(0, last + least - Date.now()));
+  }
+
+  function wait() { if ("pending" in document.body.dataset) soon(PENDING_MS); }
+
+  function listen() {
+    const address = document.body.dataset.events;
+    if (!address || source) return;
+    source = new EventSource(address);
+    source.addEventListener("open", () => say("Live", "This page updates by itself."));
+    source.addEventListener("changed", () => soon());
+    source.addEventListener("error", () => {
+      say("Reconnecting", "The server does not respond. This page shows what it last sent.");
+      if (source && source.readyState === EventSource.CLOSED) { hang(); setTimeout(listen, 5000); }
+    });
+  }
+
+  function hang() { if (source) source.close(); source = null; }
+
+  document.addEventListener("DOMContentLoaded", function () {
+    listen();
+    wait();
+    document.addEventListener("visibilitychange", function () {
+      if (document.hidden) hang(); else { soon(); listen(); }
+    });
+    addEventListener("pagehide", hang);
+    addEventListener("pageshow", (event) => { if (event.persisted) { soon(); listen(); } });
+  });
+})();

@@ -1,0 +1,277 @@
+"""What the trials of each job show, computed once for each version of its history."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.analysis.amounts import MOST, sum_known
+from zeusrun.analysis.totals import Total
+from zeusrun.energy.power_trace import PowerTrace
+from zeusrun.errors import HistoryError, JobFileError
+from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.history.sql.survey import add_up, list_traces
+from zeusrun.jobfile.settings import read_settings
+from zeusrun.trial import EnergySource
+from zeusrun.view.report.belief import build_belief, unknown_belief
+from zeusrun.view.report.facts import Belief, JobReport, build_facts
+from zeusrun.view.report.headline import headline
+from zeusrun.view.report.power import build_power
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from zeusrun.analysis.net_amounts import NetAmounts
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.history.sql.survey import JobHead, Part
+    from zeusrun.trial import Trial
+    from zeusrun.view.report.power import PowerFacts
+
+_KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
+_TRACES = 12  # of a job
+_COSTS = 40  # recurrences whose costs are drawn in the list of jobs
+_NO_HOME = Path(os.devnull)  # the run directories are on other machines
+_NO_SETTINGS = (
+    "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
+    "own client. The next submit of this job by zeusrun sends it."
+)
+
+
+class JobView(NamedTuple):
+    """A job as its page shows it; ``report`` is of the newest 1,000 trials."""
+
+    job: str
+    runs: int  # all of them
+    newest: Trial
+    report: JobReport | None  # ``None``: no run has ended
+    whole: bool  # whether ``report`` is of all trials
+    version: str  # of its history
+
+
+class Digest(NamedTuple):
+    """A job as the list of jobs shows it; ``None`` is unknown."""
+
+    changes: int  # ``JobHead.changes``
+    total: Total
+    share: float | None = None  # of the cost of the default that a run saves
+    good: bool | None = None  # see ``headline``
+    net: NetAmounts | None = None
+    net_cost_j: float = 0.0
+    compared: int = 0  # recurrences
+    costs: tuple[tuple[float, bool], ...] = ()  # of the newest recurrences; reached?
+    default_j: float | None = None
+
+
+@dataclass
+class _Kept:
+    """What is known of a job, and what it was computed from."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    version: str | None = None
+    trials: dict[int, Trial] = field(default_factory=dict)
+    runs: int = 0
+    report: JobReport | None = None
+    believed: tuple[str, str | None] | None = None  # version and settings of the belief
+
+
+class Reports:
+    """Reads and keeps what pages show of jobs; safe for threads. ``close`` it at the end."""
+
+    def __init__(self, store: SqlHistory) -> None:
+        self._store = store
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._digests: dict[str, Digest] = {}
+        self._pending: dict[str, Future[Digest]] = {}
+        self._lock = threading.Lock()
+        self._worker = ThreadPoolExecutor(1, "zeusrun-digests")
+
+    def close(self) -> None:
+        """Wait for the job that is being computed; drop the others."""
+        self._worker.shutdown(cancel_futures=True)
+
+    def view(self, job: str) -> JobView | None:
+        """Return what a job's page shows; ``None`` if there is no such job."""
+        kept = self._entry(job)
+        with kept.lock:
+            self._read(job, kept)
+            if not kept.trials:
+                return None
+            report = kept.report
+            if report is not None:
+                report = replace(report, power=self._read_power(job, kept))
+                report = kept.report = replace(report, belief=self._believe(job, kept, report))
+            newest, version = kept.trials[max(kept.trials)], kept.version or ""
+            return JobView(job, kept.runs, newest, report, kept.runs <= len(kept.trials), version)
+
+    def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
+        """Return what is known of some jobs; wait so long at most for what is being computed.
+
+        A job that is computed anew keeps its last digest until then.
+        """
+        heads = list(heads)
+        with self._lock:
+            for head in heads:
+                known = self._digests.get(head.job)
+                if (known is None or known.changes != head.changes) and (
+                    head.job not in self._pending
+                ):
+                    self._pending[head.job] = self._worker.submit(self._digest, head)
+            pending = {
+                head.job: self._pending[head.job] for head in heads if head.job in self._pending
+            }
+        wait(pending.values(), wait_s)
+        with self._lock:
+            for job, future in pending.items():
+                if future.done() and self._pending.get(job) is future:
+                    del self._pending[job]
+                    self._digests[job] = future.result()
+            return {head.job: known for head in heads if (known := self._digests.get(head.job))}
+
+    def _digest(self, head: JobHead) -> Digest:
+        try:
+            return self._build_digest(head)
+        except UnavailableError:
+            raise
+        except HistoryError:  # a damaged trial: the page of the job says so
+            return Digest(head.changes, build_total(head.job, ()))
+
+    def _build_digest(self, head: JobHead) -> Digest:
+        kept = self._kept.get(head.job) or _Kept()
+        with kept.lock:
+            self._read(head.job, kept)
+            facts = None if kept.report is None else kept.report.facts
+        if facts is None:
+            return Digest(head.changes, build_total(head.job, add_up(self._store.engine, head.job)))
+        costs = [
+            (each.cost_j, each.reached)
+            for each in facts.recurrences[-_COSTS:]
+            if each.cost_j is not None and each.cost_j < MOST
+        ]
+        return Digest(
+            head.changes,
+            facts.total,
+            facts.saved_share if facts.explored else None,
+            headline(facts)[1],
+            facts.net,
+            facts.net_cost_j,
+            facts.compared if facts.explored else 0,
+            tuple(costs),
+            next((each.default_j for each in reversed(facts.recurrences) if each.default_j), None),
+        )
+
+    def _entry(self, job: str) -> _Kept:
+        with self._lock:
+            kept = self._kept.setdefault(job, _Kept())
+            self._kept.move_to_end(job)
+            while len(self._kept) > _KEPT_JOBS:
+                self._kept.popitem(last=False)
+            return kept
+
+    def _read(self, job: str, kept: _Kept) -> None:
+        """Bring the trials and the facts of a job up to date."""
+        found = self._store.changes(job, kept.version, NEWEST)
+        if found.version == kept.version:
+            return
+        read = dict(zip(found.numbers, found.trials, strict=True))
+        trials = read if found.whole else {**kept.trials, **read}
+        # An older one that has changed, such as by a late result, is not among the newest.
+        kept.trials = {number: trials[number] for number in sorted(trials)[-NEWEST:]}
+        kept.version, kept.runs, kept.report = found.version, found.total, None
+        newest = list(kept.trials.values())
+        if any(trial.status.finished for trial in newest):
+            facts = build_facts(job, newest)
+            if kept.runs > len(newest):
+                parts = add_up(self._store.engine, job)
+                reached = sum(part.reached for part in parts)
+                facts = replace(facts, total=build_total(job, parts), reached=reached)
+            kept.report = JobReport(facts)
+
+    def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
+        """Return the newest power traces of trials that have ended, oldest first."""
+        by_name = {trial.trial: trial for trial in kept.trials.values() if trial.status.finished}
+        found = list_traces(self._store.engine, job, min(kept.trials), _TRACES)
+        return tuple(
+            build_power(by_name[name], trace)
+            for name, record in found.items()
+            if name in by_name and (trace := read_trace(record)) is not None
+        )
+
+    def _believe(self, job: str, kept: _Kept, report: JobReport) -> Belief:
+        settings = self._store.settings(job)
+        made_of = (kept.version or "", settings)
+        if kept.believed == made_of:
+            return report.belief
+        kept.believed = made_of
+        if settings is None:
+            return Belief(missing=_NO_SETTINGS)
+        trials = list(kept.trials.values())
+        try:
+            spec = read_settings(settings, f"the job file of {job}")
+        except JobFileError as error:
+            return unknown_belief(error)
+        return build_belief(spec, self._store, trials, _NO_HOME)
+
+
+def read_trace(record: Mapping[str, object] | None) -> PowerTrace | None:
+    """Return a power trace that a launcher sent; ``None`` if there is none, or it is damaged."""
+    try:
+        return PowerTrace.from_json(record) if record else None
+    except ValueError:
+        return None
+
+
+def build_total(name: str, parts: Sequence[Part]) -> Total:
+    """Return the total of the parts that a database has added up."""
+    prices: dict[str, float] = {}
+    for part in parts:
+        if (price := part.sums["price"]) is not None:
+            prices[part.currency or ""] = prices.get(part.currency or "", 0.0) + price
+
+    def sum_of(amount: str, source: str | None = None) -> float | None:
+        chosen = [part for part in parts if source in {None, part.energy_source}]
+        return sum_known(part.sums[amount] for part in chosen)
+
+    trained = sum(part.trained for part in parts)
+    columns = {"energy": "energy_j", "price": "price", "carbon": "carbon_g"}
+    return Total(
+        name,
+        sum(part.runs for part in parts),
+        time_s=sum_of("time_s"),
+        energy_j=sum_of("energy_j"),
+        estimated_j=sum_of("energy_j", EnergySource.ESTIMATED.value) or 0.0,
+        cost_j=sum_of("cost_j"),
+        prices=prices,
+        carbon_g=sum_of("carbon_g"),
+        unknown={
+            name: trained - sum(part.known[column] for part in parts)
+            for name, column in columns.items()
+        },
+    )
+
+
+def join_totals(name: str, totals: Sequence[Total]) -> Total:
+    """Return the total of several jobs."""
+    currencies = {currency for total in totals for currency in total.prices}
+    return Total(
+        name,
+        sum(total.runs for total in totals),
+        time_s=sum_known(total.time_s for total in totals),
+        energy_j=sum_known(total.energy_j for total in totals),
+        estimated_j=sum(total.estimated_j for total in totals),
+        cost_j=sum_known(total.cost_j for total in totals),
+        prices={
+            currency: sum(total.prices.get(currency, 0.0) for total in totals)
+            for currency in sorted(currencies)
+        },
+        carbon_g=sum_known(total.carbon_g for total in totals),
+        unknown={
+            what: sum(total.unknown[what] for total in totals)
+            for what in ("energy", "price", "carbon")
+        },
+    )

@@ -1,0 +1,350 @@
+"""The routes of the pages: what is read for each, and how it is sent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import UnavailableError
+from zeusrun.history.rules import job_of
+from zeusrun.history.sql import survey
+from zeusrun.job_name import is_job_name
+from zeusrun.server.pages import job as job_pages
+from zeusrun.server.pages import machines as machine_pages
+from zeusrun.server.pages import overview as overview_pages
+from zeusrun.server.pages import run as run_pages
+from zeusrun.server.pages.changes import MOST, Changes
+from zeusrun.server.pages.document import (
+    HEADERS,
+    STATIC,
+    Links,
+    Page,
+    build_document,
+    static_text,
+)
+from zeusrun.server.pages.hosts import HostFacts, read_host
+from zeusrun.server.pages.live import LiveRun, read_live
+from zeusrun.server.pages.pictures import THEMES, Pictures
+from zeusrun.server.pages.reports import Reports, read_trace
+from zeusrun.view.report.figures import FIGURES
+from zeusrun.view.report.markup import Html, join, tag
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.view.report.facts import JobReport
+
+_LOG = logging.getLogger("zeusrun.server")
+_CARDS = 24  # runs that are shown as cards on a page
+_WAIT_S = 0.4  # for what is being computed; the rest of a page does not wait longer
+_FOREVER = "private, max-age=31536000, immutable"
+_IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_LONGEST = 200  # characters of a search
+
+
+def _everything(_request: Request, _job: str) -> bool:
+    return True
+
+
+def _nobody(_request: Request) -> Html | None:
+    return None
+
+
+def build_router(
+    store: SqlHistory,
+    *,
+    may_read: Callable[[Request, str], bool] = _everything,
+    account: Callable[[Request], Html | None] = _nobody,
+) -> APIRouter:
+    """Return the routes of the pages. None is in the description of the API.
+
+    Args:
+        store: What they show.
+        may_read: Whether whoever sent a request may see a job; by default everything.
+        account: What stands in the header of a page, such as a button to sign out.
+    """
+    pages = _Pages(store, may_read, account)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        pages.changes = Changes(lambda: survey.read_versions(store.engine))
+        try:
+            yield
+        finally:
+            await pages.changes.close()
+            pages.reports.close()
+
+    router = APIRouter(include_in_schema=False, lifespan=lifespan)
+    for path, endpoint in (
+        ("/", pages.overview),
+        ("/machines", pages.machines),
+        ("/events", pages.events),
+        ("/static/{name}", pages.static),
+        ("/job/{job}", pages.job),
+        ("/job/{job}/{figure}.svg", pages.job_figure),
+        ("/run/{trial}", pages.run),
+        ("/run/{trial}/{figure}.svg", pages.run_figure),
+    ):
+        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
+    return router
+
+
+class _NotFoundError(Exception):
+    """There is no such page; the message is for people."""
+
+
+class _Pages:
+    """The endpoints. Those without ``async`` run in threads, because they wait for a database."""
+
+    def __init__(
+        self,
+        store: SqlHistory,
+        may_read: Callable[[Request, str], bool],
+        account: Callable[[Request], Html | None],
+    ) -> None:
+        self._store = store
+        self._engine = store.engine
+        self._may_read = may_read
+        self._account = account
+        self.reports = Reports(store)
+        self._pictures = Pictures()
+        self.changes: Changes | None = None
+
+    def overview(
+        self,
+        request: Request,
+        q: Annotated[str, Query(max_length=_LONGEST)] = "",
+        page: Annotated[int, Query(ge=1, le=10**6)] = 1,
+    ) -> Response:
+        """Show all jobs."""
+
+        def build() -> Page:
+            version = survey.read_versions(self._engine).of(None)
+            seen = [h for h in survey.list_heads(self._engine) if self._may_read(request, h.job)]
+            heads = [head for head in seen if q.casefold() in head.job.casefold()]
+            last = max(1, -(-len(heads) // overview_pages.ROWS))
+            number = min(page, last)
+            shown = heads[(number - 1) * overview_pages.ROWS : number * overview_pages.ROWS]
+            running, counts = self._running(request)
+            view = overview_pages.Overview(
+                heads=heads,
+                shown=shown,
+                newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
+                digests=self.reports.digests(heads, _WAIT_S),
+                running=running,
+                running_jobs=counts,
+                hosts=len(self._store.hosts()),
+                jobs=len(seen),
+                search=q,
+                number=number,
+            )
+            return overview_pages.overview_page(view, version)
+
+        return self._answer(request, Links(), build)
+
+    def job(
+        self,
+        request: Request,
+        job: str,
+        before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    ) -> Response:
+        """Show a job."""
+
+        def build() -> Page:
+            self._check_job(request, job)
+            version = survey.read_versions(self._engine).of(job)
+            view = self.reports.view(job)
+            if view is None:
+                raise _NotFoundError(f"There is no job called {job}.")
+            running, counts = self._running(request, job)
+            schedules = [
+                each for host in self._hosts(request) for each in host.schedules if each.job == job
+            ]
+            runs = survey.list_runs(self._engine, job, job_pages.ROWS, before)
+            first = survey.read_first(self._engine, job) or view.newest
+            content = job_pages.JobContent(
+                view, running, counts[job], runs, first, schedules, before
+            )
+            return job_pages.job_page(content, version)
+
+        return self._answer(request, Links(1), build)
+
+    def run(self, request: Request, trial: str) -> Response:
+        """Show a run."""
+
+        def build() -> Page:
+            content = self._run(request, trial)
+            version = survey.read_versions(self._engine).of(content.trial.job)
+            return run_pages.run_page(content, version)
+
+        return self._answer(request, Links(1), build)
+
+    def machines(self, request: Request) -> Response:
+        """Show the machines."""
+
+        def build() -> Page:
+            version = survey.read_versions(self._engine).of(None)
+            by_host: defaultdict[str, list[LiveRun]] = defaultdict(list)
+            for run in self._running(request, most=None)[0]:
+                by_host[run.host or "an unknown machine"].append(run)
+
+            def may_name(trial: str) -> bool:
+                job = job_of(trial)
+                return job is not None and self._may_read(request, job)
+
+            content = machine_pages.Machines(self._hosts(request), by_host, may_name)
+            return machine_pages.machines_page(content, version)
+
+        return self._answer(request, Links(), build)
+
+    def job_figure(
+        self, request: Request, job: str, figure: str, theme: str = "light", v: str = ""
+    ) -> Response:
+        """Draw a figure of a job."""
+
+        def build() -> tuple[JobReport | None, str]:
+            self._check_job(request, job)
+            view = self.reports.view(job)
+            if view is None or view.report is None:
+                return None, ""
+            return view.report, job_pages.job_version(view)
+
+        return self._draw(request, build, figure, theme, v)
+
+    def run_figure(
+        self, request: Request, trial: str, figure: str, theme: str = "light", v: str = ""
+    ) -> Response:
+        """Draw a figure of a run."""
+
+        def build() -> tuple[JobReport | None, str]:
+            content = self._run(request, trial)
+            return run_pages.run_report(content), run_pages.run_version(content)
+
+        return self._draw(request, build, figure, theme, v)
+
+    def static(self, name: str) -> Response:
+        """Send the style sheet or the script."""
+        if name not in STATIC:
+            return Response("There is no such file.", 404, media_type="text/plain")
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
+        return Response(static_text(name), media_type=STATIC[name][0], headers=headers)
+
+    async def events(
+        self,
+        request: Request,
+        at: Annotated[str, Query(max_length=_LONGEST)] = "",
+        job: str | None = None,
+    ) -> Response:
+        """Tell when a page has changed."""
+        changes = self.changes
+        if job is not None and not (is_job_name(job) and self._may_read(request, job)):
+            return Response("There is no such job.", 404, media_type="text/plain")
+        if changes is None or changes.listeners >= MOST:
+            return Response("Too many pages are open.", 503, media_type="text/plain")
+        seen = request.headers.get("Last-Event-ID", at)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        stream = changes.stream(job, seen)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    def _check_job(self, request: Request, job: str) -> None:
+        if not is_job_name(job) or not self._may_read(request, job):
+            raise _NotFoundError("There is no such job, or you may not see it.")
+
+    def _running(
+        self, request: Request, job: str | None = None, most: int | None = _CARDS
+    ) -> tuple[list[LiveRun], Counter[str]]:
+        """Return the newest runs that have not ended, and how many there are of each job."""
+        found = [
+            (number, own)
+            for number, own in survey.list_running(self._engine)
+            if job in {None, own} and self._may_read(request, own)
+        ]
+        chosen = [number for number, _ in found[::-1][:most]]
+        running = survey.read_running(self._engine, chosen)
+        return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
+
+    def _hosts(self, request: Request) -> list[HostFacts]:
+        hosts = [read_host(*each) for each in self._store.hosts()]
+        return [
+            host.only([each for each in host.schedules if self._may_read(request, each.job)])
+            for host in hosts
+        ]
+
+    def _run(self, request: Request, trial: str) -> run_pages.RunContent:
+        stored = self._store.find(trial)
+        if stored is None or not self._may_read(request, stored.job):
+            raise _NotFoundError("There is no such run, or you may not see it.")
+        live = None
+        if not stored.status.finished:
+            running = survey.read_running(self._engine, stored.trial)
+            live = read_live(running[0]) if running else None
+        return run_pages.RunContent(stored, live, read_trace(self._store.trace(stored.trial)))
+
+    def _draw(
+        self,
+        request: Request,
+        build: Callable[[], tuple[JobReport | None, str]],
+        figure: str,
+        theme: str,
+        asked: str,
+    ) -> Response:
+        try:
+            report, version = build()
+        except _NotFoundError as error:
+            return Response(str(error), 404, media_type="text/plain")
+        except HistoryError:
+            return Response("The history cannot be read now.", 503, media_type="text/plain")
+        if report is None or figure not in FIGURES or theme not in THEMES:
+            return Response("There is no such figure.", 404, media_type="text/plain")
+        tag_ = f'"{version}"'
+        headers = {
+            "ETag": tag_,
+            "Cache-Control": _FOREVER if asked == version else "private, no-cache",
+            "Vary": HEADERS["Vary"],
+            "Content-Security-Policy": _IMAGE_POLICY,
+            "X-Content-Type-Options": "nosniff",
+        }
+        if request.headers.get("If-None-Match") == tag_:
+            return Response(status_code=304, headers=headers)
+        try:
+            drawn = self._pictures.read(figure, report, version, theme)
+        except ImportError:
+            drawn = None
+        if drawn is None:
+            return Response("There is nothing to draw.", 404, media_type="text/plain")
+        return Response(drawn, media_type="image/svg+xml", headers=headers)
+
+    def _answer(self, request: Request, links: Links, build: Callable[[], Page]) -> Response:
+        """Return a page, or a page that says why there is none."""
+        status = 200
+        try:
+            page = build()
+        except _NotFoundError as error:
+            status, page = 404, _message(links, "Not found", str(error))
+        except UnavailableError:
+            text = "The database does not respond. This page comes back by itself."
+            status, page = 503, _message(links, "Not available", text)
+        except HistoryError as error:
+            _LOG.warning("a page cannot be shown: %s", error)
+            text = "A record of it is damaged, or the database refuses; the server's log says why."
+            status, page = 500, _message(links, "The history cannot be read", text)
+        document = build_document(page, links, self._account(request))
+        headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
+        if status == 503:
+            headers |= {"Retry-After": "5", "Refresh": "5"}
+        if status == 200 and request.headers.get("If-None-Match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(document, status, headers)
+
+
+def _message(links: Links, title: str, text: str) -> Page:
+    back = tag("p", tag("a", "All jobs", href=links.to("")))
+    return Page(title, join((tag("h1", title), tag("p", text, class_="lead"), back)))

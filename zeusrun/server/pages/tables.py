@@ -1,0 +1,63 @@
+"""The parts that several pages have in common: the status of a run, sums, a list of runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.analysis.sizes import size_label
+from zeusrun.trial import TrialStatus
+from zeusrun.view import units
+from zeusrun.view.report.markup import Html, table, tag
+from zeusrun.view.units import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.server.pages.document import Links
+    from zeusrun.trial import Trial
+
+_MOODS = {
+    TrialStatus.REACHED: "good",
+    TrialStatus.OOM: "bad",
+    TrialStatus.FAILED: "bad",
+    TrialStatus.LOST: "bad",
+}
+_LONGEST = 160  # characters of a reason
+
+
+def status_text(trial: Trial) -> Html:
+    """Return the status of a run, as ``zeusrun history`` calls it."""
+    if not trial.status.finished:
+        return tag("span", "runs now", class_="status now")
+    text = "forgotten" if trial.forgotten else trial.status.value
+    mood = None if trial.forgotten else _MOODS.get(trial.status)
+    return tag("span", text, class_=f"status {mood}" if mood else "status")
+
+
+def runs_table(trials: Sequence[Trial], caption: str, links: Links) -> Html:
+    """Return a row for each run, in the order given."""
+    rows = [
+        {
+            "run": links.link_run(trial.trial),
+            "when": units.moment(trial.started_at, "%Y-%m-%d %H:%M"),
+            "status": status_text(trial),
+            "batch size": size_label(trial),
+            "host": trial.host or UNKNOWN,
+            "epochs": units.number(trial.epochs),
+            "time": units.duration(trial.time_s),
+            "energy": units.energy(trial.energy_j, trial.energy_source),
+            "cost": units.energy(trial.cost_j),
+            "price": units.money(trial.price, trial.currency),
+            "carbon": units.carbon(trial.carbon_g),
+            "why": _why(trial),
+        }
+        for trial in trials
+    ]
+    return table(caption, rows, [trial.trial for trial in trials])
+
+
+def _why(trial: Trial) -> str:
+    """Return why a run ended, unless it reached its target."""
+    if trial.status is TrialStatus.REACHED or not trial.reason:
+        return UNKNOWN
+    return units.shortened(trial.reason, _LONGEST)
