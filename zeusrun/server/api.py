@@ -121,7 +121,7 @@ class Lease(BaseModel):
     live: FreeJson | None
 
 
-class Settings(BaseModel):
+class JobSettings(BaseModel):
     """The job file of a job."""
 
     settings: str = Field(max_length=1 << 20)
@@ -312,7 +312,7 @@ def keep_trace(trial: TrialName, body: FreeJson, history: History, access: Allow
 
 
 @router.put("/jobs/{job}/settings", status_code=204, response_class=Response)
-def keep_settings(job: JobName, body: Settings, history: History, access: Allowed) -> Response:
+def keep_settings(job: JobName, body: JobSettings, history: History, access: Allowed) -> Response:
     """Keep the job file of a job, without secrets."""
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():

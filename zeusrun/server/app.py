@@ -12,19 +12,23 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
+from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.audit import prune_entries
+from zeusrun.history.sql.audit import prune_entries, write_entry
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
-from zeusrun.server.auth import Authentication, KnownTokens
+from zeusrun.server.auth import Authentication, KnownTokens, access_of
 from zeusrun.server.health import build_health_router
 from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
-from zeusrun.server.login import build_login_router
+from zeusrun.server.login import account, build_login_router
+from zeusrun.server.pages.router import build_router as build_pages_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
+from zeusrun.server.zeus.routes import build_router as build_zeus_router
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from zeusrun.server.settings import Settings
@@ -77,7 +81,24 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(api.router)
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
+    app.include_router(
+        build_zeus_router(history, create_policy("auto"), authorize=_authorize, audit=_log_write)
+    )
+    app.include_router(build_pages_router(history, may_read=_may_read, account=account))
     return requests
+
+
+def _authorize(request: Request, job: str, write: bool) -> None:
+    access = access_of(request)
+    (access.check_write if write else access.check_read)(job)
+
+
+def _log_write(request: Request, action: str, subject: str) -> None:
+    write_entry(request.app.state.history.engine, access_of(request).entry(action, subject))
+
+
+def _may_read(request: Request, job: str) -> bool:
+    return access_of(request).covers(job)
 
 
 async def _repeat(duty: Callable[[], object], pause_s: float) -> None:

@@ -37,8 +37,11 @@ def log_config(*, access_log: bool) -> dict[str, Any]:
         "formatters": {"line": {"()": "zeusrun.server.logs.Redacted"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "loggers": {
-            "zeusrun.server": {"level": "INFO"},
-            "uvicorn.access": {"level": "INFO" if access_log else "WARNING"},
+            name: {"level": level, "handlers": ["stderr"], "propagate": False}
+            for name, level in (
+                ("zeusrun", "INFO"),
+                ("uvicorn", "WARNING"),
+                ("uvicorn.access", "INFO" if access_log else "WARNING"),
+            )
         },
-        "root": {"level": "WARNING", "handlers": ["stderr"]},
     }
