@@ -21,6 +21,7 @@ import uvicorn
 
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
+from zeusrun.server import auth
 from zeusrun.server.run import build_config, listen
 from zeusrun.server.settings import Settings
 
@@ -110,6 +111,12 @@ def serving(**values):
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def fresh_tokens(monkeypatch):
+    """Let servers notice new and revoked tokens at once, and not only after two seconds."""
+    monkeypatch.setattr(auth, "_FRESH_S", 0.0)
 
 
 @pytest.fixture

@@ -11,16 +11,9 @@ from tests.factories import DONE, build_trial
 from zeusrun.history.sql import tokens as token_store
 from zeusrun.history.sql.audit import list_entries
 from zeusrun.history.sql.tokens import list_tokens, revoke_token
-from zeusrun.server import auth
 from zeusrun.server.auth import KnownTokens
 
 WRONG = "zeusrun_00000000_" + "x" * 43
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    """Let servers notice new and revoked tokens at once."""
-    monkeypatch.setattr(auth, "_FRESH_S", 0.0)
 
 
 def test_as_soon_as_a_token_exists_every_request_needs_one(server):

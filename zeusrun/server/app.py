@@ -64,7 +64,6 @@ def build_app(settings: Settings) -> ASGIApp:
         title="zeusrun",
         version=__version__,
         description="The shared history of recurring training jobs.",
-        root_path=settings.path_prefix,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # these pages load scripts from the network
         redoc_url=None,
