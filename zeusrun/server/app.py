@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 THREADS = 16  # as many as the pool of an engine has connections
 _EXPIRE_S = 10.0
 _PRUNE_S = 3600.0
+_ZEUS: dict[int | str, str] = {
+    400: "The job is not registered, or the body is no JSON.",
+    404: "There is no such job or training.",
+    409: "The job is registered with other settings.",
+    **{code: api.REFUSALS[code]["description"] for code in (401, 403, 413, 429, 503)},
+}
 
 
 def build_app(settings: Settings) -> ASGIApp:
@@ -80,9 +86,8 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(api.router)
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
-    app.include_router(
-        build_zeus_router(history, create_policy("auto"), authorize=_authorize, audit=_log_write)
-    )
+    zeus = build_zeus_router(history, create_policy("auto"), authorize=_authorize, audit=_log_write)
+    app.include_router(zeus, responses={code: {"description": _ZEUS[code]} for code in _ZEUS})
     app.include_router(build_pages_router(history, may_read=_may_read, account=account))
     return requests
 
