@@ -12,19 +12,23 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
+from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.audit import prune_entries
+from zeusrun.history.sql.audit import prune_entries, write_entry
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
-from zeusrun.server.auth import Authentication, KnownTokens
+from zeusrun.server.auth import Authentication, KnownTokens, access_of
 from zeusrun.server.health import build_health_router
 from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
-from zeusrun.server.login import build_login_router
+from zeusrun.server.login import account, build_login_router
+from zeusrun.server.pages.router import build_router as build_pages_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
+from zeusrun.server.zeus.routes import build_router as build_zeus_router
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from zeusrun.server.settings import Settings
@@ -32,6 +36,12 @@ if TYPE_CHECKING:
 THREADS = 16  # as many as the pool of an engine has connections
 _EXPIRE_S = 10.0
 _PRUNE_S = 3600.0
+_ZEUS: dict[int | str, str] = {
+    400: "The job is not registered, or the body is no JSON.",
+    404: "There is no such job or training.",
+    409: "The job is registered with other settings.",
+    **{code: api.REFUSALS[code]["description"] for code in (401, 403, 413, 429, 503)},
+}
 
 
 def build_app(settings: Settings) -> ASGIApp:
@@ -60,7 +70,6 @@ def build_app(settings: Settings) -> ASGIApp:
         title="zeusrun",
         version=__version__,
         description="The shared history of recurring training jobs.",
-        root_path=settings.path_prefix,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # these pages load scripts from the network
         redoc_url=None,
@@ -77,7 +86,23 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(api.router)
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
+    zeus = build_zeus_router(history, create_policy("auto"), authorize=_authorize, audit=_log_write)
+    app.include_router(zeus, responses={code: {"description": _ZEUS[code]} for code in _ZEUS})
+    app.include_router(build_pages_router(history, may_read=_may_read, account=account))
     return requests
+
+
+def _authorize(request: Request, job: str, write: bool) -> None:
+    access = access_of(request)
+    (access.check_write if write else access.check_read)(job)
+
+
+def _log_write(request: Request, action: str, subject: str) -> None:
+    write_entry(request.app.state.history.engine, access_of(request).entry(action, subject))
+
+
+def _may_read(request: Request, job: str) -> bool:
+    return access_of(request).covers(job)
 
 
 async def _repeat(duty: Callable[[], object], pause_s: float) -> None:
