@@ -182,9 +182,7 @@ def find_preempted(trials: Sequence[Trial]) -> Trial | None:
     return next(iter(list_preempted(trials)), None)
 
 
-def own_trials(
-    history: History, home: Path, host: str, trials: Sequence[Trial]
-) -> Sequence[Trial]:
+def own_trials(history: History, home: Path, host: str, trials: Sequence[Trial]) -> Sequence[Trial]:
     """Return the trials that this machine can continue, and those that it ran."""
     if not trials or shared_of(history, trials[0].job) is None:
         return trials

@@ -109,7 +109,6 @@ class Live:
         """The metric as last reported; ``None`` before that, or if it was not finite."""
         return self.trial.curve[-1].value if self.trial.curve else None
 
-
     def is_of(self, trial: Trial) -> bool:
         """Whether it is the state of a trial, perhaps from before that had a number."""
         return self.trial.trial == trial.trial or (
