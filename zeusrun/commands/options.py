@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,12 +25,13 @@ from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
@@ -46,6 +48,14 @@ JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    Option(
+        metavar="URL",
+        help="Database of the server, such as postgresql://user@host/name; by default "
+        "ZEUSRUN_DATABASE_URL, or a SQLite file in ZEUSRUN_HOME.",
+    ),
 ]
 
 
@@ -87,6 +97,21 @@ def open_own(
 def tell(text: str) -> None:
     """Show a sentence on standard error."""
     typer.echo(plain_text(f"zeusrun: {text}"), err=True)
+
+
+def server_settings(given: Mapping[str, object]) -> Settings:
+    """Return the settings of a server; ``given`` are those of flags.
+
+    Raises:
+        UsageError: If what a server needs is not installed, or a flag is not usable.
+        JobFileError: If ``server.yaml`` is not usable.
+    """
+    for name in ("fastapi", "sqlalchemy", "uvicorn"):
+        if find_spec(name) is None:
+            raise UsageError(f"a server needs the package {name}: pip install 'zeusrun[server]'")
+    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
+
+    return load_settings(trusted_home(os.environ), os.environ, given)
 
 
 def known_job(store: History, name: str) -> str:
