@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -51,21 +52,21 @@ class ZeusClient:
 
     def __init__(self, history, policy="auto", prefix=""):
         self.prefix, self.denied, self.audit = prefix, set(), []
-        router = build_router(
-            history,
-            create_policy(policy),
-            authorize=self._authorize,
-            audit=lambda _, action, subject: self.audit.append((action, subject)),
-        )
+        router = build_router(history, create_policy(policy), self._admit)
         app = FastAPI()
         app.include_router(router)
         app.include_router(router, prefix="/zeus/{token}", include_in_schema=False)
         self.http = TestClient(app, raise_server_exceptions=False)
 
-    def _authorize(self, request, job, write):
+    def _admit(self, request, job):
         self.token = request.path_params.get("token")
         if job in self.denied:
             raise HTTPException(403, "this token is not valid for that job")
+        return self
+
+    def audited(self, action, subject):
+        self.audit.append((action, subject))
+        return contextlib.nullcontext()
 
     def send(self, method, path, body=None, **params):
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)

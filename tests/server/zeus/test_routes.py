@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.factories import begin, build_trial
+from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB, ZeusClient
 from zeusrun.trial import TrialStatus
 from zeusrun.view.tables import history_table
@@ -351,10 +352,9 @@ class TestAccess:
         zeus.register()
         zeus.train(zeus.begin(), epochs=1)
         assert zeus.audit == [
-            ("zeus job", "mnist"),
+            ("create zeus job", "mnist"),
             ("begin", "mnist-1-1"),
-            ("report", "mnist-1-1"),
-            ("end", "mnist-1-1"),
+            ("finish", "mnist-1-1"),
         ]
 
     def test_the_description_lists_each_route_once(self, zeus):
@@ -374,3 +374,12 @@ def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
     shown = capsys.readouterr().out
     assert "64" in shown
     assert "reached" in shown.lower()
+
+
+def test_the_job_of_the_page_on_clients_is_accepted(zeus):
+    page = (ROOT / "docs" / "zeus-clients.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    session = {"ZeusMonitor": object, "JobSpec": dict, "BatchSizeOptimizer": dict}
+    exec(block, session)
+    gpus = {"max_power": 300, "number_of_gpus": 1, "gpu_model": "Fake A100"}
+    assert zeus.send("POST", "/jobs", {**session["optimizer"]["job"], **gpus}).status_code == 201

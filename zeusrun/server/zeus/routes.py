@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from zeusrun.server.zeus.messages import Answer, Report, Settings, TrialId
 from zeusrun.server.zeus.service import RefusedError, ZeusService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
 
-    Authorize: TypeAlias = Callable[[Request, str, bool], None]
-    Audit: TypeAlias = Callable[[Request, str, str], None]
+    Admit: TypeAlias = Callable[[Request, str], "Writer"]
 
 MIGRATE = "/migrate"
 """Ends the server's URL of a client whose settings replace those registered."""
+
+
+class Writer(Protocol):
+    """A request that may change a job."""
+
+    def audited(self, action: str, subject: str) -> AbstractContextManager[None]:
+        """Log the change that is made inside of the block."""
+
+
+class Refused(BaseModel):
+    """Why a request was refused."""
+
+    message: str
 
 
 class _Route(APIRoute):
@@ -46,29 +60,22 @@ class _Route(APIRoute):
         return handle
 
 
-def build_router(
-    history: SqlHistory,
-    policy: Policy,
-    *,
-    authorize: Authorize,
-    audit: Audit = lambda _request, _action, _subject: None,
-) -> APIRouter:
-    """Return Zeus's routes. Include them without a prefix, and under one that carries a token.
+def build_router(history: SqlHistory, policy: Policy, admit: Admit) -> APIRouter:
+    """Return Zeus's routes.
 
     Args:
         history: Where jobs and trials are stored.
         policy: What chooses the batch sizes of all jobs.
-        authorize: Called with the request, the name of the job's history, and whether it is
-            written; raises ``HTTPException`` if the request may not do that.
-        audit: Called with the request, an action and its subject after each write.
+        admit: Called with each request and the name of the history that it changes; raises if the
+            request may not do that.
     """
     service = ZeusService(history, policy)
+    # The client sends JSON without a content type.
+    router = APIRouter(route_class=_Route, strict_content_type=False)
+    answers = _refusals(409)
+    answers[201] = {"model": Settings, "description": "The job is new."}
 
-    def admit(request: Request, job_id: str) -> str:
-        job = service.name_of(job_id)
-        authorize(request, job, True)
-        return job
-
+    @router.post("/jobs", responses=answers)
     def register(
         request: Request,
         response: Response,
@@ -76,47 +83,41 @@ def build_router(
         migrate: Annotated[bool, Query(description="Replace the registered settings.")] = False,
     ) -> Settings:
         """Register a job, or check that it is registered with the same settings."""
-        admit(request, job.job_id or f"{job.job_id_prefix}-")
+        writer = admit(request, service.name_of(job.job_id or f"{job.job_id_prefix}-"))
         asked = migrate or request.url.path.endswith(f"{MIGRATE}/jobs")
-        settings, created = service.register(job, migrate=asked)
+        settings, created = service.register(job, writer.audited, migrate=asked)
         response.status_code = 201 if created else 200
-        audit(request, "zeus job", settings.job_id or "")
         return settings
 
+    @router.get("/jobs/batch_size", responses=_refusals(400, 503))
     def choose_batch_size(request: Request, response: Response, job_id: str) -> TrialId:
         """Begin a training: return its batch size and its number."""
-        job = admit(request, job_id)
-        trial = service.begin(job_id, request.client.host if request.client else None)
+        writer = admit(request, service.name_of(job_id))
         response.headers["Cache-Control"] = "no-store"
-        audit(request, "begin", f"{job}-{trial.trial_number}-1")
-        return trial
+        client = request.client.host if request.client else None
+        return service.begin(job_id, client, writer.audited)
 
+    @router.post("/report", responses=_refusals(400))
     def report(request: Request, result: Report) -> Answer:
         """Report what a training has taken and reached so far; learn whether it goes on."""
-        job = admit(request, result.job_id)
-        answer = service.report(result)
-        audit(request, "report", f"{job}-{result.trial_number}-1")
-        return answer
+        writer = admit(request, service.name_of(result.job_id))
+        return service.report(result, writer.audited)
 
+    @router.patch("/trials", responses=_refusals(404))
     def end_trial(request: Request, trial: TrialId) -> None:
         """End a training: if no rule stopped it, it died."""
-        job = admit(request, trial.job_id)
-        service.end(trial)
-        audit(request, "end", f"{job}-{trial.trial_number}-1")
+        service.end(trial, admit(request, service.name_of(trial.job_id)).audited)
 
+    @router.delete("/jobs", responses=_refusals(404))
     def delete_job(request: Request, job_id: str) -> None:
         """Remove a job; its trials stay in the history, and count no longer."""
-        job = admit(request, job_id)
-        service.delete(job_id)
-        audit(request, "delete zeus job", job)
+        service.delete(job_id, admit(request, service.name_of(job_id)).audited)
 
-    # The client sends JSON without a content type.
-    router = APIRouter(tags=["zeus"], route_class=_Route, strict_content_type=False)
-    for prefix in ("", MIGRATE):
-        options: dict[str, Any] = {"include_in_schema": not prefix}
-        router.post(f"{prefix}/jobs", responses={201: {"model": Settings}}, **options)(register)
-        router.get(f"{prefix}/jobs/batch_size", **options)(choose_batch_size)
-        router.post(f"{prefix}/report", **options)(report)
-        router.patch(f"{prefix}/trials", **options)(end_trial)
-        router.delete(f"{prefix}/jobs", **options)(delete_job)
-    return router
+    both = APIRouter(tags=["zeus"])
+    both.include_router(router)
+    both.include_router(router, prefix=MIGRATE, include_in_schema=False)
+    return both
+
+
+def _refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
+    return {code: {"model": Refused} for code in codes}

@@ -27,13 +27,16 @@ from zeusrun.server.zeus.recent import RecentTrials
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import Any, TypeAlias
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.server.zeus.messages import Report
     from zeusrun.trial import Outcome, Trial
+
+    Audited: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 # The client waits 5 s for an answer. A trial that begins later would have no training.
 _PATIENCE_S = 4.0
@@ -65,7 +68,10 @@ class Registration(NamedTuple):
 
 
 class ZeusService:
-    """Serves Zeus's requests from a shared history; safe for threads, processes and machines."""
+    """Serves Zeus's requests from a shared history; safe for threads, processes and machines.
+
+    ``audited`` takes an action and its subject, and returns the context of the write.
+    """
 
     def __init__(self, history: SqlHistory, policy: Policy) -> None:
         self._history = history
@@ -80,7 +86,7 @@ class ZeusService:
         found = self._find(job_id)
         return next(job_names(job_id)) if found is None else found.job
 
-    def register(self, settings: Settings, *, migrate: bool) -> Registration:
+    def register(self, settings: Settings, audited: Audited, *, migrate: bool) -> Registration:
         """Register a job, or compare it with the one that is registered under its id.
 
         ``migrate``: other settings replace the registered ones, and the history stays.
@@ -95,7 +101,7 @@ class ZeusService:
                 new = settings.model_copy(update={"job_id": job_id})
             known = self._find(new.job_id or "")
             if known is None:
-                if self._add(new):
+                if self._add(new, audited):
                     return Registration(new, created=True)
                 continue  # another request was faster
             if settings.job_id is None:
@@ -104,17 +110,18 @@ class ZeusService:
             if differences and not migrate:
                 raise RefusedError(409, _describe_mismatch(new, differences))
             if differences:
-                self._jobs.change(new.job_id or "", _to_json(new, known.since))
+                with audited("change zeus job", known.job):
+                    self._jobs.change(new.job_id or "", _to_json(new, known.since))
             return Registration(new, created=False)
 
-    def begin(self, job_id: str, host: str | None) -> TrialId:
+    def begin(self, job_id: str, host: str | None, audited: Audited) -> TrialId:
         """Choose the batch size of a new training, and begin its trial."""
         known = self._registered(job_id, 400)
         deadline = time.monotonic() + _PATIENCE_S
         with self._turn(known.job):
             while True:
                 try:
-                    trial = self._begin(known, host)
+                    trial = self._begin(known, host, audited)
                 except Conflict:
                     if time.monotonic() > deadline:
                         raise _too_busy(known.job) from None
@@ -126,7 +133,7 @@ class ZeusService:
                     trial_number=trial.recurrence,
                 )
 
-    def report(self, report: Report) -> Answer:
+    def report(self, report: Report, audited: Audited) -> Answer:
         """Take the report of a training, and decide whether it goes on."""
         known = self._registered(report.job_id, 400)
         stored = self._trial(known, report, 400)
@@ -141,21 +148,26 @@ class ZeusService:
         if outcome is None:
             self._keep(stored, training)
             return _goes_on("the target is not reached yet")
-        ended = self._finish(stored, outcome)
+        with audited("finish", stored.trial):
+            ended = self._finish(stored, outcome)
         reached = ended.status is TrialStatus.REACHED
         return Answer(stop_train=True, converged=reached, message=_describe_end(ended))
 
-    def end(self, named: TrialId) -> None:
+    def end(self, named: TrialId, audited: Audited) -> None:
         """Note that the process of a training has ended; if no rule stopped it, it died."""
         known = self._registered(named.job_id, 404)
         stored = self._trial(known, named, 404)
         if not stored.status.finished or stored.status is TrialStatus.LOST:
-            self._finish(stored, self._training(stored).end(timestamp()))
+            outcome = self._training(stored).end(timestamp())
+            with audited("finish", stored.trial):
+                self._finish(stored, outcome)
 
-    def delete(self, job_id: str) -> None:
+    def delete(self, job_id: str, audited: Audited) -> None:
         """Remove a job. Its trials stay in the history, but teach a later job nothing."""
         known = self._registered(job_id, 404)
-        if not self._jobs.remove(job_id):
+        with audited("delete zeus job", known.job):
+            removed = self._jobs.remove(job_id)
+        if not removed:
             raise _unknown_job(job_id, 404)
         for trial in self._history.unfinished(known.job):
             if trial.run_dir.startswith(run_directory(job_id)):
@@ -178,7 +190,7 @@ class ZeusService:
             raise _unknown_job(job_id, status)
         return found
 
-    def _add(self, settings: Settings) -> bool:
+    def _add(self, settings: Settings, audited: Audited) -> bool:
         """Register a job under the first name that no other job has."""
         job_id = settings.job_id or ""
         for name in job_names(job_id):
@@ -187,12 +199,13 @@ class ZeusService:
             if of_others or self._jobs.find_by_name(name) is not None:
                 continue
             since = 1 + max((trial.recurrence for trial in newest), default=0)
-            return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+            with audited("create zeus job", name):
+                return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
         raise RefusedError(
             409, f"no name is free for the history of {job_id!r}; use another job_id"
         )
 
-    def _begin(self, known: Registered, host: str | None) -> Trial:
+    def _begin(self, known: Registered, host: str | None, audited: Audited) -> Trial:
         snapshot = self._recent.snapshot(known.job)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
@@ -206,7 +219,8 @@ class ZeusService:
             uuid=uuid.uuid4().hex,
             host=host,
         )
-        trial = self._history.begin(drafted, after=snapshot.version)
+        with audited("begin", drafted.trial):
+            trial = self._history.begin(drafted, after=snapshot.version)
         with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
             self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
         return trial
