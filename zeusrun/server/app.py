@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
+from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql.audit import prune_entries
 from zeusrun.history.sql.store import SqlHistory
@@ -21,6 +22,7 @@ from zeusrun.server.health import build_health_router
 from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
 from zeusrun.server.login import build_login_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
+from zeusrun.server.zeus.routes import build_router
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -77,6 +79,7 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(api.router)
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
+    app.include_router(build_router(history, Auto()))
     return requests
 
 

@@ -6,18 +6,14 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
 
 JOB = ZeusJob("mnist/ä", "mnist--1", {"job": {"batch_sizes": [32]}, "since": 1})
 
 
 @pytest.fixture
-def jobs(tmp_path):
-    history = SqlHistory(f"sqlite:///{tmp_path}/history.db")
-    history.create()
-    yield ZeusJobs(history.engine)
-    history.close()
+def jobs(sql_history):
+    return ZeusJobs(sql_history.engine)
 
 
 def test_a_job_is_found_as_it_was_added(jobs):

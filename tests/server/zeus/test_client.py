@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -16,11 +15,11 @@ import pytest
 pytest.importorskip("uvicorn")
 
 import uvicorn
-from fastapi import FastAPI
 
 from tests.factories import CHILDREN
-from zeusrun.bandit.registry import create_policy
-from zeusrun.server.zeus.routes import build_router
+from zeusrun.history.sql.tokens import create_token
+from zeusrun.server.app import build_app
+from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.trial import TrialStatus
 
 pytestmark = pytest.mark.long
@@ -56,18 +55,10 @@ def zeus_python(tmp_path_factory):
     return python
 
 
-class Anybody:
-    def audited(self, action, subject):
-        return contextlib.nullcontext()
-
-
 @pytest.fixture
-def url(history):
-    app = FastAPI()
-    router = build_router(history, create_policy("auto"), lambda *_: Anybody())
-    app.include_router(router)
-    app.include_router(router, prefix="/zeus/{token}")
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
+def url(history, sqlite_url):
+    app = build_app(ServerSettings(database_url=sqlite_url))
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -167,7 +158,10 @@ def test_clients_train_at_once(train, history):
 
 
 def test_a_token_stands_in_the_url(train, history):
-    (seen,) = train([{}], path="/zeus/t0ken")
+    token = create_token(history.engine, "dig*", can_write=True)[0]
+    (refused,) = train([{}])
+    assert "status code 401" in refused["error"]
+    (seen,) = train([{}], path=f"/zeus/{token}")
     assert seen["converged"]
     assert history.count("digits") == 1
 
