@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # One path component, never "..", in characters that every file system and terminal can show.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+JOB_NAME = f"^{_NAME.pattern}$"
+"""The same rule for a JSON schema."""
 
 
 def is_job_name(name: str) -> bool:

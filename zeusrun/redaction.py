@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,16 @@ def mask_values(values: Iterable[str]) -> Mask:
 def mask_environment(environment: Mapping[str, str]) -> Mask:
     """Return the mask of the variables that ``ZEUSRUN_SECRETS`` names."""
     return mask_values(environment.get(name, "") for name in secret_variables(environment))
+
+
+# Up to the last "@": people do not escape those of a password.
+_IN_URL = re.compile(r"(://[^:@/\s]*):\S*@")
+_IN_QUERY = re.compile(r"([?&](?:\w*password|passwd|pwd|token)=)[^&\s]*", re.IGNORECASE)
+
+
+def hide_password(url: str) -> str:
+    """Return a URL, or a text with one, without its password."""
+    return _IN_QUERY.sub(rf"\1{MASK}", _IN_URL.sub(rf"\1:{MASK}@", url))
 
 
 def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:

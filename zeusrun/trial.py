@@ -181,6 +181,23 @@ class Outcome:
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as ``Trial.to_json`` does."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Outcome:
+        """Read what ``to_json`` wrote. Fields that this version does not know are ignored.
+
+        Raises:
+            ValueError: If a field is missing or has the wrong type.
+        """
+        decoders = _outcome_decoders()
+        try:
+            return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"not an outcome: {error}") from error
+
 
 MAX_COUNT = 1 << 53
 """A larger number of steps or ranks comes from a damaged file, and is not exact as a float."""
@@ -340,7 +357,7 @@ class Trial:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        decoders = _decoders()
+        decoders = _trial_decoders()
         try:
             return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
         except (TypeError, OverflowError) as error:
@@ -354,10 +371,19 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
 
 
 @functools.cache
-def _decoders() -> dict[str, Callable[[Any], Any]]:
+def _trial_decoders() -> dict[str, Callable[[Any], Any]]:
     """Return what reads each field of a trial; cached, as a history has thousands of trials."""
-    kinds = typing.get_type_hints(Trial)
-    decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(Trial)}
+    return _build_decoders(Trial)
+
+
+@functools.cache
+def _outcome_decoders() -> dict[str, Callable[[Any], Any]]:
+    return _build_decoders(Outcome)
+
+
+def _build_decoders(record: type[Trial | Outcome]) -> dict[str, Callable[[Any], Any]]:
+    kinds = typing.get_type_hints(record)
+    decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(record)}
     return decoders | {
         "curve": lambda rows: tuple(map(CurvePoint._make, _checked(rows, _CURVE_TYPES))),
         "power_profile": lambda rows: tuple(map(PowerPoint._make, _checked(rows, _PROFILE_TYPES))),

@@ -80,6 +80,7 @@ enum { SM_MHZ = 1410, IDLE_SM_MHZ = 210, MEMORY_MHZ = 1215 };
 enum { GPU_IDLE = 1, SW_POWER_CAP = 4 };
 enum { POWER_AVERAGE = 185, POWER_INSTANT = 186 };
 enum { SCOPE_GPU = 0, SCOPE_MODULE = 1 };
+enum { AMPERE = 7, HOPPER = 9 };
 
 static const struct { const char *key; long value; } FACTS[] = {
     {"gpus", 2}, {"serial", 0}, {"pci", 1}, {"different", 0}, {"grace", 0}, {"mig", 0}, {"driver", 1},
@@ -503,6 +504,13 @@ int nvmlDeviceGetName(const gpu *g, char *name, unsigned length)
     int model = FACT("different") ? g->index : 0;
     if (FACT("grace")) snprintf(name, length, "Fake GH200 480GB");
     else snprintf(name, length, "Fake %c100%s", 'A' + model, g->mig >= 0 ? " MIG 1g.5gb" : "");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetArchitecture(const gpu *g, unsigned *architecture)
+{
+    ASK(g);
+    *architecture = FACT("grace") ? HOPPER : AMPERE;
     return SUCCESS;
 }
 

@@ -61,6 +61,7 @@ class Problem:
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False  # whether trials on shared GPUs count for speed and cost
     variant: str | None = None  # ``Trial.variant`` of the trials that count
+    speed_checks: bool = True  # whether a run may be replaced once its speed is known
 
     def __post_init__(self) -> None:
         if list(self.candidates) != sorted({b for b in self.candidates if b > 0}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,13 @@ from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
@@ -37,12 +41,35 @@ Overrides = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
 ]
+DatabaseUrl = Annotated[
+    str | None,
+    Option(
+        metavar="URL",
+        help="Database of the server, such as postgresql://user@host/name; by default "
+        "ZEUSRUN_DATABASE_URL, or a SQLite file in ZEUSRUN_HOME.",
+    ),
+]
 
 
 def open_home() -> tuple[Path, History]:
     """Return zeusrun's home directory, if only its owner can write to it, and its history."""
     home = trusted_home(os.environ)
     return home, open_history(home, os.environ)
+
+
+def server_settings(given: Mapping[str, object]) -> Settings:
+    """Return the settings of a server; ``given`` are those of flags.
+
+    Raises:
+        UsageError: If what a server needs is not installed, or a flag is not usable.
+        JobFileError: If ``server.yaml`` is not usable.
+    """
+    for name in ("fastapi", "sqlalchemy", "uvicorn"):
+        if find_spec(name) is None:
+            raise UsageError(f"a server needs the package {name}: pip install 'zeusrun[server]'")
+    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
+
+    return load_settings(trusted_home(os.environ), os.environ, given)
 
 
 def known_job(store: History, name: str) -> str:

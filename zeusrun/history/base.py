@@ -20,8 +20,14 @@ class Conflict(HistoryError):  # noqa: N818 - the name is part of the contract
     """The history of a job has changed since the snapshot that a trial was chosen from."""
 
 
+class UnknownTrialError(HistoryError):
+    """The history has no trial with this id or uuid."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
+
+    retry_after_s: float | None = None  # when, if it says so
 
 
 class Snapshot(NamedTuple):
@@ -124,7 +130,7 @@ class History(Protocol):
 LEASE_S = 120.0
 """How long a trial of a shared history counts as running after its launcher's last heartbeat."""
 HEARTBEAT_S = 20.0
-LEASE_EXPIRED = "its launcher has sent no heartbeat for two minutes"
+LEASE_EXPIRED = "its lease expired: nobody renewed it in time"
 
 
 @runtime_checkable
@@ -143,8 +149,16 @@ class Shared(Protocol):
         """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs."""
         ...
 
+    def identify(self) -> tuple[str, float]:
+        """Return the random id of the database, and the time by its clock in Unix seconds."""
+        ...
+
     def lease_held(self, trial: str) -> bool:
         """Whether the lease of an unfinished trial has not expired, by the database's clock."""
+        ...
+
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""
         ...
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:

@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.errors import HistoryError, UsageError
-from zeusrun.history.base import Conflict
+from zeusrun.errors import UsageError
+from zeusrun.history.base import Conflict, UnknownTrialError
 from zeusrun.job_name import check_job_name, is_job_name, list_known
 from zeusrun.trial import Trial, TrialStatus
 
@@ -128,9 +128,9 @@ def encode_trial(trial: Trial) -> dict[str, Any]:
     return record
 
 
-def unknown_trial(trial: str) -> HistoryError:
+def unknown_trial(trial: str) -> UnknownTrialError:
     """Return the error for an id that no trial has."""
-    return HistoryError(f"no trial {trial!r} in the history; `zeusrun history` lists them")
+    return UnknownTrialError(f"no trial {trial!r} in the history; `zeusrun history` lists them")
 
 
 def changed(job: str) -> Conflict:

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("sqlalchemy")
-
 from tests.contracts.history import HistoryContract
-from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.store import SqlHistory, new_incarnation
+from tests.contracts.shared import SharedContract
+from tests.databases import opened
 
 
-class TestSqliteHistory(HistoryContract):
+class TestSqlite(HistoryContract, SharedContract):
     @pytest.fixture
-    def history(self, tmp_path):
-        history = SqlHistory(f"sqlite:///{tmp_path}/history.db")
-        history.create()
-        with writing(history.engine) as connection:
-            new_incarnation(connection)
-        yield history
-        history.close()
+    def history(self, sql_history):
+        return sql_history
+
+    @pytest.fixture
+    def database(self, history):
+        return history
+
+
+class TestPostgres(HistoryContract, SharedContract):
+    @pytest.fixture
+    def history(self, postgres_url):
+        yield from opened(postgres_url)
+
+    @pytest.fixture
+    def database(self, history):
+        return history
+
+
+@pytest.mark.long
+class TestMariaDB(HistoryContract, SharedContract):
+    @pytest.fixture
+    def history(self, mariadb_url):
+        yield from opened(mariadb_url)
+
+    @pytest.fixture
+    def database(self, history):
+        return history

@@ -184,6 +184,8 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
     power_w, cost_j = now.problem.max_power_w, now.beliefs.incumbent_cost_j
     if now.problem.variant is not None:  # the speed at its first batch size says little
         return False
+    if not now.problem.speed_checks:
+        return False
     if now.beliefs.arms[index] in now.evidence.epoch_cost_j or not power_w or not cost_j:
         return False
     return SPEED_CHECK_S * power_w < SPEED_CHECK_SHARE * cost_j

@@ -1,0 +1,88 @@
+"""Zeus jobs as problems of our policies."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pydantic")
+
+from tests.factories import build_trial
+from tests.server.zeus.conftest import build_settings
+from zeusrun.job_name import is_job_name
+from zeusrun.server.zeus.job import build_problem, find_dead, job_names, run_directory
+from zeusrun.trial import TrialStatus
+
+REACHED, FAILED, LOST = TrialStatus.REACHED, TrialStatus.FAILED, TrialStatus.LOST
+
+
+def build_trials(*ended, gpu_model="Fake A100"):
+    return [
+        build_trial(number, status=status, global_batch_size=size, gpu_model=gpu_model, gpu_count=1)
+        for number, (size, status) in enumerate(ended, 1)
+    ]
+
+
+class TestNames:
+    def test_an_id_that_a_job_can_have_is_its_name(self):
+        assert next(job_names("mnist-2")) == "mnist-2"
+
+    def test_other_ids_keep_their_beginning(self):
+        name = next(job_names("team-a/résumé"))
+        assert name.startswith("team-a-r-sum--")
+
+    @settings(max_examples=30)
+    @given(st.text(max_size=80), st.text(max_size=80))
+    def test_every_id_has_names_and_no_two_share_one(self, first, second):
+        names = list(job_names(first))
+        assert all(map(is_job_name, names))
+        if first != second:
+            assert names[0] != next(job_names(second))
+
+    @settings(max_examples=30)
+    @given(st.text(), st.text(), st.integers(1), st.integers(1))
+    def test_no_run_directory_is_that_of_another_job(self, first, second, one, other):
+        if (first, one) != (second, other):
+            assert run_directory(first, one) != run_directory(second, other)
+        if first != second:
+            assert not run_directory(first, one).startswith(run_directory(second))
+
+
+class TestDeaths:
+    def test_two_deaths_in_a_row_rule_a_batch_size_out(self):
+        trials = build_trials((64, FAILED), (32, REACHED), (64, LOST))
+        assert find_dead(build_settings(), trials) == {64: 2}
+
+    def test_a_result_between_them_starts_the_count_again(self):
+        trials = build_trials((64, FAILED), (64, TrialStatus.STOPPED), (64, FAILED))
+        assert find_dead(build_settings(), trials) == {}
+
+    def test_one_that_has_reached_the_target_may_die_more_often(self):
+        ended = [(64, REACHED), (64, FAILED), (64, FAILED), (64, LOST)]
+        assert find_dead(build_settings(), build_trials(*ended)) == {}
+        assert find_dead(build_settings(), build_trials(*ended, (64, FAILED))) == {64: 4}
+
+    def test_if_none_were_left_all_may_run(self):
+        ended = [(64, FAILED)] * 2 + [(32, FAILED)] * 2
+        assert find_dead(build_settings(), build_trials(*ended)) == {32: 2, 64: 2}
+        ended += [(128, FAILED)] * 2
+        assert find_dead(build_settings(), build_trials(*ended)) == {}
+
+    def test_runs_on_other_gpus_do_not_count(self):
+        trials = build_trials((64, FAILED), (64, FAILED), gpu_model="Fake B100")
+        assert find_dead(build_settings(), trials) == {}
+
+    def test_the_nearest_candidate_takes_the_place_of_a_dead_default(self):
+        problem = build_problem(build_settings(), 3, {64})
+        assert (problem.candidates, problem.default) == ((32, 128), 32)
+
+
+def test_a_job_becomes_a_problem():
+    settings = build_settings(
+        higher_is_better_metric=False, beta_knob=None, window_size=5, number_of_gpus=2
+    )
+    problem = build_problem(settings, 7)
+    assert (problem.mode, problem.cost_factor, problem.window) == ("min", None, 5)
+    assert (problem.recurrence, problem.gpu_count, problem.max_power_w) == (7, 2, 300.0)
+    assert build_problem(build_settings(window_size=-1), 1).window is None

@@ -1,0 +1,376 @@
+"""Zeus's routes: status codes, answers, and what stands in the history afterwards."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.factories import begin, build_trial
+from tests.server.zeus.conftest import JOB, ZeusClient
+from zeusrun.trial import TrialStatus
+from zeusrun.view.tables import history_table
+
+
+class TestRegistering:
+    def test_a_new_job_is_created_and_the_same_one_again_is_the_same(self, zeus):
+        assert zeus.register().status_code == 201
+        again = zeus.register(batch_sizes=[128, 64, 32, 64])  # in another order
+        assert (again.status_code, again.json()["batch_sizes"]) == (200, [32, 64, 128])
+        assert again.json()["mab_num_explorations"] == 2
+
+    def test_other_settings_are_refused_with_what_differs_unless_they_are_to_migrate(self, zeus):
+        zeus.register()
+        refused = zeus.register(max_epochs=7)
+        assert refused.status_code == 409
+        assert "max_epochs is 7, not 10" in refused.json()["message"]
+        assert "/migrate" in refused.json()["message"]
+        migrated = zeus.send("POST", "/jobs", {**JOB, "max_epochs": 7}, migrate="true")
+        assert (migrated.status_code, migrated.json()["max_epochs"]) == (200, 7)
+        assert zeus.register(max_epochs=7).status_code == 200
+
+    def test_a_client_migrates_by_the_end_of_its_url(self, history, zeus):
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=2)
+        migrating = ZeusClient(history, prefix="/zeus/secret/migrate")
+        assert migrating.register(target_metric=0.4).status_code == 200
+        assert migrating.begin()["trial_number"] == 2
+        (known, new) = history.trials("mnist")
+        assert (known.target, new.target, migrating.token) == (0.9, 0.4, "secret")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"default_batch_size": 100},
+            {"default_batch_size": 0},
+            {"batch_sizes": []},
+            {"batch_sizes": [0, 64]},
+            {"max_epochs": 0},
+            {"eta_knob": 1.1},
+            {"beta_knob": 0},
+            {"max_power": 0},
+            {"max_power": float("nan")},
+            {"target_metric": float("inf")},
+            {"number_of_gpus": 0},
+            {"gpu_model": ""},
+            {"job_id": "other"},
+            {"job_id": "", "job_id_prefix": ""},
+            {"job_id": "mnist\x00"},
+            {"job_id": "mnist\ud800"},
+            {"job_id": "mnist" + "x" * 200},
+            {"batch_sizes": [10**30], "default_batch_size": 10**30},
+        ],
+    )
+    def test_invalid_settings_are_refused(self, zeus, changes):
+        refused = zeus.register(**changes)
+        assert refused.status_code == 422
+        assert refused.json()["detail"]
+
+    @pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"job_id": NaN}', "[" * 5000])
+    def test_what_is_no_job_is_refused(self, zeus, body):
+        assert zeus.send("POST", "/jobs", body).status_code in {400, 422}
+
+    def test_without_an_id_the_server_makes_one(self, zeus):
+        made = [zeus.register(job_id=None).json()["job_id"] for _ in range(2)]
+        assert all(job_id.startswith("mnist-") for job_id in made)
+        assert len(set(made)) == 2
+
+    def test_ids_that_no_job_can_have_get_histories_of_their_own(self, zeus, history):
+        ids = ["mnist/a", "mnist a", "mnist:ä", "mnist/../../etc", "mnist" + "-" * 80]
+        for job_id in ids:
+            assert zeus.register(job_id=job_id).status_code == 201
+            assert zeus.begin(job_id)["job_id"] == job_id
+        names = history.jobs()
+        assert len(names) == len(ids)
+        assert all(name.startswith("mnist") for name in names)
+
+    def test_a_job_of_zeusrun_with_this_name_keeps_its_history(self, zeus, history):
+        begin(history, build_trial(job="mnist"))
+        zeus.register()
+        trial = zeus.begin()
+        assert history.count("mnist") == 1
+        assert (
+            zeus.send("POST", "/report", {**trial, "time": 1, "energy": 1, "metric": 1}).status_code
+            == 422
+        )
+        assert zeus.report(trial, 1, 0.95)["converged"]
+        assert not history.trials("mnist")[0].status.finished
+
+
+class TestTraining:
+    def test_a_training_that_reaches_the_target_is_stopped_and_recorded(self, zeus, history):
+        zeus.register()
+        trial = zeus.begin()
+        assert trial == {"job_id": "mnist", "batch_size": 64, "trial_number": 1}
+        assert not zeus.report(trial, 1, 0.5)["stop_train"]
+        answer = zeus.report(trial, 2, 0.91)
+        assert (answer["stop_train"], answer["converged"]) == (True, True)
+        assert zeus.end(trial).json() is None
+        (stored,) = history.trials("mnist")
+        assert stored.status is TrialStatus.REACHED
+        assert (stored.time_s, stored.energy_j, stored.epochs) == (20.0, 4000.0, 2)
+        assert stored.cost_j == 0.5 * 4000 + 0.5 * 300 * 20
+        assert [point.value for point in stored.curve] == [0.5, 0.91]
+
+    def test_what_runs_is_known_while_it_runs(self, zeus, history):
+        zeus.register()
+        zeus.report(zeus.begin(), 1, 0.5)
+        (running,) = history.unfinished("mnist")
+        live = history.live(running.trial)
+        assert (live["epochs"], live["last_metric"], live["power_w"]) == (1, 0.5, 200.0)
+        assert history.lease_held(running.trial)
+
+    def test_the_last_epoch_without_the_target_is_a_miss(self, zeus, history):
+        zeus.register(max_epochs=2)
+        trial = zeus.begin()
+        zeus.report(trial, 1, float("nan"))
+        answer = zeus.report(trial, 2, 0.3)
+        assert (answer["stop_train"], answer["converged"]) == (True, False)
+        assert history.trials("mnist")[0].status is TrialStatus.MISSED
+        assert zeus.begin()["batch_size"] != trial["batch_size"]
+
+    def test_what_costs_beta_times_the_minimum_is_stopped(self, zeus, history):
+        zeus.register(beta_knob=1.5)
+        zeus.train(zeus.begin(), epochs=2)
+        answer = zeus.train(zeus.begin(), epochs=8)
+        assert (answer["stop_train"], answer["converged"]) == (True, False)
+        assert "bound" in answer["message"]
+        stopped = history.trials("mnist")[-1]
+        assert stopped.status is TrialStatus.STOPPED
+        assert stopped.cost_j <= 1.5 * history.trials("mnist")[0].cost_j
+
+    def test_without_beta_nothing_is_stopped_for_its_cost(self, zeus):
+        zeus.register(beta_knob=None)
+        zeus.train(zeus.begin(), epochs=2)
+        assert zeus.train(zeus.begin(), epochs=9, joules=1e6)["converged"]
+
+    def test_the_target_counts_as_reached_whatever_it_cost(self, zeus):
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=2)
+        trial = zeus.begin()
+        assert zeus.report(trial, 1, 0.95, energy=1e6)["converged"]
+
+    def test_a_run_that_did_not_converge_never_lowers_the_minimum_cost(self, zeus, history):
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=4)
+        for _ in range(3):  # cheap, and short of the target
+            trial = zeus.begin()
+            zeus.report(trial, 1, 0.1, energy=1.0, time=0.01)
+            zeus.end(trial)
+        trial = zeus.begin()
+        answers = [zeus.report(trial, n, 0.2 * n, n * 2000.0) for n in (1, 2, 3)]
+        assert not any(answer["stop_train"] for answer in answers)
+
+    def test_a_lower_metric_may_be_better(self, zeus):
+        zeus.register(higher_is_better_metric=False, target_metric=0.1)
+        trial = zeus.begin()
+        assert not zeus.report(trial, 1, 0.5)["stop_train"]
+        assert zeus.report(trial, 2, 0.05)["converged"]
+
+    def test_reports_that_come_twice_late_or_after_the_end_change_nothing(self, zeus, history):
+        zeus.register()
+        trial = zeus.begin()
+        zeus.report(trial, 2, 0.5)
+        zeus.report(trial, 2, 0.5)
+        assert not zeus.report(trial, 1, 0.99)["stop_train"]
+        zeus.report(trial, 3, 0.95)
+        (ended,) = history.trials("mnist")
+        assert [point.epoch for point in ended.curve] == [2, 3]
+        again = zeus.report(trial, 3, 0.95)
+        assert (again["stop_train"], again["converged"]) == (True, True)
+        assert zeus.report(trial, 4, 0.1)["converged"]
+        assert history.trials("mnist") == [ended]
+
+    def test_jobs_and_trials_that_do_not_exist_are_refused(self, zeus, history):
+        begin(history, build_trial(job="mnist"))  # not of Zeus
+        zeus.register(job_id="mnist-2")
+        zeus.begin("mnist-2")
+        taken = {"time": 1, "energy": 1, "metric": 1, "current_epoch": 1}
+
+        def report(**named):
+            known = {"job_id": "mnist-2", "batch_size": 64, "trial_number": 1}
+            return zeus.send("POST", "/report", {**known, **named, **taken}).status_code
+
+        assert zeus.send("GET", "/jobs/batch_size", job_id="other").status_code == 400
+        assert zeus.send("GET", "/jobs/batch_size", job_id="\0").status_code == 400
+        assert report(job_id="mnist") == report(trial_number=2) == report(batch_size=32) == 400
+        assert report(trial_number=10**30) == 422
+        ending = {"job_id": "mnist-2", "batch_size": 64, "trial_number": 9}
+        assert zeus.end(ending).status_code == 404
+        assert zeus.send("DELETE", "/jobs", job_id="other").status_code == 404
+
+
+class TestDying:
+    def test_a_batch_size_whose_process_dies_is_ruled_out_after_two(self, zeus, history):
+        zeus.register()
+        for number in (1, 2):
+            trial = zeus.begin()
+            assert (trial["trial_number"], trial["batch_size"]) == (number, 64)
+            zeus.end(trial)
+        assert [each.status for each in history.trials("mnist")] == [TrialStatus.FAILED] * 2
+        sizes = []
+        for _ in range(5):
+            sizes.append(zeus.begin())
+            zeus.train(sizes[-1], epochs=3)
+        assert 64 not in {trial["batch_size"] for trial in sizes}
+        assert "64 (its last 2 runs died)" in history.trials("mnist")[-1].why
+
+    def test_an_expired_lease_counts_as_a_death(self, zeus, history):
+        zeus.register()
+        for number in (1, 2):
+            assert zeus.begin()["batch_size"] == 64
+            history.renew(f"mnist-{number}-1", lease_s=-1)
+        assert zeus.begin()["batch_size"] != 64
+        assert [each.status for each in history.trials("mnist", 3)][:2] == [TrialStatus.LOST] * 2
+
+    def test_a_batch_size_that_always_ends_early_is_ruled_out(self, zeus, history):
+        zeus.register()
+        for _ in range(2):
+            trial = zeus.begin()
+            zeus.report(trial, 1, 0.2)
+            zeus.end(trial)
+        assert history.trials("mnist")[0].status is TrialStatus.CANCELLED
+        assert zeus.begin()["batch_size"] != 64
+
+    def test_one_that_has_reached_the_target_is_ruled_out_after_four(self, zeus):
+        zeus.register(batch_sizes=[32, 64])
+        zeus.train(zeus.begin(), epochs=2)
+        deaths = 0
+        while (trial := zeus.begin())["batch_size"] == 64:
+            zeus.end(trial)
+            deaths += 1
+        assert deaths <= 4
+        zeus.train(trial, epochs=2)
+
+    def test_if_all_die_the_default_runs_again(self, zeus):
+        zeus.register(batch_sizes=[32, 64])
+        for _ in range(4):
+            zeus.end(zeus.begin())
+        assert zeus.begin()["batch_size"] == 64
+
+    def test_late_reports_of_a_lost_training_are_taken(self, zeus, history):
+        zeus.register()
+        trial = zeus.begin()
+        zeus.report(trial, 1, 0.2)
+        history.renew("mnist-1-1", lease_s=-1)
+        assert not zeus.report(trial, 2, 0.4)["stop_train"]  # before anybody has seen it
+        history.renew("mnist-1-1", lease_s=-1)
+        history.unfinished("mnist")  # records it as LOST
+        assert not zeus.report(trial, 3, 0.5)["stop_train"]
+        assert history.find("mnist-1-1").status is TrialStatus.LOST
+        assert not zeus.report(trial, 4, 0.6)["stop_train"]
+        assert zeus.report(trial, 5, 0.95)["converged"]
+        (found,) = history.trials("mnist")
+        assert found.status is TrialStatus.REACHED
+        assert [point.epoch for point in found.curve] == [1, 2, 3, 4, 5]
+
+    def test_a_lost_training_that_ends_late_died(self, zeus, history):
+        zeus.register()
+        trial = zeus.begin()
+        history.renew("mnist-1-1", lease_s=-1)
+        history.unfinished("mnist")
+        assert zeus.end(trial).status_code == 200
+        assert history.trials("mnist")[0].status is TrialStatus.FAILED
+
+
+class TestConcurrency:
+    def test_concurrent_trainings_have_distinct_numbers(self, zeus, history):
+        zeus.register()
+        ready = threading.Barrier(8)
+
+        def ask(_):
+            ready.wait()
+            return zeus.begin()["trial_number"]
+
+        with ThreadPoolExecutor(8) as pool:
+            numbers = sorted(pool.map(ask, range(8)))
+        assert numbers == list(range(1, 9))
+        assert history.count("mnist") == 8
+
+    def test_concurrent_servers_do_not_disturb_each_other(self, history, zeus):
+        other = ZeusClient(history)
+        zeus.register()
+        ready = threading.Barrier(6)
+
+        def ask(number):
+            ready.wait()
+            return (zeus, other)[number % 2].begin()["trial_number"]
+
+        with ThreadPoolExecutor(6) as pool:
+            assert sorted(pool.map(ask, range(6))) == [1, 2, 3, 4, 5, 6]
+
+    def test_a_job_is_created_once(self, zeus):
+        with ThreadPoolExecutor(4) as pool:
+            codes = sorted(pool.map(lambda _: zeus.register().status_code, range(4)))
+        assert codes == [200, 200, 200, 201]
+
+
+class TestDeleting:
+    def test_a_deleted_job_ends_and_a_new_one_learns_nothing_from_it(self, zeus, history):
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=2)
+        running = zeus.begin()
+        assert zeus.send("DELETE", "/jobs", job_id="mnist").status_code == 200
+        assert history.trials("mnist")[-1].status is TrialStatus.CANCELLED
+        taken = {"time": 1, "energy": 1, "metric": 1, "current_epoch": 1}
+        refused = zeus.send("POST", "/report", {**running, **taken})
+        assert (refused.status_code, "unknown job" in refused.text) == (400, True)
+        assert zeus.register().status_code == 201
+        zeus.begin()
+        newest = history.trials("mnist")[-1]
+        assert (newest.recurrence, "nothing has reached" in newest.why) == (3, True)
+
+
+class TestAccess:
+    def test_every_route_asks_whether_it_may(self, zeus):
+        zeus.register()
+        trial = zeus.begin()
+        zeus.denied = {"mnist"}
+        report = {**trial, "time": 1, "energy": 1, "metric": 1, "current_epoch": 1}
+        answers = [
+            zeus.register(),
+            zeus.send("GET", "/jobs/batch_size", job_id="mnist"),
+            zeus.send("POST", "/report", report),
+            zeus.end(trial),
+            zeus.send("DELETE", "/jobs", job_id="mnist"),
+        ]
+        assert [answer.status_code for answer in answers] == [403] * 5
+        zeus.denied = set()
+        assert zeus.register().status_code == 200
+
+    def test_the_token_stands_in_the_path(self, history):
+        zeus = ZeusClient(history, prefix="/zeus/t0ken")
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=2)
+        assert zeus.token == "t0ken"
+        assert history.trials("mnist")[0].status is TrialStatus.REACHED
+        assert not any("t0ken" in text for each in zeus.audit for text in each)
+
+    def test_writes_are_audited(self, zeus):
+        zeus.register()
+        zeus.train(zeus.begin(), epochs=1)
+        assert zeus.audit == [
+            ("zeus job", "mnist"),
+            ("begin", "mnist-1-1"),
+            ("report", "mnist-1-1"),
+            ("end", "mnist-1-1"),
+        ]
+
+    def test_the_description_lists_each_route_once(self, zeus):
+        paths = zeus.http.get("/openapi.json").json()["paths"]
+        assert sorted(paths) == ["/jobs", "/jobs/batch_size", "/report", "/trials"]
+
+
+def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
+    from rich.console import Console
+
+    zeus.register()
+    zeus.train(zeus.begin(), epochs=2)
+    zeus.begin()
+    trials = history.trials("mnist")
+    console = Console(width=100)
+    console.print(history_table("mnist", trials, 30, count=2, running={}, width=100))
+    shown = capsys.readouterr().out
+    assert "64" in shown
+    assert "reached" in shown.lower()

@@ -1,0 +1,1 @@
+"""A history on a zeusrun server, over HTTP."""

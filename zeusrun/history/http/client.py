@@ -1,0 +1,287 @@
+"""A history on a zeusrun server. Each request is made once; ``SharedHistory`` tries again."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from zeusrun import __version__
+from zeusrun.errors import HistoryError
+from zeusrun.files.private import read_file
+from zeusrun.history import rules
+from zeusrun.history.base import Changes, Conflict, Snapshot, UnavailableError, UnknownTrialError
+from zeusrun.history.http.transport import Transport
+from zeusrun.job_name import check_job_name
+from zeusrun.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from zeusrun.history.http.transport import Answer
+    from zeusrun.trial import Outcome
+
+API = 1
+"""The version of the API that this client speaks."""
+TOKEN_VARIABLE = "ZEUSRUN_TOKEN"  # noqa: S105 - a name
+_TOKEN_FILE = "token"  # noqa: S105 - a name
+_LIMIT_S = 60.0  # of a request that may read a whole history
+_SHORT_S = 10.0  # of one that reads or writes a trial
+_AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
+_MOST_ADDED = 500  # trials in one request
+_MOST_ADDED_BYTES = 4 << 20
+_ADVICE = (
+    f"`zeusrun token create` on the server makes a token; set {TOKEN_VARIABLE} to it, or write it "
+    "into the file 'token' of ZEUSRUN_HOME"
+)
+
+
+class HttpHistory:
+    """A ``History`` and ``Shared`` on a server; safe for threads.
+
+    Requests are idempotent: a trial has a uuid of its own.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            url: The address of the server, such as ``https://zeus.example.org/prefix``.
+            token: What it is asked with; ``None`` for a server that needs none.
+            environment: Says which proxy to use.
+
+        Raises:
+            UsageError: If the address or the proxy is not usable.
+        """
+        self._transport = Transport(url, os.environ if environment is None else environment)
+        self.url = self._transport.url
+        self._headers = {
+            "Accept": "application/json",
+            "User-Agent": f"zeusrun/{__version__}",
+            "Zeusrun-Api": str(API),
+        }
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the server says of itself: its API, version, clock and database."""
+        return self._ask("GET", "")
+
+    def identify(self) -> tuple[str, float]:
+        """See ``Shared.identify``."""
+        found = self.describe()
+        return str(found["incarnation"]), float(found["now"])
+
+    def jobs(self) -> list[str]:
+        """See ``History.jobs``."""
+        return [str(job) for job in self._ask("GET", "/jobs")["jobs"]]
+
+    def trials(self, job: str, last: int | None = None) -> list[Trial]:
+        """See ``History.trials``."""
+        return list(self.changes(job, None, last).trials)
+
+    def count(self, job: str) -> int:
+        """See ``History.count``."""
+        return self.changes(job, None, 0).total
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        check_job_name(job)
+        return _read_trials(self._ask("GET", f"/jobs/{job}/unfinished")["trials"])
+
+    def find(self, trial: str) -> Trial | None:
+        """See ``History.find``; a uuid is found, too."""
+        if not _may_exist(trial):
+            return None
+        try:
+            return self._trial("GET", f"/trials/{quote(trial, safe='')}")
+        except UnknownTrialError:
+            return None
+
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``."""
+        found = self.changes(job, None, last)
+        return Snapshot(found.trials, found.version)
+
+    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
+        """See ``Shared.changes``."""
+        check_job_name(job)
+        asked = {"after": after, "last": last}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        found = self._ask("GET", f"/jobs/{job}/trials?{query}", limit_s=_LIMIT_S)
+        trials, numbers = _read_trials(found["trials"]), tuple(map(int, found["numbers"]))
+        total, whole = int(found["total"]), found["whole"] is True
+        return Changes(tuple(trials), numbers, str(found["version"]), total, whole)
+
+    def begin(self, trial: Trial, *, after: str) -> Trial:
+        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
+        rules.check_new(trial)
+        body = {"trial": rules.encode_trial(trial), "after": after}
+        return self._trial("POST", f"/jobs/{trial.job}/trials", body)
+
+    def finish(self, trial: str, outcome: Outcome) -> Trial:
+        """See ``History.finish``."""
+        return self._change(trial, "outcome", outcome.to_json())
+
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
+        """See ``History.forget``."""
+        return self._change(trial, "forgotten", {"forgotten": forgotten})
+
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+        """See ``Shared.renew``."""
+        self._ask("PUT", f"/trials/{quote(trial, safe='')}/lease", {"live": live})
+
+    def lease_held(self, trial: str) -> bool:
+        """See ``Shared.lease_held``."""
+        return self._ask("GET", f"/trials/{quote(trial, safe='')}/lease")["held"] is True
+
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """See ``Shared.live``."""
+        found = self._ask("GET", f"/trials/{quote(trial, safe='')}/lease").get("live")
+        return found if isinstance(found, dict) else None
+
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``Shared.add``; many trials are sent in several requests, each all or none."""
+        stored: list[Trial] = []
+        for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
+            found = self._ask("POST", f"/jobs/{job}/imports", {"trials": records}, _LIMIT_S)
+            stored += _read_trials(found["trials"])
+        return stored
+
+    def report_host(self, host: str, facts: dict[str, Any]) -> None:
+        """See ``Shared.report_host``."""
+        self._ask("PUT", f"/hosts/{quote(host, safe='')}", facts)
+
+    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
+        """See ``Shared.keep_trace``."""
+        self._ask("PUT", f"/trials/{quote(trial, safe='')}/trace", trace)
+
+    def keep_settings(self, job: str, settings: str) -> None:
+        """See ``Shared.keep_settings``."""
+        self._ask("PUT", f"/jobs/{job}/settings", {"settings": settings})
+
+    def _change(self, trial: str, what: str, body: dict[str, Any]) -> Trial:
+        if not _may_exist(trial):
+            raise rules.unknown_trial(trial)
+        return self._trial("POST", f"/trials/{quote(trial, safe='')}/{what}", body)
+
+    def _trial(self, method: str, path: str, body: dict[str, Any] | None = None) -> Trial:
+        return _read_trials([self._ask(method, path, body)["trial"]])[0]
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        limit_s: float = _SHORT_S,
+    ) -> dict[str, Any]:
+        """Send a request; return what the server answers, or raise what its refusal means."""
+        content, headers = None, self._headers
+        if body is not None:
+            try:
+                content = json.dumps(body, allow_nan=False).encode()
+            except ValueError as error:
+                raise ValueError(f"it cannot be sent: {error}") from error
+            headers = {**headers, "Content-Type": "application/json"}
+        answer = self._transport.send(method, f"/api/v1{path}", headers, content, limit_s)
+        if answer.status == 204:
+            return {}
+        try:
+            found = json.loads(answer.body)
+        except ValueError:
+            found = None
+        if 200 <= answer.status < 300 and isinstance(found, dict):
+            return found
+        raise _refusal(self.url, answer, found, path)
+
+
+def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the token of ``ZEUSRUN_TOKEN``, else of the file ``token`` of the home.
+
+    Raises:
+        HistoryError: If others can read the file, or there is no token in it.
+    """
+    token, path = environment.get(TOKEN_VARIABLE), home / _TOKEN_FILE
+    if token is None:
+        try:
+            mode = path.stat().st_mode
+            if stat.S_IMODE(mode) & 0o077:
+                raise HistoryError(f"others can read the token in {path}; run: chmod 600 {path}")
+            token = read_file(path, 4096).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HistoryError(f"the token in {path} cannot be read: {error.strerror}") from error
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()) or not token or " " in token:
+        where = path if TOKEN_VARIABLE not in environment else TOKEN_VARIABLE
+        raise HistoryError(f"there is no token in {where}: one line of letters and digits expected")
+    return token
+
+
+def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # noqa: ANN401 - JSON
+    """Return what the answer to a refused request means."""
+    status, code, said = answer.status, "", f"HTTP status {answer.status}"
+    error = found.get("error") if isinstance(found, dict) else None
+    if isinstance(error, dict):
+        code, said = str(error.get("code")), str(error.get("message"))[:500]
+    if status in _AGAIN:
+        refused = UnavailableError(f"the server {url} does not respond: {said}")
+        refused.retry_after_s = _seconds(answer.headers.get("Retry-After"))
+        return refused
+    if code == "conflict":
+        return Conflict(said)
+    if code == "unknown" and path.startswith("/trials/"):
+        return UnknownTrialError(f"{said}; `zeusrun history` lists them")
+    if code == "invalid" or status == 413:
+        return ValueError(said)
+    advice = ""
+    if status in {401, 403}:
+        advice = f"; {_ADVICE}"
+    elif 300 <= status < 400:
+        advice = f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
+    elif not code:
+        advice = "; is this the address of a zeusrun server?"
+    return HistoryError(f"the server {url} refuses: {said}{advice}")
+
+
+def _may_exist(trial: str) -> bool:
+    return rules.is_uuid(trial) or rules.job_of(trial) is not None
+
+
+def _read_trials(records: list[Any]) -> list[Trial]:
+    try:
+        return [Trial.from_json(record) for record in records]
+    except (ValueError, AttributeError) as error:
+        raise HistoryError(
+            f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
+            "zeusrun here"
+        ) from error
+
+
+def _in_parts(records: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return records in parts that are short enough for one request, each of one job."""
+    parts: list[tuple[str, list[dict[str, Any]]]] = []
+    size = 0
+    for record in records:
+        size += len(json.dumps(record))
+        job = record["job"]
+        full = not parts or len(parts[-1][1]) >= _MOST_ADDED or size > _MOST_ADDED_BYTES
+        if full or parts[-1][0] != job:
+            parts.append((job, []))
+            size = len(json.dumps(record))
+        parts[-1][1].append(record)
+    return parts
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdecimal() else None

@@ -1,0 +1,66 @@
+"""The jobs that Zeus's clients have registered, in the database of a shared history."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from zeusrun.history.sql.engine import now_s, reading, writing
+from zeusrun.history.sql.schema import ZEUS_JOBS
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+
+class ZeusJob(NamedTuple):
+    """A registered job: its id, the name of its history, and its settings as plain JSON."""
+
+    job_id: str
+    job: str
+    settings: dict[str, Any]
+
+
+class ZeusJobs:
+    """The table ``zeus_jobs``. Every method raises ``HistoryError`` if the database fails."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def find(self, job_id: str) -> ZeusJob | None:
+        """Return the job with this id; ``None`` if none is registered."""
+        return self._find(ZEUS_JOBS.c.job_id == job_id)
+
+    def find_by_name(self, job: str) -> ZeusJob | None:
+        """Return the job whose history has this name."""
+        return self._find(ZEUS_JOBS.c.job == job)
+
+    def add(self, new: ZeusJob) -> bool:
+        """Register a job durably; ``False`` if its id or the name of its history is taken."""
+        values = {"job_id": new.job_id, "job": new.job, "settings": json.dumps(new.settings)}
+        with writing(self._engine) as connection:
+            try:
+                with connection.begin_nested():
+                    connection.execute(sa.insert(ZEUS_JOBS).values(**values, created_at=now_s()))
+            except sa.exc.IntegrityError:
+                return False
+        return True
+
+    def change(self, job_id: str, settings: dict[str, Any]) -> None:
+        """Replace the settings of a job; nothing happens if it is not registered."""
+        update = sa.update(ZEUS_JOBS).where(ZEUS_JOBS.c.job_id == job_id)
+        with writing(self._engine) as connection:
+            connection.execute(update.values(settings=json.dumps(settings)))
+
+    def remove(self, job_id: str) -> bool:
+        """Remove a job, not its history; ``False`` if it is not registered."""
+        delete = sa.delete(ZEUS_JOBS).where(ZEUS_JOBS.c.job_id == job_id)
+        with writing(self._engine) as connection:
+            return bool(connection.execute(delete).rowcount)
+
+    def _find(self, which: sa.ColumnElement[bool]) -> ZeusJob | None:
+        query = sa.select(ZEUS_JOBS.c.job_id, ZEUS_JOBS.c.job, ZEUS_JOBS.c.settings).where(which)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return None if row is None else ZeusJob(row.job_id, row.job, json.loads(row.settings))

@@ -1,0 +1,350 @@
+"""The API of a shared history, version 1: what ``HttpHistory`` needs, as JSON.
+
+Endpoints are ordinary functions: each runs in a thread of its own while it waits for the database.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
+from starlette.responses import JSONResponse, Response
+
+from zeusrun import __version__
+from zeusrun.history import rules
+from zeusrun.history.base import LEASE_S
+from zeusrun.history.sql.store import SqlHistory
+from zeusrun.job_name import JOB_NAME
+from zeusrun.server.auth import Access, access_of
+from zeusrun.server.refusals import Refusal, invalid
+from zeusrun.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+API = 1
+OLDEST_CLIENT = 1
+MOST_IMPORTED = 10_000  # trials in one request; a client sends more in several
+_MOST = 1_000_000
+_TRIAL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,149}$"
+
+
+class _DescribedBy:
+    """Describes a JSON object by the schema of a class that reads it itself."""
+
+    def __init__(self, described: type) -> None:
+        self.described = described
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:  # noqa: ANN401 - pydantic's
+        return handler(TypeAdapter(self.described).core_schema)
+
+
+def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(value, allow_nan=False)  # NaN is no JSON: a page could not read it
+    return value
+
+
+TrialJson = Annotated[dict[str, Any], _DescribedBy(Trial)]
+OutcomeJson = Annotated[dict[str, Any], _DescribedBy(Outcome)]
+FreeJson = Annotated[dict[str, Any], AfterValidator(_plain_json)]
+JobName = Annotated[str, Path(pattern=JOB_NAME, description="The name of a job.")]
+TrialName = Annotated[str, Path(pattern=_TRIAL_NAME, description="The id or the uuid of a trial.")]
+HostName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+Version = Annotated[str | None, Query(max_length=80, description="The version that is known.")]
+Last = Annotated[int | None, Query(ge=0, le=_MOST, description="Only so many, the newest ones.")]
+
+
+class Server(BaseModel):
+    """The server, its version, its clock and its database."""
+
+    api: int
+    oldest_client: int
+    version: str
+    incarnation: str
+    now: float
+    lease_s: float
+
+
+class Jobs(BaseModel):
+    """The names of the jobs that the token may read."""
+
+    jobs: list[str]
+
+
+class ChangesJson(BaseModel):
+    """The trials of a job that changed since a version."""
+
+    trials: list[TrialJson]
+    numbers: list[int]
+    version: str
+    total: int
+    whole: bool
+
+
+class NewTrial(BaseModel):
+    """A trial to begin, and the version of the history from which it was chosen."""
+
+    trial: TrialJson
+    after: str = Field(max_length=80)
+
+
+class OneTrial(BaseModel):
+    """A trial."""
+
+    trial: TrialJson
+
+
+class Trials(BaseModel):
+    """Trials of one job, in order."""
+
+    trials: list[TrialJson] = Field(max_length=MOST_IMPORTED)
+
+
+class Forgotten(BaseModel):
+    """Whether policies ignore a trial."""
+
+    forgotten: bool
+
+
+class Heartbeat(BaseModel):
+    """What a launcher knows of its run while it runs."""
+
+    live: FreeJson | None = None
+
+
+class Lease(BaseModel):
+    """Whether the lease of a trial has not expired, and what its launcher sent last."""
+
+    held: bool
+    live: FreeJson | None
+
+
+class Settings(BaseModel):
+    """The job file of a job."""
+
+    settings: str = Field(max_length=1 << 20)
+
+
+class ErrorText(BaseModel):
+    """Why a request was refused: a word for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+class Error(BaseModel):
+    """The answer to a request that was refused."""
+
+    error: ErrorText
+
+
+async def get_history(request: Request) -> SqlHistory:
+    """Return the history of this server."""
+    history: SqlHistory = request.app.state.history
+    return history
+
+
+async def check_client(
+    zeusrun_api: Annotated[str | None, Header(description="The API of the client.")] = None,
+) -> None:
+    """Refuse a client that is too old or too new for this server."""
+    if zeusrun_api is None:  # such as curl
+        return
+    number = int(zeusrun_api) if zeusrun_api.isascii() and zeusrun_api.isdecimal() else 0
+    if number > API:
+        raise Refusal(
+            400, "version", f"the server (zeusrun {__version__}) is older than you; update it"
+        )
+    if number < OLDEST_CLIENT:
+        raise Refusal(
+            400, "version", f"the server (zeusrun {__version__}) needs a newer client; update yours"
+        )
+
+
+async def get_access(request: Request) -> Access:
+    """Return what the request may read and write."""
+    return access_of(request)
+
+
+History = Annotated[SqlHistory, Depends(get_history)]
+Allowed = Annotated[Access, Depends(get_access)]
+
+_WORDS = {
+    400: "The client is too old or too new, or the body is no JSON.",
+    401: "The server needs a token.",
+    403: "The token does not allow this.",
+    404: "There is no such trial.",
+    409: "The history of the job has changed since the trial was chosen.",
+    413: "The body is too large.",
+    422: "The request can never succeed.",
+    429: "Too many requests.",
+    503: "The server or its database is not available now.",
+}
+router = APIRouter(
+    prefix="/api/v1",
+    dependencies=[Depends(check_client)],
+    responses={status: {"model": Error, "description": text} for status, text in _WORDS.items()},
+)
+
+
+@router.get("", response_model=Server)
+def describe(history: History) -> Response:
+    """Describe the server: its API, its version, its clock, its database."""
+    incarnation, now = history.identify()
+    return JSONResponse(
+        {
+            "api": API,
+            "oldest_client": OLDEST_CLIENT,
+            "version": __version__,
+            "incarnation": incarnation,
+            "now": now,
+            "lease_s": LEASE_S,
+        }
+    )
+
+
+@router.get("/jobs", response_model=Jobs)
+def list_jobs(history: History, access: Allowed) -> Response:
+    """List the jobs that have a history."""
+    return JSONResponse({"jobs": [job for job in history.jobs() if access.covers(job)]})
+
+
+@router.get("/jobs/{job}/trials", response_model=ChangesJson)
+def list_trials(
+    job: JobName, history: History, access: Allowed, after: Version = None, last: Last = None
+) -> Response:
+    """List the trials of a job that changed since a version, or else the newest ones."""
+    access.check_read(job)
+    found = history.changes(job, after, last)
+    return JSONResponse({**found._asdict(), "trials": [each.to_json() for each in found.trials]})
+
+
+@router.get("/jobs/{job}/unfinished", response_model=Trials)
+def list_unfinished(job: JobName, history: History, access: Allowed) -> Response:
+    """List the trials of a job that have not ended."""
+    access.check_read(job)
+    return JSONResponse({"trials": [each.to_json() for each in history.unfinished(job)]})
+
+
+@router.post("/jobs/{job}/trials", status_code=201, response_model=OneTrial)
+def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Response:
+    """Begin a trial; the same trial again changes nothing."""
+    access.check_write(job)
+    trial = _read_trial(body.trial, job)
+    try:
+        with access.audited("begin", trial.trial):
+            stored = history.begin(trial, after=body.after)
+    except ValueError as error:
+        raise invalid(error) from None
+    return JSONResponse({"trial": stored.to_json()}, 201)
+
+
+@router.post("/jobs/{job}/imports", response_model=Trials)
+def add(job: JobName, body: Trials, history: History, access: Allowed) -> Response:
+    """Add trials of another history, or trials that ran while the server was away."""
+    access.check_write(job)
+    trials = [_read_trial(record, job) for record in body.trials]
+    try:
+        with access.audited("import", job):
+            stored = history.add(trials)
+    except ValueError as error:
+        raise invalid(error) from None
+    return JSONResponse({"trials": [each.to_json() for each in stored]})
+
+
+@router.get("/trials/{trial}", response_model=OneTrial)
+def read(trial: TrialName, history: History, access: Allowed) -> Response:
+    """Return a trial."""
+    _check(history, access.check_read, trial)
+    found = history.find(trial)
+    if found is None:
+        raise rules.unknown_trial(trial)
+    return JSONResponse({"trial": found.to_json()})
+
+
+@router.post("/trials/{trial}/outcome", response_model=OneTrial)
+def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowed) -> Response:
+    """Store how a trial ended; the same outcome again changes nothing."""
+    _check(history, access.check_write, trial)
+    try:
+        with access.audited("finish", trial):
+            stored = history.finish(trial, Outcome.from_json(body))
+    except ValueError as error:
+        raise invalid(error) from None
+    return JSONResponse({"trial": stored.to_json()})
+
+
+@router.post("/trials/{trial}/forgotten", response_model=OneTrial)
+def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
+    """Mark a trial as one to learn nothing from, or remove this mark."""
+    _check(history, access.check_write, trial)
+    try:
+        with access.audited("forget" if body.forgotten else "remember", trial):
+            stored = history.forget(trial, forgotten=body.forgotten)
+    except ValueError as error:
+        raise invalid(error) from None
+    return JSONResponse({"trial": stored.to_json()})
+
+
+@router.put("/trials/{trial}/lease", status_code=204, response_class=Response)
+def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) -> Response:
+    """Renew the lease of a running trial."""
+    _check(history, access.check_write, trial)
+    history.renew(trial, body.live)
+    return Response(status_code=204)
+
+
+@router.get("/trials/{trial}/lease", response_model=Lease)
+def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
+    """Return whether the launcher of a trial still renews its lease, and what it sent last."""
+    _check(history, access.check_read, trial)
+    return JSONResponse({"held": history.lease_held(trial), "live": history.live(trial)})
+
+
+@router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
+def keep_trace(trial: TrialName, body: FreeJson, history: History, access: Allowed) -> Response:
+    """Keep the power over time of a trial."""
+    _check(history, access.check_write, trial)
+    history.keep_trace(trial, body)
+    return Response(status_code=204)
+
+
+@router.put("/jobs/{job}/settings", status_code=204, response_class=Response)
+def keep_settings(job: JobName, body: Settings, history: History, access: Allowed) -> Response:
+    """Keep the job file of a job, without secrets."""
+    access.check_write(job)
+    if not body.settings.replace("\n", "").replace("\t", "").isprintable():
+        raise invalid("settings: a job file has no control characters")
+    history.keep_settings(job, body.settings)
+    return Response(status_code=204)
+
+
+@router.put("/hosts/{host}", status_code=204, response_class=Response)
+def report_host(host: HostName, body: FreeJson, history: History, access: Allowed) -> Response:
+    """Keep what a machine reports of itself."""
+    access.check_write()
+    history.report_host(host, body)
+    return Response(status_code=204)
+
+
+def _read_trial(record: dict[str, Any], job: str) -> Trial:
+    try:
+        trial = Trial.from_json(record)
+    except ValueError as error:
+        raise invalid(error) from None
+    if trial.job != job:
+        raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
+    return trial
+
+
+def _check(history: SqlHistory, check: Callable[[str], None], name: str) -> None:
+    """Check the access to a trial; for other jobs, this does not say whether the trial exists."""
+    job = rules.job_of(name)
+    if job is None:  # a uuid
+        trial = history.find(name)
+        if trial is None:
+            raise rules.unknown_trial(name)
+        job = trial.job
+    check(job)

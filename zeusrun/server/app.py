@@ -1,0 +1,101 @@
+"""The ASGI application of ``zeusrun serve``: the API, Zeus's routes and the page, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from zeusrun import __version__
+from zeusrun.errors import HistoryError
+from zeusrun.history.sql.audit import prune_entries
+from zeusrun.history.sql.store import SqlHistory
+from zeusrun.server import api
+from zeusrun.server.auth import Authentication, KnownTokens
+from zeusrun.server.health import build_health_router
+from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
+from zeusrun.server.login import build_login_router
+from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.types import ASGIApp
+
+    from zeusrun.server.settings import Settings
+
+THREADS = 16  # as many as the pool of an engine has connections
+_EXPIRE_S = 10.0
+_PRUNE_S = 3600.0
+
+
+def build_app(settings: Settings) -> ASGIApp:
+    """Return the application; it connects to the database with the first request."""
+    history = SqlHistory(settings.database_url)
+    tokens = KnownTokens(history)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        duties = [
+            _repeat(lambda: _expire(history), _EXPIRE_S),
+            _repeat(tokens.write_uses, _EXPIRE_S),
+            _repeat(lambda: prune_entries(history.engine, settings.audit_days), _PRUNE_S),
+        ]
+        tasks = [asyncio.create_task(duty) for duty in duties]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            history.close()
+
+    app = FastAPI(
+        title="zeusrun",
+        version=__version__,
+        description="The shared history of recurring training jobs.",
+        root_path=settings.path_prefix,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,  # these pages load scripts from the network
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.history = history
+    for kind in (Refusal, HistoryError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer_error)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    rates = Rates(settings.limits.rate)
+    bodies = BoundedBodies(app, settings.limits.body_bytes, settings.limits.patience_s)
+    authentication = Authentication(bodies, tokens, rates, settings)
+    requests = BoundedRequests(authentication, settings.limits.requests)
+    app.include_router(api.router)
+    app.include_router(build_health_router(history, requests))
+    app.include_router(build_login_router(authentication, settings))
+    return requests
+
+
+async def _repeat(duty: Callable[[], object], pause_s: float) -> None:
+    """Do something for ever in a thread; a database that is away is no reason to stop."""
+    well = True
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await anyio.to_thread.run_sync(duty)
+        except HistoryError as error:
+            if well:
+                LOG.warning("the server goes on without its database: %s", error)
+            well = False
+        else:
+            well = True
+
+
+def _expire(history: SqlHistory) -> None:
+    """Record trials as LOST whose launchers have died."""
+    for trial in history.expire():
+        LOG.info("%s is LOST: %s", trial.trial, trial.reason)

@@ -1,0 +1,97 @@
+"""How the server refuses a request: a status, a code for programs, a sentence for people.
+
+No answer contains a traceback, a statement of SQL or the URL of the database: those are for the
+server's own log.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+LOG = logging.getLogger("zeusrun.server")
+RETRY_S = 2
+"""When a client that was refused for now should try again."""
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
+    """A request is refused. ``code`` is one word for programs."""
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers = dict(headers or {})
+
+    def answer(self) -> JSONResponse:
+        """Return the response."""
+        content = {"error": {"code": self.code, "message": self.message}}
+        return JSONResponse(content, self.status, headers=self.headers)
+
+
+def invalid(message: object) -> Refusal:
+    """Return the refusal of a request that can never succeed."""
+    return Refusal(422, "invalid", str(message))
+
+
+def overloaded(message: str, status: int = 503, code: str = "overloaded") -> Refusal:
+    """Return the refusal of a request that may succeed a little later."""
+    return Refusal(status, code, message, {"Retry-After": str(RETRY_S)})
+
+
+def refusal_of(error: Exception, where: str = "") -> Refusal:
+    """Return what a client is told of an error; ``where`` is the request, for the log."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, Conflict):
+        return Refusal(409, "conflict", str(error))
+    if isinstance(error, UnknownTrialError):
+        return Refusal(404, "unknown", str(error).partition(";")[0])
+    if isinstance(error, HistoryError):
+        LOG.error("%s%s", where, error)
+        what = "does not respond" if isinstance(error, UnavailableError) else "cannot be used"
+        return overloaded(
+            f"the server's database {what}; the server's log says why", code="unavailable"
+        )
+    if isinstance(error, HTTPException):
+        codes = {404: "unknown", 405: "method"}
+        headers = dict(error.headers or {})
+        return Refusal(
+            error.status_code, codes.get(error.status_code, "invalid"), str(error.detail), headers
+        )
+    LOG.error("%sthis is a bug in zeusrun: %s", where, _describe(error))
+    return Refusal(500, "bug", "this is a bug in zeusrun; the server's log contains more")
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """Answer a request that raised an error."""
+    return refusal_of(error, f"{request.method} {request.url.path}: ").answer()
+
+
+def answer_invalid(_request: Request, error: Any) -> Response:  # noqa: ANN401 - FastAPI's
+    """Answer a request whose parameters or body do not have the form of the API's description."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return invalid(f"{place}: {first['msg']}").answer()
+
+
+def _describe(error: Exception) -> str:
+    """Return an error in one line, with the modules and lines that it passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-6:])
+    return " ".join(f"{type(error).__name__}: {error} (at {places})".split())

@@ -1,0 +1,295 @@
+"""What each of Zeus's requests does with the history. It knows no HTTP but the status codes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import time
+import uuid
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.clock import timestamp
+from zeusrun.errors import ZeusrunError
+from zeusrun.history.base import NEWEST, Conflict, UnavailableError
+from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
+from zeusrun.server.zeus.job import (
+    build_problem,
+    choose,
+    draft_trial,
+    job_names,
+    run_directory,
+)
+from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
+from zeusrun.server.zeus.progress import Training, first_lease_s
+from zeusrun.server.zeus.recent import RecentTrials
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from zeusrun.bandit.registry import Policy
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.server.zeus.messages import Report
+    from zeusrun.trial import Outcome, Trial
+
+# The client waits 5 s for an answer. A trial that begins later would have no training.
+_PATIENCE_S = 4.0
+_RECENT = 20  # trials that show how long an epoch takes
+_DELETED = "its job was deleted by DELETE /jobs"
+
+
+class RefusedError(ZeusrunError):
+    """A request that cannot be served, with the status code that Zeus's own server answers."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Registered(NamedTuple):
+    """A job in the table of jobs."""
+
+    job: str  # the name of its history
+    settings: Settings
+    since: int  # its first recurrence that counts; earlier ones are of a deleted job
+
+
+class Registration(NamedTuple):
+    """The answer to ``POST /jobs``."""
+
+    settings: Settings
+    created: bool
+
+
+class ZeusService:
+    """Serves Zeus's requests from a shared history; safe for threads, processes and machines."""
+
+    def __init__(self, history: SqlHistory, policy: Policy) -> None:
+        self._history = history
+        self._jobs = ZeusJobs(history.engine)
+        self._recent = RecentTrials(history)
+        self._policy = policy
+        # The requests of a job wait for each other here, so that they seldom conflict below.
+        self._locks = [Lock() for _ in range(64)]
+
+    def name_of(self, job_id: str) -> str:
+        """Return the name of a job's history; of an unknown one, the name that it would get."""
+        found = self._find(job_id)
+        return next(job_names(job_id)) if found is None else found.job
+
+    def register(self, settings: Settings, *, migrate: bool) -> Registration:
+        """Register a job, or compare it with the one that is registered under its id.
+
+        ``migrate``: other settings replace the registered ones, and the history stays.
+
+        Raises:
+            RefusedError: If the registered job has other settings.
+        """
+        while True:
+            new = settings
+            if settings.job_id is None:
+                job_id = f"{settings.job_id_prefix}-{secrets.token_hex(4)}"
+                new = settings.model_copy(update={"job_id": job_id})
+            known = self._find(new.job_id or "")
+            if known is None:
+                if self._add(new):
+                    return Registration(new, created=True)
+                continue  # another request was faster
+            if settings.job_id is None:
+                continue
+            differences = known.settings.differences(new)
+            if differences and not migrate:
+                raise RefusedError(409, _describe_mismatch(new, differences))
+            if differences:
+                self._jobs.change(new.job_id or "", _to_json(new, known.since))
+            return Registration(new, created=False)
+
+    def begin(self, job_id: str, host: str | None) -> TrialId:
+        """Choose the batch size of a new training, and begin its trial."""
+        known = self._registered(job_id, 400)
+        deadline = time.monotonic() + _PATIENCE_S
+        with self._turn(known.job):
+            while True:
+                try:
+                    trial = self._begin(known, host)
+                except Conflict:
+                    if time.monotonic() > deadline:
+                        raise _too_busy(known.job) from None
+                    time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
+                    continue
+                return TrialId(
+                    job_id=job_id,
+                    batch_size=trial.global_batch_size,
+                    trial_number=trial.recurrence,
+                )
+
+    def report(self, report: Report) -> Answer:
+        """Take the report of a training, and decide whether it goes on."""
+        known = self._registered(report.job_id, 400)
+        stored = self._trial(known, report, 400)
+        if stored.status.finished and stored.status is not TrialStatus.LOST:
+            return _already_ended(stored)
+        before = self._training(stored)
+        training = before.with_report(report)
+        if training is before:
+            return _goes_on("the report is older than the last one")
+        problem = build_problem(known.settings, stored.recurrence)
+        outcome = training.judge(problem, self._policy, report, timestamp())
+        if outcome is None:
+            self._keep(stored, training)
+            return _goes_on("the target is not reached yet")
+        ended = self._finish(stored, outcome)
+        reached = ended.status is TrialStatus.REACHED
+        return Answer(stop_train=True, converged=reached, message=_describe_end(ended))
+
+    def end(self, named: TrialId) -> None:
+        """Note that the process of a training has ended; if no rule stopped it, it died."""
+        known = self._registered(named.job_id, 404)
+        stored = self._trial(known, named, 404)
+        if not stored.status.finished or stored.status is TrialStatus.LOST:
+            self._finish(stored, self._training(stored).end(timestamp()))
+
+    def delete(self, job_id: str) -> None:
+        """Remove a job. Its trials stay in the history, but teach a later job nothing."""
+        known = self._registered(job_id, 404)
+        if not self._jobs.remove(job_id):
+            raise _unknown_job(job_id, 404)
+        for trial in self._history.unfinished(known.job):
+            if trial.run_dir.startswith(run_directory(job_id)):
+                ended = self._training(trial).trial
+                ended_as = ended.ended_as(TrialStatus.CANCELLED, _DELETED, timestamp())
+                self._finish(trial, ended_as)
+
+    def _find(self, job_id: str) -> Registered | None:
+        if not is_id(job_id):  # PostgreSQL refuses NUL
+            return None
+        found = self._jobs.find(job_id)
+        if found is None:
+            return None
+        stored = found.settings
+        return Registered(found.job, Settings.model_validate(stored["job"]), int(stored["since"]))
+
+    def _registered(self, job_id: str, status: int) -> Registered:
+        found = self._find(job_id)
+        if found is None:
+            raise _unknown_job(job_id, status)
+        return found
+
+    def _add(self, settings: Settings) -> bool:
+        """Register a job under the first name that no other job has."""
+        job_id = settings.job_id or ""
+        for name in job_names(job_id):
+            newest = self._history.trials(name, NEWEST)
+            of_others = newest and not newest[-1].run_dir.startswith(run_directory(job_id))
+            if of_others or self._jobs.find_by_name(name) is not None:
+                continue
+            since = 1 + max((trial.recurrence for trial in newest), default=0)
+            return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+        raise RefusedError(
+            409, f"no name is free for the history of {job_id!r}; use another job_id"
+        )
+
+    def _begin(self, known: Registered, host: str | None) -> Trial:
+        snapshot = self._recent.snapshot(known.job)
+        recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
+        trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
+        decision = choose(known.settings, self._policy, trials, recurrence)
+        drafted = draft_trial(
+            known.settings,
+            known.job,
+            recurrence,
+            decision,
+            started_at=timestamp(),
+            uuid=uuid.uuid4().hex,
+            host=host,
+        )
+        trial = self._history.begin(drafted, after=snapshot.version)
+        with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
+            self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
+        return trial
+
+    def _trial(self, known: Registered, named: TrialId, status: int) -> Trial:
+        """Return the trial that a client names; ``RefusedError`` if it is none of the job's."""
+        trial = self._history.find(f"{known.job}-{named.trial_number}-1")
+        if (
+            trial is None
+            or trial.run_dir != run_directory(named.job_id, named.trial_number)
+            or trial.global_batch_size != named.batch_size
+        ):
+            raise RefusedError(
+                status,
+                f"job {named.job_id!r} has no trial {named.trial_number} with batch size "
+                f"{named.batch_size}; GET /jobs/batch_size begins one",
+            )
+        return trial
+
+    def _training(self, stored: Trial) -> Training:
+        return Training.from_json(stored, self._history.live(stored.trial))
+
+    def _keep(self, stored: Trial, training: Training) -> None:
+        """Store a training that goes on, and renew its lease."""
+        if stored.status is TrialStatus.LOST:
+            reason, at = stored.reason or "", stored.finished_at or timestamp()
+            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, reason, at))
+            return
+        live = training.to_json(timestamp())
+        self._history.renew(stored.trial, live, training.lease_s)
+
+    def _finish(self, stored: Trial, outcome: Outcome) -> Trial:
+        """Store how a trial ended; if another request was faster, return what that stored."""
+        try:
+            return self._history.finish(stored.trial, outcome)
+        except ValueError:
+            found = self._history.find(stored.trial)
+            if found is None or not found.status.finished:
+                raise
+            return found
+
+    @contextlib.contextmanager
+    def _turn(self, job: str) -> Iterator[None]:
+        lock = self._locks[hash(job) % len(self._locks)]
+        if not lock.acquire(timeout=_PATIENCE_S):
+            raise _too_busy(job)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _to_json(settings: Settings, since: int) -> dict[str, Any]:
+    return {"job": settings.model_dump(mode="json"), "since": since}
+
+
+def _goes_on(why: str) -> Answer:
+    return Answer(stop_train=False, converged=False, message=f"continue: {why}")
+
+
+def _already_ended(trial: Trial) -> Answer:
+    reached = trial.status is TrialStatus.REACHED
+    message = f"trial {trial.recurrence} has ended already: {_describe_end(trial)}"
+    return Answer(stop_train=True, converged=reached, message=message)
+
+
+def _describe_end(trial: Trial) -> str:
+    # The client adds a sentence of its own.
+    return f"batch size {trial.global_batch_size} is {trial.status.value}: {trial.reason}."
+
+
+def _too_busy(job: str) -> RefusedError:
+    text = f"too many trainings of {job} begin at once; try again in a few seconds"
+    return RefusedError(503, text)
+
+
+def _describe_mismatch(settings: Settings, differences: list[str]) -> str:
+    return (
+        f"job {settings.job_id!r} is registered with other settings: {'; '.join(differences)}. "
+        "Use another job_id; or keep its history under the new settings: end the server's URL with "
+        "/migrate, or POST /jobs?migrate=true"
+    )
+
+
+def _unknown_job(job_id: str, status: int) -> RefusedError:
+    return RefusedError(status, f"unknown job {job_id[:200]!r}; register it by POST /jobs")
