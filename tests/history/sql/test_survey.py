@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("sqlalchemy")
-
+from tests.databases import opened
 from tests.factories import REACHED, begin, build_trial
+from tests.view.report.values import run
 from zeusrun.history.sql import survey
-from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.store import SqlHistory, new_incarnation
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = SqlHistory(f"sqlite:///{tmp_path}/history.db")
-    store.create()
-    with writing(store.engine) as connection:
-        new_incarnation(connection)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request):
+    if request.param == "sqlite":
+        yield filled(request.getfixturevalue("sql_history"))
+    else:
+        for history in opened(request.getfixturevalue("postgres_url")):
+            yield filled(history)
+
+
+def filled(store):
     for number in (1, 2, 3):
         begin(store, build_trial(number))
         if number < 3:
             store.finish(f"job-{number}-1", REACHED)
     begin(store, build_trial(1, job="other"))
-    yield store
-    store.close()
+    return store
 
 
 def test_jobs_come_with_that_of_the_newest_trial_first(store):
@@ -84,3 +85,13 @@ def test_the_version_of_a_job_changes_with_its_trials_and_their_heartbeats(store
     assert versions()[:2] == ended[:2]
     assert versions()[2] != ended[2]
     assert survey.read_versions(store.engine).of("nosuch") == ""
+
+
+def test_sums_come_by_currency_and_source(store):
+    store.add([run(4, 32, price=2.0, currency="EUR"), run(5, 32, price=1.0, currency="EUR")])
+    parts = {part.currency: part for part in survey.add_up(store.engine, "job")}
+    assert (parts["EUR"].runs, parts["EUR"].reached, parts["EUR"].trained) == (2, 2, 2)
+    assert parts["EUR"].sums["price"] == 3.0
+    assert parts["EUR"].known["carbon_g"] == 0
+    assert parts[None].runs == 2
+    assert survey.add_up(store.engine, "nosuch") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import shutil
 import socket
 import threading
 from contextlib import contextmanager
@@ -11,19 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.databases import opened
+
 
 @contextmanager
-def open_store(path):
-    """Open a new database in a file."""
-    from zeusrun.history.sql import store as sql
-    from zeusrun.history.sql.engine import writing
-
-    store = sql.SqlHistory(f"sqlite:///{path}")
-    store.create()
-    with writing(store.engine) as connection:
-        sql.new_incarnation(connection)
-    yield store
-    store.close()
+def open_store(empty, path):
+    """Open a new database in a file: a copy of an empty one."""
+    shutil.copy(empty, path)
+    yield from opened(f"sqlite:///{path}")
 
 
 @contextmanager
@@ -67,9 +63,8 @@ def fetch(port, path, method="GET", **headers):
 
 
 @pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "history.db") as opened:
-        yield opened
+def store(sql_history):
+    return sql_history
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
 
 from tests.factories import REACHED, begin, build_trial
-from tests.server.pages.conftest import fetch, open_store, serve
+from tests.server.pages.conftest import fetch, serve
 from tests.server.pages.values import LIVE, fill, named
 from tests.view.report.test_browser import CHROMIUM, FLAGS, NEEDED
 from tests.view.report.values import run
@@ -42,13 +42,12 @@ def browser():
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def site(store, monkeypatch):
     """Return a filled store and the address of its pages."""
     monkeypatch.setattr(changes, "POLL_S", 0.1)
-    with open_store(tmp_path / "history.db") as store:
-        fill(store)
-        with serve(store) as port:
-            yield store, f"http://127.0.0.1:{port}/"
+    fill(store)
+    with serve(store) as port:
+        yield store, f"http://127.0.0.1:{port}/"
 
 
 @pytest.fixture
@@ -221,19 +220,18 @@ def test_the_first_page_follows_new_jobs_and_keeps_what_is_typed(visit, site):
     assert seen == []
 
 
-def test_a_server_that_restarts_is_found_again(visit, tmp_path, monkeypatch):
+def test_a_server_that_restarts_is_found_again(visit, store, monkeypatch):
     monkeypatch.setattr(changes, "POLL_S", 0.1)
-    with open_store(tmp_path / "history.db") as store:
-        fill(store)
-        with serve(store) as port:
-            page, _ = visit(f"http://127.0.0.1:{port}/", "")
-            until(page, "document.getElementById('state').textContent === 'Live'")
-        until(page, "document.getElementById('state').textContent === 'Reconnecting'", 20)
-        assert page.locator("tr[data-key=job]").count() == 1
-        store.add([named("later", run(1, 32))])
-        with serve(store, port=port):
-            until(page, "document.getElementById('state').textContent === 'Live'", 30)
-            until(page, "document.querySelector('tr[data-key=later]')")
+    fill(store)
+    with serve(store) as port:
+        page, _ = visit(f"http://127.0.0.1:{port}/", "")
+        until(page, "document.getElementById('state').textContent === 'Live'")
+    until(page, "document.getElementById('state').textContent === 'Reconnecting'", 20)
+    assert page.locator("tr[data-key=job]").count() == 1
+    store.add([named("later", run(1, 32))])
+    with serve(store, port=port):
+        until(page, "document.getElementById('state').textContent === 'Live'", 30)
+        until(page, "document.querySelector('tr[data-key=later]')")
 
 
 def test_without_scripts_everything_can_be_read(visit, site):
@@ -295,9 +293,8 @@ def test_it_works_behind_a_path_prefix(visit, site, tmp_path, unused_port):
         nginx.wait()
 
 
-def test_a_page_of_a_long_history_is_small(visit, tmp_path):
-    with open_store(tmp_path / "history.db") as store:
-        store.add([run(n, (32, 64, 128)[n % 3], 1.0 + n / 5000) for n in range(1, 1501)])
-        with serve(store) as port:
-            for path in ("/", "/job/job", "/run/job-9-1"):
-                assert len(fetch(port, path).text.encode()) < 300_000
+def test_a_page_of_a_long_history_is_small(store):
+    store.add([run(n, (32, 64, 128)[n % 3], 1.0 + n / 5000) for n in range(1, 1501)])
+    with serve(store) as port:
+        for path in ("/", "/job/job", "/run/job-9-1"):
+            assert len(fetch(port, path).text.encode()) < 300_000

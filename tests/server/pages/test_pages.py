@@ -14,6 +14,7 @@ from tests.server.pages.conftest import fetch, open_store, serve
 from tests.server.pages.values import EVIL, LIVE, fill, host, named, trace
 from tests.view.report.test_page import Checker
 from tests.view.report.values import run
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server.pages import pictures
 
 PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
@@ -47,8 +48,8 @@ def check(text):
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    with open_store(tmp_path_factory.mktemp("pages") / "history.db") as store:
+def filled(empty_sqlite, tmp_path_factory):
+    with open_store(empty_sqlite, tmp_path_factory.mktemp("pages") / "history.db") as store:
         fill(store)
         yield store
 
@@ -209,7 +210,7 @@ def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
     facts = host("job", model=EVIL, held_by=EVIL, error=EVIL, energy_source=EVIL)
     facts["gpus"][0]["throttle_reasons"] = [EVIL]
     facts["schedules"][0] |= {"words": EVIL, "next": [EVIL], "firings": [{"why": EVIL}]}
-    store.report_host(EVIL, {**facts, "version": EVIL})
+    store.report_host("</script><script>alert(1)</script>", {**facts, "version": EVIL})
     with serve(store) as port:
         paths = ("/", "/job/job", "/run/job-2-1", "/run/job-3-1", "/machines", "/?q=%3Cscript%3E")
         for path in paths:
@@ -268,16 +269,18 @@ def test_an_empty_history_says_what_to_do(store):
         assert "No machine has reported yet" in fetch(port, "/machines").text
 
 
-def test_a_database_that_is_gone_is_a_page_that_comes_back(tmp_path):
-    from zeusrun.history.sql.store import SqlHistory
-
-    with serve(SqlHistory(f"sqlite:///{tmp_path}/nothing.db")) as port:
+def test_a_database_that_is_gone_is_a_page_that_comes_back(unused_port):
+    pytest.importorskip("psycopg")
+    url = f"postgresql://someone:secret@127.0.0.1:{unused_port}/history"
+    with serve(SqlHistory(url)) as port:
         answer = fetch(port, "/")
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "5"
         assert "Traceback" not in answer.text
-        assert "sqlite" not in answer.text
+        assert "secret" not in answer.text
+        assert "postgresql" not in answer.text
         check(answer.text)
+        assert fetch(port, "/job/job/cost.svg").status == 503
 
 
 def test_lists_have_pages_and_jobs_can_be_found(store):
