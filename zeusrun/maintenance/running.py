@@ -27,9 +27,3 @@ def read_running(history: History, jobs: Iterable[str]) -> list[Live]:
                 live = Live(trial, None, trial.host, None)
             found.append(replace(live, alive=lease_of(trial, paths).is_held()))
     return sorted(found, key=lambda live: live.trial.started_at)
-
-
-def running_json(live: Live) -> dict[str, Any]:
-    """Return the trial's JSON, and what is known only while it runs."""
-    own = {name: getattr(live, name) for name in ("alive", "pid", "host", "updated_at", "power_w")}
-    return {**live.trial.to_json(), **own, "last_metric": live.last_metric}
