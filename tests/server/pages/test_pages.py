@@ -201,7 +201,7 @@ def test_only_what_may_be_read_is_shown(filled):
 def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
     evil = {"metric": EVIL, "reason": EVIL, "variant": EVIL, "gpu_model": EVIL, "why": EVIL}
     evil |= {"currency": EVIL, "price": 1.0, "host": EVIL, "warnings": (EVIL,), "cause": EVIL}
-    evil |= {"run_dir": EVIL}
+    evil |= {"run_dir": "/" + EVIL}
     store.add([run(1, 32), run(2, 64, 0.5, **evil)])
     store.keep_settings("job", EVIL)
     store.keep_trace("job-2-1", {**trace().to_json(), "throttled": {EVIL: 0.5}})

@@ -43,6 +43,7 @@ def named(job, trial, **changes):
 def fill(store):
     """Write job ``job`` with a run that runs now, job ``other``, and two machines."""
     priced = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0, "host": "node-a"}
+    priced["run_dir"] = "/home/a/runs"
     own = [
         run(1, 32, **priced),
         run(2, 64, 0.5, **priced),
@@ -52,7 +53,7 @@ def fill(store):
     store.add([*own, *(named("other", run(n, 32)) for n in (1, 2))])
     store.keep_settings("job", SETTINGS)
     store.keep_trace("job-2-1", trace().to_json())
-    begin(store, build_trial(4, global_batch_size=64, eta_knob=1.0))
+    begin(store, build_trial(4, global_batch_size=64, eta_knob=1.0, run_dir="/home/a/runs"))
     store.renew("job-4-1", LIVE)
     store.report_host("node-a", host("job", held_by="job-4-1"))
     store.report_host("node-b", host("other"))

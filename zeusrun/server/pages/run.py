@@ -180,7 +180,7 @@ def _everything(trial: Trial) -> Html:
 
 
 def _commands(trial: Trial) -> Html:
-    if not trial.run_dir:  # of Zeus's own client, which keeps no files
+    if not trial.run_dir.startswith("/"):  # of Zeus's own client, which keeps no files
         return Html()
     where = f"on {trial.host}" if trial.host else "on its machine"
     verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
