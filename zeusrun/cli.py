@@ -43,10 +43,17 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),
-        "status": ("runs.status", "Show what runs, what waits, and what starts later."),
-        "cancel": ("runs.cancel", "Stop a run, or give up a preempted one."),
+        "status": ("current.status", "Show what runs, what waits, and what starts later."),
+        "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
+        "serve": ("serve.serve", "Serve one history to many machines, with a page to look at it."),
+    },
+    "token": {
+        "create": ("token.create", "Create a token, and print it once."),
+        "list": ("token.list_", "List all tokens, and when each was last used."),
+        "revoke": ("token.revoke", "Make a token invalid."),
+        "audit": ("token.audit", "Show who changed what through a server."),
     },
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),
@@ -151,6 +158,7 @@ app = _build_group(
 app.add_typer(
     _build_group("schedule", "Run jobs on a schedule: every night, every week, from cron.")
 )
+app.add_typer(_build_group("token", "Say who may use a server."))
 
 
 def _version(wanted: bool) -> None:

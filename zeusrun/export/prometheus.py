@@ -54,30 +54,62 @@ def history_text(by_job: Mapping[str, Sequence[Trial]]) -> str:
     families = Families()
     for job, trials in by_job.items():
         ended = [trial for trial in trials if trial.status.final]
-        for status, count in Counter(trial.status.value for trial in ended).items():
-            families.add("runs_total", "Runs that have ended.", count, job=job, status=status)
-        for source in EnergySource:
-            energy_j = add_up(
-                job, [each for each in ended if each.energy_source is source]
-            ).energy_j
-            text = "Energy of all runs whose energy is known."
-            families.add("energy_joules_total", text, energy_j, job=job, source=source.value)
         whole = add_up(job, ended)
-        for currency, price in whole.prices.items():
-            text = "Price of the energy of all runs whose price is known."
-            families.add("price", text, price, job=job, currency=currency)
-        text = "Carbon of all runs whose carbon is known, in grams of CO2 equivalent."
-        families.add("carbon_grams_total", text, whole.carbon_g, job=job)
+        by_source = {
+            source.value: add_up(job, [each for each in ended if each.energy_source is source])
+            for source in EnergySource
+        }
+        add_totals(
+            families,
+            job,
+            runs=Counter(trial.status.value for trial in ended),
+            energy_j={source: totals.energy_j for source, totals in by_source.items()},
+            prices=whole.prices,
+            carbon_g=whole.carbon_g,
+        )
         savings = find_savings(trials)
         text = "Cost saved against the default batch size, exploring included, in joules."
         families.add("saved_joules", text, savings.net_j if savings.by_trial else None, job=job)
         if ended:
             in_order = sorted(ended, key=lambda each: unix_seconds(each.finished_at) or 0.0)
-            _add_last(families, in_order[-1])
+            add_last_run(families, in_order[-1])
     return families.text()
 
 
-def _add_last(families: Families, trial: Trial) -> None:
+def add_totals(
+    families: Families,
+    job: str,
+    *,
+    runs: Mapping[str, int],
+    energy_j: Mapping[str, float | None],
+    prices: Mapping[str, float],
+    carbon_g: float | None,
+) -> None:
+    """Add what all runs of a job that have ended took.
+
+    Args:
+        families: Where to.
+        job: Its name.
+        runs: How many ended with each status.
+        energy_j: By the source of the energy.
+        prices: By currency.
+        carbon_g: Grams of CO2 equivalent.
+    """
+    for status, count in runs.items():
+        families.add("runs_total", "Runs that have ended.", count, job=job, status=status)
+    for source, joules in energy_j.items():
+        text = "Energy of all runs whose energy is known."
+        families.add("energy_joules_total", text, joules, job=job, source=source)
+    for currency, price in prices.items():
+        text = "Price of the energy of all runs whose price is known."
+        families.add("price", text, price, job=job, currency=currency)
+    text = "Carbon of all runs whose carbon is known, in grams of CO2 equivalent."
+    families.add("carbon_grams_total", text, carbon_g, job=job)
+
+
+def add_last_run(families: Families, trial: Trial) -> None:
+    """Add the last run of a job that has ended."""
+
     def add(name: str, text: str, value: float | None, **labels: str | None) -> None:
         families.add(f"last_run_{name}", f"Last run: {text}.", value, job=trial.job, **labels)
 

@@ -6,13 +6,14 @@ Endpoints are ordinary functions: each runs in a thread of its own while it wait
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
 from starlette.responses import JSONResponse, Response
 
 from zeusrun import __version__
+from zeusrun.clock import unix_seconds
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
@@ -20,6 +21,9 @@ from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
 from zeusrun.server.refusals import Refusal, invalid
 from zeusrun.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 API = 1
 OLDEST_CLIENT = 1
@@ -111,13 +115,14 @@ class Heartbeat(BaseModel):
     live: FreeJson | None = None
 
 
-class Held(BaseModel):
-    """Whether the lease of a trial has not expired."""
+class Lease(BaseModel):
+    """Whether the lease of a trial has not expired, and what its launcher sent last."""
 
     held: bool
+    live: FreeJson | None
 
 
-class Settings(BaseModel):
+class JobSettings(BaseModel):
     """The job file of a job."""
 
     settings: str = Field(max_length=1 << 20)
@@ -143,7 +148,10 @@ async def get_history(request: Request) -> SqlHistory:
 
 
 async def check_client(
-    zeusrun_api: Annotated[str | None, Header(description="The API of the client.")] = None,
+    zeusrun_api: Annotated[
+        str | None,
+        Header(description="The API of the client.", json_schema_extra={"enum": [str(API), None]}),
+    ] = None,
 ) -> None:
     """Refuse a client that is too old or too new for this server."""
     if zeusrun_api is None:  # such as curl
@@ -178,10 +186,12 @@ _WORDS = {
     429: "Too many requests.",
     503: "The server or its database is not available now.",
 }
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": text} for status, text in _WORDS.items()
+}
+"""How any request can be refused, for the description of the API."""
 router = APIRouter(
-    prefix="/api/v1",
-    dependencies=[Depends(check_client)],
-    responses={status: {"model": Error, "description": text} for status, text in _WORDS.items()},
+    prefix="/api/v1", dependencies=[Depends(check_client)], responses=REFUSALS, tags=["zeusrun"]
 )
 
 
@@ -230,7 +240,8 @@ def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Re
     access.check_write(job)
     trial = _read_trial(body.trial, job)
     try:
-        stored = history.begin(trial, after=body.after)
+        with access.audited("begin", trial.trial):
+            stored = history.begin(trial, after=body.after)
     except ValueError as error:
         raise invalid(error) from None
     return JSONResponse({"trial": stored.to_json()}, 201)
@@ -242,7 +253,8 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
     access.check_write(job)
     trials = [_read_trial(record, job) for record in body.trials]
     try:
-        stored = history.add(trials)
+        with access.audited("import", job):
+            stored = history.add(trials)
     except ValueError as error:
         raise invalid(error) from None
     return JSONResponse({"trials": [each.to_json() for each in stored]})
@@ -251,15 +263,20 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
 @router.get("/trials/{trial}", response_model=OneTrial)
 def read(trial: TrialName, history: History, access: Allowed) -> Response:
     """Return a trial."""
-    return JSONResponse({"trial": _find(history, access, trial).to_json()})
+    _check(history, access.check_read, trial)
+    found = history.find(trial)
+    if found is None:
+        raise rules.unknown_trial(trial)
+    return JSONResponse({"trial": found.to_json()})
 
 
 @router.post("/trials/{trial}/outcome", response_model=OneTrial)
 def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowed) -> Response:
     """Store how a trial ended; the same outcome again changes nothing."""
-    _find(history, access, trial, write=True)
+    _check(history, access.check_write, trial)
     try:
-        stored = history.finish(trial, Outcome.from_json(body))
+        with access.audited("finish", trial):
+            stored = history.finish(trial, Outcome.from_json(body))
     except ValueError as error:
         raise invalid(error) from None
     return JSONResponse({"trial": stored.to_json()})
@@ -268,39 +285,40 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 @router.post("/trials/{trial}/forgotten", response_model=OneTrial)
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
-    _find(history, access, trial, write=True)
+    _check(history, access.check_write, trial)
     try:
-        stored = history.forget(trial, forgotten=body.forgotten)
+        with access.audited("forget" if body.forgotten else "remember", trial):
+            stored = history.forget(trial, forgotten=body.forgotten)
     except ValueError as error:
         raise invalid(error) from None
     return JSONResponse({"trial": stored.to_json()})
 
 
-@router.put("/trials/{trial}/lease", response_model=Held)
+@router.put("/trials/{trial}/lease", status_code=204, response_class=Response)
 def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) -> Response:
     """Renew the lease of a running trial."""
-    _find(history, access, trial, write=True)
+    _check(history, access.check_write, trial)
     history.renew(trial, body.live)
-    return JSONResponse({"held": history.lease_held(trial)})
+    return Response(status_code=204)
 
 
-@router.get("/trials/{trial}/lease", response_model=Held)
+@router.get("/trials/{trial}/lease", response_model=Lease)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
-    """Return whether the launcher of a trial still renews its lease."""
-    _find(history, access, trial)
-    return JSONResponse({"held": history.lease_held(trial)})
+    """Return whether the launcher of a trial still renews its lease, and what it sent last."""
+    _check(history, access.check_read, trial)
+    return JSONResponse({"held": history.lease_held(trial), "live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
 def keep_trace(trial: TrialName, body: FreeJson, history: History, access: Allowed) -> Response:
     """Keep the power over time of a trial."""
-    _find(history, access, trial, write=True)
+    _check(history, access.check_write, trial)
     history.keep_trace(trial, body)
     return Response(status_code=204)
 
 
 @router.put("/jobs/{job}/settings", status_code=204, response_class=Response)
-def keep_settings(job: JobName, body: Settings, history: History, access: Allowed) -> Response:
+def keep_settings(job: JobName, body: JobSettings, history: History, access: Allowed) -> Response:
     """Keep the job file of a job, without secrets."""
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():
@@ -324,17 +342,25 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
         raise invalid(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
+    for name, well in (
+        ("global_batch_size", trial.global_batch_size >= 1),
+        ("world_size", trial.world_size >= 1),
+        ("max_epochs", trial.max_epochs >= 1),
+        ("eta_knob", 0 <= trial.eta_knob <= 1),
+        ("mode", trial.mode in {"min", "max"}),
+        ("started_at", unix_seconds(trial.started_at) is not None),
+    ):
+        if not well:  # nobody who reads this history could do anything with it
+            raise invalid(f"trial {trial.trial} cannot have {name} {getattr(trial, name)!r:.60}")
     return trial
 
 
-def _find(history: SqlHistory, access: Access, name: str, *, write: bool = False) -> Trial:
-    """Return a trial that the token covers; of others, it does not say whether they exist."""
-    check = access.check_write if write else access.check_read
+def _check(history: SqlHistory, check: Callable[[str], None], name: str) -> None:
+    """Check the access to a trial; for other jobs, this does not say whether the trial exists."""
     job = rules.job_of(name)
-    if job is not None:
-        check(job)
-    trial = history.find(name)
-    if trial is None:
-        raise rules.unknown_trial(name)
-    check(trial.job)
-    return trial
+    if job is None:  # a uuid
+        trial = history.find(name)
+        if trial is None:
+            raise rules.unknown_trial(name)
+        job = trial.job
+    check(job)

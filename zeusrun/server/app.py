@@ -12,78 +12,99 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
+from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.migrate import is_new, upgrade
+from zeusrun.history.sql.audit import prune_entries
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
+from zeusrun.server.auth import Authentication, KnownTokens, access_of
+from zeusrun.server.health import build_health_router
+from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
+from zeusrun.server.login import account, build_login_router
+from zeusrun.server.pages.router import build_router as build_pages_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
+from zeusrun.server.zeus.routes import build_router as build_zeus_router
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
 
     from zeusrun.server.settings import Settings
 
 THREADS = 16  # as many as the pool of an engine has connections
-EXPIRE_EVERY_S = 10.0
+_EXPIRE_S = 10.0
+_PRUNE_S = 3600.0
 
 
-def build_app(settings: Settings) -> FastAPI:
-    """Return the application; it opens the database with the first request."""
+def build_app(settings: Settings) -> ASGIApp:
+    """Return the application; it connects to the database with the first request."""
     history = SqlHistory(settings.database_url)
-    if settings.migrate or is_new(history.engine):
-        upgrade(history.engine)
+    tokens = KnownTokens(history)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        duties = [
+            _repeat(lambda: _expire(history), _EXPIRE_S),
+            _repeat(tokens.write_uses, _EXPIRE_S),
+            _repeat(lambda: prune_entries(history.engine, settings.audit_days), _PRUNE_S),
+        ]
+        tasks = [asyncio.create_task(duty) for duty in duties]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            history.close()
+
     app = FastAPI(
         title="zeusrun",
         version=__version__,
         description="The shared history of recurring training jobs.",
-        root_path=settings.path_prefix,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # these pages load scripts from the network
         redoc_url=None,
-        lifespan=_live,
+        lifespan=lifespan,
     )
-    app.state.history, app.state.settings = history, settings
+    app.state.history = history
     for kind in (Refusal, HistoryError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
+    rates = Rates(settings.limits.rate)
+    bodies = BoundedBodies(app, settings.limits.body_bytes, settings.limits.patience_s)
+    authentication = Authentication(bodies, tokens, rates, settings)
+    requests = BoundedRequests(authentication, settings.limits.requests)
     app.include_router(api.router)
-    with contextlib.suppress(ModuleNotFoundError):
-        from zeusrun.server.zeus.routes import build_zeus_router  # noqa: PLC0415 - TODO: at the top
-
-        app.include_router(build_zeus_router(history))
-    with contextlib.suppress(ModuleNotFoundError):
-        from zeusrun.server.pages.routes import build_pages_router  # noqa: PLC0415
-
-        app.include_router(build_pages_router(history))
-    return app
+    app.include_router(build_health_router(history, requests))
+    app.include_router(build_login_router(authentication, settings))
+    app.include_router(build_zeus_router(history, Auto()))
+    app.include_router(build_pages_router(history, may_read=_may_read, account=account))
+    return requests
 
 
-@contextlib.asynccontextmanager
-async def _live(app: FastAPI) -> AsyncIterator[None]:
-    """Hold what the application needs while it runs."""
-    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    expiring = asyncio.create_task(_expire(app.state.history))
-    try:
-        yield
-    finally:
-        expiring.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await expiring
-        app.state.history.close()
+def _may_read(request: Request, job: str) -> bool:
+    return access_of(request).covers(job)
 
 
-async def _expire(history: SqlHistory) -> None:
-    """Record trials as LOST whose launchers died, every few seconds."""
+async def _repeat(duty: Callable[[], object], pause_s: float) -> None:
+    """Do something for ever in a thread; a database that is away is no reason to stop."""
     well = True
     while True:
-        await asyncio.sleep(EXPIRE_EVERY_S)
+        await asyncio.sleep(pause_s)
         try:
-            lost = await anyio.to_thread.run_sync(history.expire)
+            await anyio.to_thread.run_sync(duty)
         except HistoryError as error:
             if well:
-                LOG.warning("leases cannot be checked: %s", error)
+                LOG.warning("the server goes on without its database: %s", error)
             well = False
         else:
             well = True
-            for trial in lost:
-                LOG.info("%s is LOST: %s", trial.trial, trial.reason)
+
+
+def _expire(history: SqlHistory) -> None:
+    """Record trials as LOST whose launchers have died."""
+    for trial in history.expire():
+        LOG.info("%s is LOST: %s", trial.trial, trial.reason)

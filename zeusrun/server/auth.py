@@ -1,30 +1,66 @@
-"""What a request may read and write."""
+"""Who sends a request, and what it may read and write.
+
+A token comes in the header ``Authorization``, in the page's cookie or, as Zeus's clients send no
+header, in the path: ``/zeus/<token>/jobs`` is ``/jobs`` with that token.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import time
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote, urlsplit
 
-from zeusrun.server.refusals import Refusal
+import anyio.to_thread
+from starlette.requests import HTTPConnection
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.sql.audit import AuditEntry, audited
+from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
+from zeusrun.server.refusals import Refusal, refusal_of
+from zeusrun.server.settings import is_loopback
 
 if TYPE_CHECKING:
-    from starlette.requests import HTTPConnection
+    from contextlib import AbstractContextManager
+
+    from starlette.datastructures import Headers
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.history.sql.tokens import Token
+    from zeusrun.server.limits import Rates
+    from zeusrun.server.settings import Settings
+
+COOKIE = "zeusrun_token"
+ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)")
+_OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*)")  # what needs no token
+_PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|events)")
+_IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
+_ACCESS = "zeusrun.access"
+_FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
+_GUESS = 50.0  # a wrong token counts as so many requests
+_HOW = "send one as 'Authorization: Bearer <token>'; `zeusrun token create` on the server makes one"
 
 
 @dataclass(frozen=True)
 class Access:
-    """What the token of a request permits; without tokens, everything.
+    """What a request may do; without tokens, everything.
 
     Attributes:
         jobs: A pattern for the names of jobs, such as ``team-*``.
         can_write: Whether it may change their histories, too.
-        token: The id of the token; ``None`` without one.
+        token: The id of its token; ``None`` without one.
+        client: The address that it comes from.
+        by_cookie: Whether the token came in the page's cookie.
     """
 
     jobs: str = "*"
     can_write: bool = True
     token: str | None = None
+    client: str | None = None
+    by_cookie: bool = False
 
     def covers(self, job: str) -> bool:
         """Whether the request may read about a job."""
@@ -43,14 +79,169 @@ class Access:
             self.check_read(job)
         if not self.can_write:
             raise Refusal(
-                403, "forbidden", "this token may only read; create one with --write to change jobs"
+                403, "forbidden", "this token may only read; a change needs one made with --write"
             )
 
+    def entry(self, action: str, subject: str) -> AuditEntry:
+        """Return an entry for the audit log."""
+        return AuditEntry(action, subject, self.token, self.client)
 
-OPEN = Access()
-"""The access of every request while the server needs no token."""
+    def audited(self, action: str, subject: str) -> AbstractContextManager[None]:
+        """Log the change that is made inside of the block."""
+        return audited(self.entry(action, subject))
 
 
 def access_of(request: HTTPConnection) -> Access:
-    """Return what a request may read and write."""
-    return cast("Access", request.scope.get("zeusrun.access", OPEN))
+    """Return what a request may do."""
+    return cast("Access", request.scope[_ACCESS])
+
+
+class KnownTokens:
+    """The tokens of the database, read at most every two seconds."""
+
+    def __init__(self, history: SqlHistory) -> None:
+        self._engine = history.engine
+        self._tokens: list[Token] = []
+        self._read_t: float | None = None
+        self._used: set[str] = set()
+
+    async def any(self) -> bool:
+        """Whether a token was ever made: then the server is closed, and stays so."""
+        return bool(await self._read())
+
+    async def check(self, text: str) -> Token:
+        """Return a valid token; raises ``Refusal`` for any other text."""
+        found = find_token(await self._read(), text)
+        if found is None:
+            self._read_t = None  # perhaps it was made just now
+            found = find_token(await self._read(), text)
+        if found is None:
+            raise _needs_token("this token is not known to the server")
+        if not found.valid:
+            why = "has expired" if found.revoked_at is None else "was revoked"
+            raise _needs_token(f"the token {found.id} {why}")
+        self._used.add(found.id)
+        return found
+
+    def write_uses(self) -> None:
+        """Record which tokens have been used since the last call."""
+        used, self._used = self._used, set()
+        if used:
+            mark_used(self._engine, used)
+
+    async def _read(self) -> list[Token]:
+        now_t = time.monotonic()
+        if self._read_t is None or now_t > self._read_t + _FRESH_S:
+            self._tokens = await anyio.to_thread.run_sync(list_tokens, self._engine)
+            self._read_t = now_t
+        return self._tokens
+
+
+class Authentication:
+    """Finds the token of each request, and refuses those that need one and have none."""
+
+    def __init__(self, app: ASGIApp, tokens: KnownTokens, rates: Rates, settings: Settings) -> None:
+        self._app, self._tokens, self._rates, self._settings = app, tokens, rates, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope = await self._admit({**scope, "root_path": self._settings.path_prefix})
+        except (Refusal, HistoryError) as error:
+            refusal = refusal_of(error, f"{scope['method']}: ")
+            await refusal.answer()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> Scope:
+        """Return the scope with what the request may do; raises ``Refusal``."""
+        request = HTTPConnection(scope)
+        client = request.client.host if request.client else ""
+        prefix = self._settings.path_prefix
+        path = path_of(scope, prefix)
+        if _OPEN.fullmatch(path):
+            self._rates.take(client)
+            return scope
+        is_page = _PAGES.fullmatch(path) is not None
+        if not is_page:
+            check_origin(request.headers)
+        in_path = _IN_PATH.fullmatch(path)
+        if in_path is not None:
+            path = in_path[2] or "/"
+            if not ZEUS_ROUTES.fullmatch(path):
+                raise Refusal(404, "unknown", "only Zeus's routes are under /zeus/<token>")
+            whole = prefix + path
+            scope = {**scope, "path": whole, "raw_path": whole.encode()}
+        cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
+        text = in_path[1] if in_path else _bearer(request.headers) or cookie
+        try:
+            access = await self._find(text, client, request.headers)
+        except Refusal as refusal:
+            wants_page = is_page and "text/html" in request.headers.get("accept", "")
+            if refusal.status != 401 or not wants_page:
+                raise
+            here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
+            to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
+            raise Refusal(303, "token", refusal.message, to) from None
+        self._rates.take(access.token or client)
+        return {**scope, _ACCESS: replace(access, by_cookie=text is not None and text is cookie)}
+
+    async def _find(self, text: str | None, client: str, headers: Headers) -> Access:
+        required = self._settings.require_token
+        if required is None:
+            required = await self._tokens.any()
+        if not required:
+            if not self._settings.insecure and not _is_local(client, headers):
+                raise _needs_token("this server answers other machines only with a token")
+            return Access(client=client)
+        if not text:
+            raise _needs_token("this server needs a token")
+        return await self.check_token(text, client)
+
+    async def check_token(self, text: str, client: str) -> Access:
+        """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses."""
+        guesses = f"wrong tokens of {client}"
+        self._rates.take(guesses, 0)
+        try:
+            token = await self._tokens.check(text)
+        except Refusal:
+            self._rates.take(guesses, _GUESS)
+            raise
+        return Access(token.jobs, token.can_write, token.id, client)
+
+
+def path_of(scope: Scope, prefix: str) -> str:
+    """Return the path of a request without the server's prefix, which a proxy may have removed."""
+    path = str(scope["path"])
+    inside = prefix and (path == prefix or path.startswith(f"{prefix}/"))
+    return (path[len(prefix) :] or "/") if inside else path
+
+
+def check_origin(headers: Headers) -> None:
+    """Raise ``Refusal`` for what a page of another site had a browser send."""
+    site = headers.get("sec-fetch-site", "none")
+    origin = headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
+    if foreign or site not in {"none", "same-origin"}:
+        raise Refusal(403, "forbidden", "a page of another site may not send this")
+
+
+def _is_local(client: str, headers: Headers) -> bool:
+    """Whether a request comes from this machine, and not from a foreign page in its browser.
+
+    Such a page could point its own name to this machine; then the request has that name.
+    """
+    host = urlsplit(f"//{headers.get('host', '')}").hostname
+    return is_loopback(client) and (host is None or is_loopback(host))
+
+
+def _bearer(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _needs_token(why: str) -> Refusal:
+    return Refusal(401, "token", f"{why}; {_HOW}", {"WWW-Authenticate": "Bearer"})

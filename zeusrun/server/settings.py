@@ -1,17 +1,130 @@
-"""The settings of a server."""
+"""The settings of a server: flags, then the environment, then ``server.yaml``, then defaults."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from zeusrun.errors import UsageError
+from zeusrun.jobfile.messages import collect_problems, describe_errors
+from zeusrun.jobfile.sections import Section, list_keys
+from zeusrun.jobfile.validators import size_bytes
+from zeusrun.jobfile.values import Size  # noqa: TC001 - pydantic reads the annotations
+from zeusrun.jobfile.yaml_reader import JobDocument, read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
+SETTINGS_FILE = "server.yaml"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings of a server."""
+class Limits(Section):
+    """What one client, or all of them, can take of each worker process."""
 
-    database_url: str
-    host: str = "127.0.0.1"
-    port: int = 8787
-    path_prefix: str = ""
-    migrate: bool = False
-    workers: int = 1
+    body: Size = Field("32 MiB", description="The largest request.")
+    requests: int = Field(256, ge=1, description="Requests at a time; others are refused (503).")
+    rate: float = Field(
+        500, gt=0, description="Requests a second of one token, or else of one address (429)."
+    )
+    patience_s: float = Field(
+        15, gt=0, description="Seconds in which a client must send the head of a request."
+    )
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest request in bytes."""
+        return size_bytes(self.body)
+
+
+class Settings(Section):
+    """The settings of a server; ``load_settings`` reads them."""
+
+    database_url: str = Field(repr=False, description="SQLAlchemy's; see docs/server.md.")
+    own_database: bool = Field(False, exclude=True)  # it is zeusrun's default one
+    host: str = Field("127.0.0.1", min_length=1, description="The address to listen on.")
+    port: int = Field(8787, ge=0, le=65535, description="The port to listen on.")
+    path_prefix: str = Field("", description="The path of the server behind a proxy: /zeusrun.")
+    workers: int = Field(1, ge=1, le=64, description="Processes.")
+    migrate: bool = Field(False, description="Bring the database up to date first.")
+    ssl_certfile: str | None = Field(None, description="A certificate chain, for HTTPS.")
+    ssl_keyfile: str | None = Field(None, description="Its private key.")
+    require_token: bool | None = Field(
+        None, description="Answer nobody without a token. By default, once one was made."
+    )
+    insecure: bool = Field(
+        False, description="Listen to other machines without HTTPS, or without tokens."
+    )
+    trusted_proxies: str = Field(
+        "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
+    )
+    access_log: bool = Field(False, description="Log every request.")
+    audit_days: float = Field(400, gt=0, description="How long the audit log is kept.")
+    limits: Limits = Limits()
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _check_prefix(cls, prefix: str) -> str:
+        parts = prefix.split("/")[1:]
+        if prefix and (not prefix.startswith("/") or not all(map(_is_plain, parts))):
+            raise ValueError("must be a path such as /zeusrun, without a slash at its end")
+        return prefix
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can connect."""
+        return is_loopback(self.host)
+
+
+def load_settings(
+    home: Path, environment: Mapping[str, str], given: Mapping[str, Any] | None = None
+) -> Settings:
+    """Return the settings; ``given`` are those of flags, ``None`` if a flag was not used.
+
+    Raises:
+        JobFileError: If the file is not usable.
+        UsageError: If the environment or a flag is not.
+    """
+    path = home / SETTINGS_FILE
+    document = read_document(path) if path.is_file() else JobDocument(str(path))
+    named = {"database_url": environment.get(DATABASE_VARIABLE) or None}
+    for origin, values in ((DATABASE_VARIABLE, named), ("", given or {})):
+        for key, value in values.items():
+            if value is not None:
+                document.data[key] = value
+                document.origins[key,] = origin or f"--{key.replace('_', '-')}"
+    if "own_database" in document.data:
+        document.complain(("own_database",), "unknown key 'own_database'")
+    document.data["own_database"] = "database_url" not in document.data
+    document.data.setdefault("database_url", f"sqlite:///{home}/server/history.db")
+    errors: list[Any] = []
+    settings = None
+    try:
+        settings = Settings.model_validate(document.data)
+    except ValidationError as error:
+        errors = list(error.errors(include_url=False))
+    # Outside of the handler: the cause would quote what was given, passwords included.
+    problems = [*document.problems, *describe_errors(errors, _KEYS, document)]
+    if settings is None or problems:
+        raise collect_problems(document, problems)
+    if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
+        raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_plain(part: str) -> bool:
+    return part.replace("-", "").replace("_", "").isalnum() and part.isascii()
+
+
+_KEYS = list_keys(Settings, {"own_database"})

@@ -119,6 +119,7 @@ TOKENS = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("revoked_at", Double),
+    Column("used_at", Double),  # to the minute
     **_MYSQL,
 )
 AUDIT = Table(
@@ -130,6 +131,7 @@ AUDIT = Table(
     Column("client", String(64)),  # address of the client
     Column("action", String(32), nullable=False),
     Column("subject", String(250), nullable=False),  # a job, a trial, a token
+    Index("audit_at", "at"),
     **_MYSQL,
 )
 ZEUS_JOBS = Table(

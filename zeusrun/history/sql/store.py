@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, Changes, Snapshot
 from zeusrun.history.sql import rows
+from zeusrun.history.sql.audit import keep_audit
 from zeusrun.history.sql.engine import (
     insert_missing,
     now_s,
@@ -56,6 +57,7 @@ class SqlHistory:
         """
         self.engine = open_engine(parse_url(url))
         self._checked = False
+        keep_audit(self.engine)
 
     def close(self) -> None:
         """Close all connections."""

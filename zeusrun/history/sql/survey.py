@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
+_FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
 _SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
@@ -50,6 +51,18 @@ class Part(NamedTuple):
     trained: int  # how many of them took an optimizer step
     sums: Mapping[str, float | None]  # ``None`` if it is unknown of all of them
     known: Mapping[str, int]  # of how many that took a step it is known
+
+
+class EndedRuns(NamedTuple):
+    """How many trials of a job ended with a status, and sums of those that have them in common."""
+
+    status: str
+    energy_source: str | None
+    currency: str | None
+    runs: int
+    energy_j: float | None  # ``None``, as below: unknown of all of them
+    price: float | None
+    carbon_g: float | None
 
 
 class Versions(NamedTuple):
@@ -163,6 +176,23 @@ def add_up(engine: Engine, job: str) -> list[Part]:
         )
         for row in rows
     ]
+
+
+def count_ended(engine: Engine, job: str) -> list[EndedRuns]:
+    """Return how the trials of a job have ended, and what they took."""
+    kinds = (TRIALS.c.status, TRIALS.c.energy_source, TRIALS.c.currency)
+    sums = (sa.func.sum(TRIALS.c[name]) for name in ("energy_j", "price", "carbon_g"))
+    query = sa.select(*kinds, sa.func.count(), *sums).where(TRIALS.c.job == job, _FINAL)
+    with reading(engine) as connection:
+        return [EndedRuns(*row) for row in connection.execute(query.group_by(*kinds))]
+
+
+def read_last_ended(engine: Engine, job: str) -> Trial | None:
+    """Return the newest trial of a job that has ended."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
+    with reading(engine) as connection:
+        record = connection.scalar(query.order_by(TRIALS.c.number.desc()).limit(1))
+    return None if record is None else decode_trial(record)
 
 
 def read_versions(engine: Engine) -> Versions:

@@ -92,6 +92,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Double, nullable=False),
         sa.Column("expires_at", sa.Double),
         sa.Column("revoked_at", sa.Double),
+        sa.Column("used_at", sa.Double),
         **_MYSQL,
     )
     op.create_table(
@@ -104,6 +105,7 @@ def upgrade() -> None:
         sa.Column("subject", sa.String(250), nullable=False),
         **_MYSQL,
     )
+    op.create_index("audit_at", "audit", ["at"])
     op.create_table(
         "zeus_jobs",
         sa.Column("job_id", sa.String(200), primary_key=True),

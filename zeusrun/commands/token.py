@@ -1,0 +1,125 @@
+"""The verbs of ``token``: who may use a server. They work on its database directly."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from zeusrun.commands.options import AsJson, DatabaseUrl, console, server_settings
+from zeusrun.errors import UsageError
+from zeusrun.jobfile.validators import duration_s
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zeusrun.history.sql.store import SqlHistory
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,200}")
+
+
+def create(
+    *,
+    job: Annotated[
+        str, Option(metavar="PATTERN", help="For jobs whose names match: 'team-*'.")
+    ] = "*",
+    write: Annotated[
+        bool | None, Option("--write/--read", help="Change histories, or only read them.")
+    ] = None,
+    expires: Annotated[
+        str | None, Option(metavar="TIME", help="Valid for so long: 90d, 12h; by default for ever.")
+    ] = None,
+    note: Annotated[str | None, Option(metavar="TEXT", help="What it is for.")] = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a token, and print it: nobody can read it later."""
+    if write is None:
+        raise UsageError("say what the token permits: --read, or --write to change histories, too")
+    if not _PATTERN.fullmatch(job):
+        raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
+    try:
+        lasts_s = None if expires is None else duration_s(expires)
+    except ValueError as error:
+        raise UsageError(f"--expires {error}") from None
+    from zeusrun.history.sql.tokens import create_token  # noqa: PLC0415 - an extra
+    from zeusrun.view.tokens import token_json  # noqa: PLC0415 - takes 40 ms
+
+    with _database(database_url) as history:
+        text, token = create_token(history.engine, job, can_write=write, lasts_s=lasts_s, note=note)
+    if as_json:
+        print_json({**token_json(token), "secret": text})
+        return
+    until = token_json(token)["expires_at"]
+    typer.echo(
+        f"Token {token.id} may {'read and change' if write else 'read'} "
+        f"{'all jobs' if job == '*' else f'jobs called {job}'}, "
+        f"{'for ever' if until is None else f'until {until}'}. It is shown only now. "
+        "On the machines that use it: export ZEUSRUN_TOKEN=...",
+        err=True,
+    )
+    typer.echo(text)
+
+
+def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """List all tokens: what each permits, and when it was last used."""
+    from zeusrun.history.sql.tokens import list_tokens  # noqa: PLC0415 - an extra
+    from zeusrun.view.tokens import token_json, tokens_table  # noqa: PLC0415 - takes 40 ms
+
+    with _database(database_url) as history:
+        tokens = list_tokens(history.engine)
+    if as_json:
+        print_json([token_json(token) for token in tokens])
+    else:
+        console().print(tokens_table(tokens))
+
+
+def revoke(
+    token: Annotated[str, Argument(metavar="TOKEN", help="Its id, or the whole token.")],
+    *,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a token invalid for ever; a server notices within two seconds."""
+    from zeusrun.history.sql.tokens import TOKEN, list_tokens, revoke_token  # noqa: PLC0415 - an extra
+
+    whole = TOKEN.fullmatch(token)
+    own_id = whole[1] if whole else token
+    with _database(database_url) as history:
+        if not revoke_token(history.engine, own_id):
+            known = ", ".join(each.id for each in list_tokens(history.engine)) or "none yet"
+            raise UsageError(f"there is no token {own_id[:20]!r}; tokens: {known}")
+    typer.echo(f"Token {own_id} is revoked.")
+
+
+def audit(
+    *,
+    last: Annotated[int, Option(metavar="N", min=1, help="Only the newest N changes.")] = 20,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what through a server, and when."""
+    from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
+    from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
+
+    with _database(database_url) as history:
+        entries = list_entries(history.engine, last)
+    if as_json:
+        print_json([audit_json(entry) for entry in entries])
+    else:
+        console().print(audit_table(entries))
+
+
+@contextlib.contextmanager
+def _database(url: str | None) -> Iterator[SqlHistory]:
+    settings = server_settings({"database_url": url})
+    from zeusrun.server.database import open_database  # noqa: PLC0415 - takes 0.3 s
+
+    history = open_database(settings)
+    try:
+        yield history
+    finally:
+        history.close()

@@ -1,0 +1,82 @@
+"""The log of who changed what, written in the same transaction as the change."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from zeusrun.history.sql.engine import now_s, reading, writing
+from zeusrun.history.sql.schema import AUDIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Connection, Engine
+
+_DAY_S = 86400.0
+_LONGEST = {"client": 64, "action": 32, "subject": 250}
+
+
+class AuditEntry(NamedTuple):
+    """Who changes what. ``at`` is in Unix seconds by the database's clock."""
+
+    action: str
+    subject: str  # a job, a trial, a token
+    token: str | None = None  # its id; ``None`` without one
+    client: str | None = None  # its address; ``None`` for a command on the database itself
+    at: float | None = None
+
+
+_ENTRY: ContextVar[AuditEntry | None] = ContextVar("audit_entry", default=None)
+
+
+@contextmanager
+def audited(entry: AuditEntry) -> Iterator[None]:
+    """Log what this thread commits to a database inside of the block."""
+    before = _ENTRY.set(entry)
+    try:
+        yield
+    finally:
+        _ENTRY.reset(before)
+
+
+def write_entry(engine: Engine, entry: AuditEntry) -> None:
+    """Log a change that has been committed already."""
+    with audited(entry), writing(engine):
+        pass
+
+
+def keep_audit(engine: Engine) -> None:
+    """Have the transactions of an engine log what ``audited`` announces."""
+    sa.event.listen(engine, "commit", _log_change)
+
+
+def list_entries(engine: Engine, last: int) -> list[AuditEntry]:
+    """Return the newest entries, oldest first."""
+    query = sa.select(AUDIT).order_by(AUDIT.c.id.desc()).limit(last)
+    with reading(engine) as connection:
+        rows = list(connection.execute(query))
+    return [
+        AuditEntry(row.action, row.subject, row.token, row.client, row.at) for row in rows[::-1]
+    ]
+
+
+def prune_entries(engine: Engine, days: float) -> int:
+    """Remove entries that are older; return how many."""
+    old = sa.delete(AUDIT).where(AUDIT.c.at < now_s() - days * _DAY_S)
+    with writing(engine) as connection:
+        return int(connection.execute(old).rowcount)
+
+
+def _log_change(connection: Connection) -> None:
+    entry = _ENTRY.get()
+    if entry is None or not connection.get_execution_options().get("writes"):
+        return
+    values = {
+        name: None if value is None else str(value)[: _LONGEST.get(name)]
+        for name, value in entry._asdict().items()
+    }
+    connection.execute(sa.insert(AUDIT).values({**values, "at": now_s()}))

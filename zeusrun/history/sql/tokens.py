@@ -1,0 +1,140 @@
+"""The tokens of a server: what each permits. The database has their hashes only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from zeusrun.history.sql.audit import AuditEntry, audited
+from zeusrun.history.sql.engine import now_s, reading, writing
+from zeusrun.history.sql.schema import TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy.engine import Engine
+
+_NO_HASH = "0" * 64
+TOKEN = re.compile(r"zeusrun_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+"""What a token looks like; its first group is its id."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as the database knows it; all times in Unix seconds by the database's clock.
+
+    Attributes:
+        id: Names it; it is the readable part of the token itself.
+        jobs: A pattern for the names of jobs, such as ``team-*``.
+        can_write: Whether it permits changes, too.
+        note: What it is for.
+        created_at: When it was made.
+        expires_at: Until when it is valid; ``None``: for ever.
+        revoked_at: When it was revoked.
+        used_at: When it was last used, to the minute.
+        expired: Whether ``expires_at`` is over.
+    """
+
+    id: str
+    jobs: str
+    can_write: bool
+    note: str | None
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    used_at: float | None
+    expired: bool
+    _hash: str = field(repr=False)
+
+    @property
+    def valid(self) -> bool:
+        """Whether it permits anything now."""
+        return self.revoked_at is None and not self.expired
+
+    def matches(self, text: str) -> bool:
+        """Whether a text is this token; takes the same time for any text of its length."""
+        return hmac.compare_digest(_hash(text), self._hash)
+
+
+def create_token(
+    engine: Engine,
+    jobs: str,
+    *,
+    can_write: bool,
+    lasts_s: float | None = None,
+    note: str | None = None,
+) -> tuple[str, Token]:
+    """Make a token; return it, as nobody can read it later, and what it permits."""
+    own_id = secrets.token_hex(4)
+    text = f"zeusrun_{own_id}_{secrets.token_urlsafe(32)}"
+    values = {
+        "id": own_id,
+        "hash": _hash(text),
+        "jobs": jobs,
+        "can_write": can_write,
+        "note": note,
+        "created_at": now_s(),
+        "expires_at": None if lasts_s is None else now_s() + lasts_s,
+    }
+    with audited(AuditEntry("create token", own_id)), writing(engine) as connection:
+        connection.execute(sa.insert(TOKENS).values(values))
+    return text, next(token for token in list_tokens(engine) if token.id == own_id)
+
+
+def list_tokens(engine: Engine) -> list[Token]:
+    """Return all tokens that were ever made, oldest first."""
+    expired = sa.func.coalesce(TOKENS.c.expires_at < now_s(), sa.false()).label("expired")
+    query = sa.select(TOKENS, expired).order_by(TOKENS.c.created_at, TOKENS.c.id)
+    with reading(engine) as connection:
+        rows = list(connection.execute(query).mappings())
+    return [
+        Token(
+            id=row["id"],
+            jobs=row["jobs"],
+            can_write=row["can_write"],
+            note=row["note"],
+            created_at=row["created_at"],
+            expires_at=row["expires_at"],
+            revoked_at=row["revoked_at"],
+            used_at=row["used_at"],
+            expired=bool(row["expired"]),
+            _hash=row["hash"],
+        )
+        for row in rows
+    ]
+
+
+def revoke_token(engine: Engine, own_id: str) -> bool:
+    """Make a token invalid for ever; return whether there is a token with this id."""
+    update = sa.update(TOKENS).where(TOKENS.c.id == own_id)
+    update = update.values(revoked_at=sa.func.coalesce(TOKENS.c.revoked_at, now_s()))
+    with audited(AuditEntry("revoke token", own_id)), writing(engine) as connection:
+        return bool(connection.execute(update).rowcount)
+
+
+def mark_used(engine: Engine, ids: Iterable[str]) -> None:
+    """Record that tokens have been used just now."""
+    update = sa.update(TOKENS).where(TOKENS.c.id.in_(list(ids)))
+    with writing(engine) as connection:
+        connection.execute(update.values(used_at=now_s()))
+
+
+def find_token(tokens: Iterable[Token], text: str) -> Token | None:
+    """Return the token that a text is, whether valid or not; ``None`` if it is none."""
+    match = TOKEN.fullmatch(text)
+    found = next((token for token in tokens if match and token.id == match[1]), None)
+    if found is None:
+        hmac.compare_digest(_hash(text), _NO_HASH)  # an unknown id takes as long as a known one
+        return None
+    return found if found.matches(text) else None
+
+
+def _hash(text: str) -> str:
+    # A token has 256 random bits, so a slow hash would protect it no better.
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

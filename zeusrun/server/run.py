@@ -1,0 +1,190 @@
+"""Runs a server: checks what it is asked for, listens, and stops cleanly."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from zeusrun.errors import LaunchError, UsageError
+from zeusrun.history.sql.tokens import list_tokens
+from zeusrun.server.app import build_app
+from zeusrun.server.connections import Connection
+from zeusrun.server.database import open_database
+from zeusrun.server.logs import log_config
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from zeusrun.server.settings import Settings
+
+_DATABASE_S = 60.0  # for the database to start; both may start together
+_STOP_S = 10  # for the requests that are being answered
+_KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
+_BACKLOG = 2048
+_HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that is ready to run, and what its user should know."""
+
+    settings: Settings
+    listener: socket.socket
+    url: str
+    database: str  # without its password
+    tokens: int  # how many are valid
+    needs_token: bool
+
+
+def listen(settings: Settings) -> Listening:
+    """Check the settings and the database, and open the port.
+
+    Raises:
+        UsageError: If other machines could connect without tokens or in the clear, or a file of
+            the certificate is not usable.
+        HistoryError: If the database cannot be used.
+        LaunchError: If the address is not free.
+    """
+    _check_certificate(settings)
+    history = open_database(settings, wait_s=_DATABASE_S)
+    try:
+        tokens = list_tokens(history.engine)
+        database = history.engine.url.render_as_string(hide_password=True)
+    finally:
+        history.close()
+    needs_token = bool(tokens) if settings.require_token is None else settings.require_token
+    if not settings.local and not settings.insecure:
+        _check_exposed(settings, needs_token=needs_token)
+    listener = _open_port(settings)
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    url = f"{scheme}://{shown}:{port}{settings.path_prefix}"
+    valid = sum(token.valid for token in tokens)
+    return Listening(settings, listener, url, database, valid, needs_token)
+
+
+def run(listening: Listening) -> None:
+    """Answer requests until SIGTERM or SIGINT; those that are being answered finish first."""
+    config = build_config(listening.settings)
+    # uvicorn raises the signal again once it has stopped: a clean end would look like a death.
+    before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if listening.settings.workers == 1:
+            uvicorn.Server(config).run(sockets=[listening.listener])
+        else:
+            Multiprocess(config, sockets=[listening.listener]).run()
+    finally:
+        listening.listener.close()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def build_config(settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn runs the application; each worker process builds its own."""
+    return uvicorn.Config(
+        functools.partial(_build_worker, settings),
+        factory=True,
+        workers=settings.workers,
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_config=log_config(access_log=settings.access_log),
+        access_log=settings.access_log,
+        proxy_headers=True,
+        forwarded_allow_ips=settings.trusted_proxies,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_STOP_S,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+    )
+
+
+def _build_worker(settings: Settings) -> ASGIApp:
+    """Return the application of this process, which may be one of several."""
+    Connection.bound(settings.limits.patience_s)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        # A worker whose supervisor was killed would hold the port for ever.
+        def end_with_parent() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
+    return build_app(settings)
+
+
+def _ignore(_signal: int, _frame: object) -> None:
+    """Take a signal that has been obeyed already."""
+
+
+def _check_exposed(settings: Settings, *, needs_token: bool) -> None:
+    """Raise ``UsageError`` if other machines could connect without tokens or in the clear."""
+    missing = []
+    if not needs_token:
+        missing.append(
+            "everybody who reaches it could read and change all histories: make a token with "
+            "`zeusrun token create`, or give --require-token"
+        )
+    if settings.ssl_certfile is None:
+        missing.append(
+            "tokens would be sent in the clear: give --ssl-certfile and --ssl-keyfile, or listen "
+            "on 127.0.0.1 behind a proxy that has a certificate"
+        )
+    if missing:
+        raise UsageError(
+            f"the server would listen on {settings.host} for other machines, and "
+            f"{'; and '.join(missing)}. --insecure accepts that, as in a private network"
+        )
+
+
+def _check_certificate(settings: Settings) -> None:
+    if settings.ssl_certfile is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Without a terminal, an encrypted key would wait for a password for ever.
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, _no_password)
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"the certificate {settings.ssl_certfile} with the key {settings.ssl_keyfile} cannot "
+            f"be used: {what}"
+        ) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password; remove it with `openssl pkey`")
+
+
+def _open_port(settings: Settings) -> socket.socket:
+    where = f"{settings.host} port {settings.port}"
+    try:
+        found = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = found[0]
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        # asyncio leaves this to us for a socket that it did not open. Without it, Nagle's algorithm
+        # keeps the second packet of an answer until the client acknowledges the first: 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LaunchError(
+            f"the server cannot listen on {where}: {reason}; choose another --port, or end what "
+            "listens there"
+        ) from None
+    return listener

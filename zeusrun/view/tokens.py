@@ -1,0 +1,90 @@
+"""The output of ``token`` for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from zeusrun.clock import timestamp
+from zeusrun.view import units
+from zeusrun.view.console import plain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from zeusrun.history.sql.audit import AuditEntry
+    from zeusrun.history.sql.tokens import Token
+
+_DAY = "%Y-%m-%d %H:%M"
+_STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
+
+
+def tokens_table(tokens: Sequence[Token]) -> RenderableType:
+    """Return what each token permits, and when it was last used."""
+    if not tokens:
+        return Text("no tokens yet; make one with: zeusrun token create --write")
+    table = _table("token", "jobs", "may", "state", "expires", "last used", "note")
+    for token in tokens:
+        state = token_state(token)
+        table.add_row(
+            token.id,
+            token.jobs,
+            "write" if token.can_write else "read",
+            Text(state, style=_STYLES[state]),
+            _moment(token.expires_at) if token.expires_at else "never",
+            _moment(token.used_at) if token.used_at else "never",
+            token.note or "",
+        )
+    return table
+
+
+def token_json(token: Token) -> dict[str, Any]:
+    """Return a token as ``--json`` prints it; times are RFC 3339."""
+    times = {
+        name: None if (at := getattr(token, name)) is None else timestamp(at)
+        for name in ("created_at", "expires_at", "revoked_at", "used_at")
+    }
+    may = "write" if token.can_write else "read"
+    state = token_state(token)
+    return {"token": token.id, "jobs": token.jobs, "may": may, "state": state, **times} | {
+        "note": token.note
+    }
+
+
+def token_state(token: Token) -> str:
+    """Return whether a token is ``valid``, ``expired`` or ``revoked``."""
+    if token.revoked_at is not None:
+        return "revoked"
+    return "expired" if token.expired else "valid"
+
+
+def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:
+    """Return who changed what."""
+    if not entries:
+        return Text("nothing has been changed through a server yet")
+    table = _table("when", "token", "from", "what", "of")
+    for entry in entries:
+        who = entry.token or "–"  # noqa: RUF001 - as everywhere for what is unknown
+        here = entry.client or "this command"
+        table.add_row(_moment(entry.at or 0.0), who, here, entry.action, entry.subject)
+    return table
+
+
+def audit_json(entry: AuditEntry) -> dict[str, Any]:
+    """Return an entry as ``--json`` prints it."""
+    return {**entry._asdict(), "at": timestamp(entry.at)}
+
+
+def _table(*heads: str) -> Table:
+    table = plain_table()
+    for head in heads:
+        table.add_column(head)
+    return table
+
+
+def _moment(at: float) -> str:
+    return units.moment(timestamp(at), _DAY)
