@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("httpx")
 
 from fastapi.testclient import TestClient
 
+from tests.databases import opened
 from zeusrun.server.app import build_app
 from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.server.zeus.messages import Settings
@@ -34,8 +36,13 @@ def build_settings(**changes) -> Settings:
 
 
 @pytest.fixture
-def history(sql_history):
-    return sql_history
+def database_url(sqlite_url):
+    return sqlite_url
+
+
+@pytest.fixture
+def history(database_url):
+    yield from opened(database_url)
 
 
 class ZeusClient:
@@ -83,9 +90,16 @@ class ZeusClient:
 
 
 @pytest.fixture
-def connect(history, sqlite_url):
+def connect(history, database_url):
     """Make clients, each of a server of its own with the same database."""
-    return lambda prefix="": ZeusClient(sqlite_url, prefix)
+    with contextlib.ExitStack() as stack:
+
+        def open_client(prefix=""):
+            client = ZeusClient(database_url, prefix)
+            stack.enter_context(client.http)  # one event loop for all of its requests
+            return client
+
+        yield open_client
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ def zeus_python(tmp_path_factory):
 
 
 @pytest.fixture
-def url(history, sqlite_url):
-    app = build_app(ServerSettings(database_url=sqlite_url))
+def url(history, database_url):
+    app = build_app(ServerSettings(database_url=database_url))
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
