@@ -133,7 +133,9 @@ class JobSpec(Section):
     price: Price | None = Field(None, description="What a kilowatt-hour costs.")
     carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
     pue: Pue | None = Field(None, description="Power usage effectiveness of the site.")
-    history: Annotated[HistorySection, BeforeValidator(read_short_form)] = HistorySection()
+    history: Annotated[HistorySection, BeforeValidator(read_short_form)] = Field(
+        HistorySection(), description="Where the runs are recorded: its URL, or a section."
+    )
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(

@@ -21,7 +21,7 @@ from zeusrun.history.rules import is_offline
 from zeusrun.launcher.choose import NothingLeft, choose_attempt
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
-from zeusrun.launcher.heartbeat import hold_lease
+from zeusrun.launcher.heartbeat import hold_lease, keep_power
 from zeusrun.launcher.offline import choose_offline
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
@@ -211,37 +211,23 @@ def run_attempt(
     mask = mask_job(submission.spec, values)
     emit = mask_events(emit, mask)
     try:
-        try:
-            for text in notes:
-                emit(Noted(text))
-            if choice.note is not None:
-                emit(Noted(choice.note))
-            if (grown := choice.too_large) is not None:
-                emit(
-                    Noted(
-                        f"the batch size may grow to {choice.most}, because {grown.trial} ran out "
-                        f"of memory with {grown.last_batch_size}; if it fits now: zeusrun history "
-                        f"--forget {grown.trial}"
-                    )
-                )
-            if choice.trial.preemptions:
-                then = "is continued"
-                if not has_checkpoint(paths.run_dir):
-                    then = "starts from the beginning: it saved no checkpoint"
-                emit(Noted(f"{choice.trial.trial} was preempted and {then}"))
-            usual = find_usual(choice.trial, choice.earlier)
-            bound_j, instrumented = choice.decision.cost_bound_j, submission.spec.instrument
-            emit(TrialStarts(choice.trial, bound_j, usual, instrumented))
-            meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
-            outcome, stop = Supervisor(
-                submission, choice, paths, meter, emit=emit, signals=signals, mask=mask
-            ).run()
-        except BaseException as error:
-            reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
-            outcome = _failed_outcome(dispatched, reason)
-            _record(submission.history, dispatched, mask_outcome(outcome, mask))
-            raise
-        finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
+        with hold_lease(submission, choice.trial, paths):
+            try:
+                _announce(choice, paths, notes, emit)
+                usual = find_usual(choice.trial, choice.earlier)
+                bound_j, instrumented = choice.decision.cost_bound_j, submission.spec.instrument
+                emit(TrialStarts(choice.trial, bound_j, usual, instrumented))
+                meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
+                outcome, stop = Supervisor(
+                    submission, choice, paths, meter, emit=emit, signals=signals, mask=mask
+                ).run()
+            except BaseException as error:
+                reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
+                outcome = _failed_outcome(dispatched, reason)
+                _record(submission.history, dispatched, mask_outcome(outcome, mask))
+                raise
+            finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
+            keep_power(submission.history, finished, paths)
     finally:
         dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
@@ -250,6 +236,26 @@ def run_attempt(
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
     return finished, stop
+
+
+def _announce(choice: Choice, paths: RunPaths, notes: Sequence[str], emit: Emit) -> None:
+    """Show what there is to say before a trial starts."""
+    trial = choice.trial
+    for text in (*notes, *([] if choice.note is None else [choice.note])):
+        emit(Noted(text))
+    if (grown := choice.too_large) is not None:
+        emit(
+            Noted(
+                f"the batch size may grow to {choice.most}, because {grown.trial} ran out of "
+                f"memory with {grown.last_batch_size}; if it fits now: zeusrun history --forget "
+                f"{grown.trial}"
+            )
+        )
+    if trial.preemptions:
+        then = "is continued"
+        if not has_checkpoint(paths.run_dir):
+            then = "starts from the beginning: it saved no checkpoint"
+        emit(Noted(f"{trial.trial} was preempted and {then}"))
 
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:

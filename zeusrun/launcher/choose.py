@@ -261,7 +261,8 @@ def _unknown_runs(submission: Submission, trials: Sequence[Trial]) -> Iterator[t
     """Yield the begun runs that are newer than the history knows, the newest first."""
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
-    for run in sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True):
+    runs = [(number or 0, name) for number, name in numbered_runs(home, job)]
+    for run in sorted((run for run in runs if run[0] > known), reverse=True):
         if has_begun(RunPaths(runs_directory(home, job) / run[1])):
             yield run
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, Typ
 from starlette.responses import JSONResponse, Response
 
 from zeusrun import __version__
+from zeusrun.clock import unix_seconds
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
@@ -121,7 +122,7 @@ class Lease(BaseModel):
     live: FreeJson | None
 
 
-class Settings(BaseModel):
+class JobSettings(BaseModel):
     """The job file of a job."""
 
     settings: str = Field(max_length=1 << 20)
@@ -147,7 +148,10 @@ async def get_history(request: Request) -> SqlHistory:
 
 
 async def check_client(
-    zeusrun_api: Annotated[str | None, Header(description="The API of the client.")] = None,
+    zeusrun_api: Annotated[
+        str | None,
+        Header(description="The API of the client.", json_schema_extra={"enum": [str(API), None]}),
+    ] = None,
 ) -> None:
     """Refuse a client that is too old or too new for this server."""
     if zeusrun_api is None:  # such as curl
@@ -182,10 +186,12 @@ _WORDS = {
     429: "Too many requests.",
     503: "The server or its database is not available now.",
 }
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": text} for status, text in _WORDS.items()
+}
+"""How any request can be refused, for the description of the API."""
 router = APIRouter(
-    prefix="/api/v1",
-    dependencies=[Depends(check_client)],
-    responses={status: {"model": Error, "description": text} for status, text in _WORDS.items()},
+    prefix="/api/v1", dependencies=[Depends(check_client)], responses=REFUSALS, tags=["zeusrun"]
 )
 
 
@@ -312,7 +318,7 @@ def keep_trace(trial: TrialName, body: FreeJson, history: History, access: Allow
 
 
 @router.put("/jobs/{job}/settings", status_code=204, response_class=Response)
-def keep_settings(job: JobName, body: Settings, history: History, access: Allowed) -> Response:
+def keep_settings(job: JobName, body: JobSettings, history: History, access: Allowed) -> Response:
     """Keep the job file of a job, without secrets."""
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():
@@ -336,6 +342,16 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
         raise invalid(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
+    for name, well in (
+        ("global_batch_size", trial.global_batch_size >= 1),
+        ("world_size", trial.world_size >= 1),
+        ("max_epochs", trial.max_epochs >= 1),
+        ("eta_knob", 0 <= trial.eta_knob <= 1),
+        ("mode", trial.mode in {"min", "max"}),
+        ("started_at", unix_seconds(trial.started_at) is not None),
+    ):
+        if not well:  # nobody who reads this history could do anything with it
+            raise invalid(f"trial {trial.trial} cannot have {name} {getattr(trial, name)!r:.60}")
     return trial
 
 

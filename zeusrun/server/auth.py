@@ -149,7 +149,7 @@ class Authentication:
             await self._app(scope, receive, send)
             return
         try:
-            scope = await self._admit(scope)
+            scope = await self._admit({**scope, "root_path": self._settings.path_prefix})
         except (Refusal, HistoryError) as error:
             refusal = refusal_of(error, f"{scope['method']}: ")
             await refusal.answer()(scope, receive, send)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from zeusrun.server.auth import COOKIE, access_of, check_origin
+from zeusrun.server.pages.document import HEADERS, Links, Page, build_document
 from zeusrun.server.refusals import Refusal
 from zeusrun.view.report.markup import Html, escape, join, tag
 
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 
 _KEPT_S = 30 * 86400
 _LONGEST = 4096  # bytes of the form
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_NO_STORE = {"Cache-Control": "no-store"}
 
 
 def build_login_router(authentication: Authentication, settings: Settings) -> APIRouter:
@@ -55,7 +50,7 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
                 raise
             why = refusal.message.partition(";")[0]
             return _respond("Sign in", _form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
-        answer = RedirectResponse(place, 303, _HEADERS)
+        answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
             COOKIE,
             text,
@@ -69,7 +64,7 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
 
     async def sign_out(request: Request) -> Response:
         check_origin(request.headers)
-        answer = RedirectResponse(f"{prefix}/login", 303, _HEADERS)
+        answer = RedirectResponse(f"{prefix}/login", 303, _NO_STORE)
         answer.delete_cookie(COOKIE, path=cookie_path, httponly=True, samesite="strict")
         return answer
 
@@ -117,15 +112,15 @@ def _form(place: str, problem: str = "") -> Html:
 
 
 def _respond(title: str, content: Html, *, status: int = 200, to: str | None = None) -> Response:
-    refresh = tag("meta", http_equiv="refresh", content=f"0; url={to}") if to else ""
-    head = join((Html('<meta charset="utf-8">'), refresh, tag("title", f"{title} · zeusrun")))
-    body = tag("body", tag("main", content))
-    document = f'<!doctype html>\n<html lang="en"><head>{head}</head>{body}</html>\n'
-    return HTMLResponse(document, status, _HEADERS)
+    document = build_document(Page(title, content), Links())
+    # The header is the quickest way on, and works without a script.
+    headers = {**HEADERS, "Cache-Control": "no-store"} | ({"Refresh": f"0; url={to}"} if to else {})
+    return HTMLResponse(document, status, headers)
 
 
 def _inside(place: str, prefix: str) -> str:
     """Return the path of a page of this server; a foreign address becomes the first page."""
-    parts = urlsplit(place) if place.isprintable() and "\\" not in place else urlsplit("")
+    plain = place.isascii() and place.isprintable() and "\\" not in place
+    parts = urlsplit(place if plain else "")
     is_own = not parts.scheme and not parts.netloc and place.startswith(f"{prefix}/")
-    return place if is_own and not place.startswith("//") else f"{prefix}/"
+    return place if plain and is_own and not place.startswith("//") else f"{prefix}/"

@@ -76,8 +76,23 @@ def listen(settings: Settings) -> Listening:
 
 def run(listening: Listening) -> None:
     """Answer requests until SIGTERM or SIGINT; those that are being answered finish first."""
-    settings = listening.settings
-    config = uvicorn.Config(
+    config = build_config(listening.settings)
+    # uvicorn raises the signal again once it has stopped: a clean end would look like a death.
+    before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if listening.settings.workers == 1:
+            uvicorn.Server(config).run(sockets=[listening.listener])
+        else:
+            Multiprocess(config, sockets=[listening.listener]).run()
+    finally:
+        listening.listener.close()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def build_config(settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn runs the application; each worker process builds its own."""
+    return uvicorn.Config(
         functools.partial(_build_worker, settings),
         factory=True,
         workers=settings.workers,
@@ -96,17 +111,6 @@ def run(listening: Listening) -> None:
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-    # uvicorn raises the signal again once it has stopped: a clean end would look like a death.
-    before = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        if settings.workers == 1:
-            uvicorn.Server(config).run(sockets=[listening.listener])
-        else:
-            Multiprocess(config, sockets=[listening.listener]).run()
-    finally:
-        listening.listener.close()
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _build_worker(settings: Settings) -> ASGIApp:

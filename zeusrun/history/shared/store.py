@@ -111,10 +111,10 @@ class SharedHistory:
         """See ``History.unfinished``."""
         check_job_name(job)
         try:
-            found = self._patience.read(lambda: self.remote.unfinished(job))
+            known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
         except UnavailableError as error:
-            found = self._offline(job, None, error).trials
-        trials = self._with_waiting(job, found)
+            known = self._offline(job, None, error).trials
+        trials = self._with_waiting(job, known)
         return [trial for trial in trials if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
@@ -240,7 +240,8 @@ class SharedHistory:
         return self._patience.read(lambda: self.remote.add(trials))
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``; tried once."""
+        """See ``Shared.report_host``; tried once, unless the history was away just now."""
+        self._patience.check()
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
@@ -257,7 +258,8 @@ class SharedHistory:
             self.spool.put("trace", known, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``; tried once."""
+        """See ``Shared.keep_settings``; tried once, unless the history was away just now."""
+        self._patience.check()
         self.remote.keep_settings(job, settings)
 
     def deliver(self) -> None:

@@ -35,7 +35,7 @@ _ENTRY: ContextVar[AuditEntry | None] = ContextVar("audit_entry", default=None)
 
 @contextmanager
 def audited(entry: AuditEntry) -> Iterator[None]:
-    """Log the first change that this thread commits to a database inside of the block."""
+    """Log what this thread commits to a database inside of the block."""
     before = _ENTRY.set(entry)
     try:
         yield
@@ -75,7 +75,6 @@ def _log_change(connection: Connection) -> None:
     entry = _ENTRY.get()
     if entry is None or not connection.get_execution_options().get("writes"):
         return
-    _ENTRY.set(None)  # a request is one line, even if it takes several transactions
     values = {
         name: None if value is None else str(value)[: _LONGEST.get(name)]
         for name, value in entry._asdict().items()

@@ -25,10 +25,36 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _OPEN = {TrialStatus.DISPATCHED, TrialStatus.LOST}  # a result may still come
-_FOUND = sa.select(TRIALS.c.number, TRIALS.c.record)
 _SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 _MOST = 1e30  # a larger amount is damaged, and sums would overflow
-_KEPT = 4096  # decoded trials, about 30 MB: servers read the newest ones again and again
+_KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
+_SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
+
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to execute it.
+_NUMBER = sa.bindparam("own_number")
+_LOCK_JOB = (
+    sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
+    .where(JOBS.c.name == sa.bindparam("own_name"))
+    .with_for_update()
+)
+_COUNT_JOB = sa.update(JOBS).where(JOBS.c.name == sa.bindparam("own_name"))
+_INSERT_TRIAL = sa.insert(TRIALS)
+_UPDATE_TRIAL = sa.update(TRIALS).where(TRIALS.c.number == _NUMBER)
+_FOUND = sa.select(TRIALS.c.number, TRIALS.c.record, TRIALS.c.job)
+_FIND_NUMBER = _FOUND.where(TRIALS.c.number == _NUMBER)
+_FIND_NAME = _FOUND.where(TRIALS.c.trial == sa.bindparam("own_name"))
+_FIND_UUID = _FOUND.where(TRIALS.c.uuid == sa.bindparam("own_name"))
+_INSERT_LEASE = sa.insert(LEASES).values(expires_at=now_s() + LEASE_S)
+_DELETE_LEASE = sa.delete(LEASES).where(LEASES.c.number == _NUMBER)
+_LAST_LIVE = sa.select(LEASES.c.live).where(LEASES.c.number == TRIALS.c.number).scalar_subquery()
+_KEEP_LIVE = _UPDATE_TRIAL.values(live=sa.func.coalesce(_LAST_LIVE, TRIALS.c.live))
+# The lease, too, is locked: no heartbeat can renew it while its trial is lost.
+_LOCK_EXPIRED = (
+    sa.select(TRIALS.c.record, now_s(), LEASES.c.live)
+    .join(LEASES, LEASES.c.number == TRIALS.c.number)
+    .where(LEASES.c.number == _NUMBER, LEASES.c.expires_at < now_s())
+    .with_for_update()
+)
 
 
 class Found(NamedTuple):
@@ -47,12 +73,10 @@ class LockedJob:
 
     def __init__(self, connection: Connection, name: str) -> None:
         check_job_name(name)
-        query = sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
-        query = query.where(JOBS.c.name == name).with_for_update()
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(_LOCK_JOB, {"own_name": name}).one_or_none()
         if row is None:
             insert_missing(connection, JOBS, name=name, changes=0, trials=0, recurrences=0)
-            row = connection.execute(query).one()
+            row = connection.execute(_LOCK_JOB, {"own_name": name}).one()
         self.name = name
         self._connection = connection
         self._changes, self._trials, self._recurrences = map(int, row)
@@ -79,28 +103,30 @@ class LockedJob:
         values = _columns(trial) | {"changed": self._changes, "record": record}
         if known is None:
             self._trials += 1
-            inserted = self._connection.execute(sa.insert(TRIALS).values(values))
+            inserted = self._connection.execute(_INSERT_TRIAL, values)
             (number,) = inserted.inserted_primary_key or (0,)
         else:
             number = known.number
-            update = sa.update(TRIALS).where(TRIALS.c.number == number)
-            self._connection.execute(update.values(values))
+            values["own_number"] = number
+            if trial.status is TrialStatus.LOST:  # a late result may build on what is known
+                self._connection.execute(_KEEP_LIVE, values)
+            else:
+                self._connection.execute(_UPDATE_TRIAL, {**values, "live": None})
         if known is None or trial.status != known.trial.status:
             self._lease(number, trial, is_new=known is None)
         counts = {
+            "own_name": self.name,
             "changes": self._changes,
             "trials": self._trials,
             "recurrences": self._recurrences,
         }
-        self._connection.execute(sa.update(JOBS).where(JOBS.c.name == self.name).values(counts))
+        self._connection.execute(_COUNT_JOB, counts)
 
     def _lease(self, number: int, trial: Trial, *, is_new: bool) -> None:
         if not trial.status.finished:
-            until = now_s() + LEASE_S
-            lease = sa.insert(LEASES).values(number=number, job=self.name, expires_at=until)
-            self._connection.execute(lease)
+            self._connection.execute(_INSERT_LEASE, {"number": number, "job": self.name})
         elif not is_new:
-            self._connection.execute(sa.delete(LEASES).where(LEASES.c.number == number))
+            self._connection.execute(_DELETE_LEASE, {"own_number": number})
 
 
 def _columns(trial: Trial) -> dict[str, Any]:
@@ -125,36 +151,39 @@ def _addable(amount: float | None) -> float | None:
 
 def find_number(connection: Connection, name: str) -> int:
     """Return the number of the trial with an id or uuid; raises ``HistoryError`` if none has it."""
-    named = _named(name)
-    if named is not None:
-        number = connection.scalar(sa.select(TRIALS.c.number).where(named))
-        if number is not None:
-            return int(number)
-    raise rules.unknown_trial(name)
+    row = _find_row(connection, name)
+    if row is None:
+        raise rules.unknown_trial(name)
+    return int(row.number)
 
 
 def find(connection: Connection, name: str) -> Found | None:
     """Return the trial with an id or uuid."""
-    named = _named(name)
-    if named is None:
-        return None
-    row = connection.execute(_FOUND.where(named)).first()
+    row = _find_row(connection, name)
     return None if row is None else Found(row.number, decode_trial(row.record))
 
 
-def _named(name: str) -> sa.ColumnElement[bool] | None:
+def _find_row(connection: Connection, name: str) -> sa.Row[Any] | None:
     if rules.is_uuid(name):
-        return sa.and_(TRIALS.c.uuid == name)
-    return None if rules.job_of(name) is None else sa.and_(TRIALS.c.trial == name)
+        return connection.execute(_FIND_UUID, {"own_name": name}).first()
+    if rules.job_of(name) is None:
+        return None
+    return connection.execute(_FIND_NAME, {"own_name": name}).first()
 
 
-@functools.lru_cache(_KEPT)
 def decode_trial(record: str) -> Trial:
     """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
+    return (_decode_again if len(record) <= _SHORT else _decode)(record)
+
+
+def _decode(record: str) -> Trial:
     try:
         return Trial.from_json(json.loads(record))
     except ValueError as error:
         raise HistoryError(f"the database contains a damaged trial: {error}") from error
+
+
+_decode_again = functools.lru_cache(_KEPT)(_decode)
 
 
 def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) -> Trial:
@@ -163,13 +192,15 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
     Raises:
         HistoryError: If there is no such trial.
     """
-    named = TRIALS.c.number == find_number(connection, name)
-    job = LockedJob(connection, connection.scalars(sa.select(TRIALS.c.job).where(named)).one())
-    row = connection.execute(_FOUND.where(named)).one()  # under the lock
-    found = Found(row.number, decode_trial(row.record))
-    changed = change(found.trial)
-    if changed != found.trial:
-        job.store(changed, found)
+    before = _find_row(connection, name)
+    if before is None:
+        raise rules.unknown_trial(name)
+    job = LockedJob(connection, before.job)
+    row = connection.execute(_FIND_NUMBER, {"own_number": before.number}).one()  # under the lock
+    known = decode_trial(row.record)
+    changed = change(known)
+    if changed != known:
+        job.store(changed, Found(row.number, known))
     return changed
 
 
@@ -210,14 +241,7 @@ def _is_same(known: Trial, trial: Trial) -> bool:
 def lose(connection: Connection, job: str, number: int) -> Trial | None:
     """Record a trial as LOST if its lease has expired; return it, or ``None`` if it has not."""
     locked = LockedJob(connection, job)
-    # The lease, too, is locked: no heartbeat can renew it while its trial is lost.
-    query = (
-        sa.select(TRIALS.c.record, now_s(), LEASES.c.live)
-        .join(LEASES, LEASES.c.number == TRIALS.c.number)
-        .where(LEASES.c.number == number, LEASES.c.expires_at < now_s())
-        .with_for_update()
-    )
-    row = connection.execute(query).first()
+    row = connection.execute(_LOCK_EXPIRED, {"own_number": number}).first()
     if row is None:
         return None
     known = decode_trial(row[0])

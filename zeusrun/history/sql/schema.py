@@ -77,6 +77,7 @@ TRIALS = Table(
     Column("currency", String(64)),
     Column("carbon_g", Double),
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
+    Column("live", _Json),  # of a LOST trial: the last heartbeat
     Column("trace", _Json),  # power over time, reduced
     Index("trials_job_number", "job", "number"),
     Index("trials_job_changed", "job", "changed"),

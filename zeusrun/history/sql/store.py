@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -23,7 +23,7 @@ from zeusrun.history.sql.engine import (
 )
 from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class SqlHistory:
         query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
         query = query.where(LEASES.c.job == job).order_by(TRIALS.c.number)
         with self._reading() as connection:
-            return [decode_trial(record) for record in connection.scalars(query)]
+            records = list(connection.scalars(query))
+        return [decode_trial(record) for record in records]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -111,7 +112,7 @@ class SqlHistory:
         with self._reading() as connection:
             found = _read_changes(connection, job, after, last)
         if found is not None:
-            return found
+            return found.decode()
         # An older backup of the database has been restored. Its versions will be counted again, and
         # must not be taken for those that were lost.
         lost, _, _ = (after or "").partition(":")
@@ -121,7 +122,6 @@ class SqlHistory:
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
         rules.check_new(trial)
-        rules.encode_trial(trial)
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
@@ -225,8 +225,8 @@ class SqlHistory:
         return self._read_json(trial, TRIALS.c.trace)
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``; ``None`` for a trial that has ended."""
-        return self._read_json(trial, LEASES.c.live)
+        """See ``Shared.live``; ``None`` for a trial that has ended, unless it is LOST."""
+        return self._read_json(trial, sa.func.coalesce(LEASES.c.live, TRIALS.c.live))
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``Shared.keep_settings``."""
@@ -248,10 +248,12 @@ class SqlHistory:
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
         return self._write(lambda connection: rows.change(connection, trial, change))
 
-    def _read_json(self, trial: str, column: sa.Column[Any]) -> dict[str, Any] | None:
+    def _read_json(self, trial: str, column: sa.ColumnElement[str]) -> dict[str, Any] | None:
+        both = TRIALS.outerjoin(LEASES, LEASES.c.number == TRIALS.c.number)
         with self._reading() as connection:
             number = rows.find_number(connection, trial)
-            text = connection.scalar(sa.select(column).where(column.table.c.number == number))
+            query = sa.select(column).select_from(both).where(TRIALS.c.number == number)
+            text = connection.scalar(query)
         return None if text is None else dict(json.loads(text))
 
     def _reading(self) -> AbstractContextManager[Connection]:
@@ -268,15 +270,28 @@ class SqlHistory:
             self._checked = True
 
 
+class _Read(NamedTuple):
+    """``Changes`` as they are read: numbers and records, in any order."""
+
+    pairs: list[tuple[int, str]]
+    version: str
+    total: int
+    whole: bool
+
+    def decode(self) -> Changes:
+        self.pairs.sort()
+        trials = tuple(decode_trial(record) for _, record in self.pairs)
+        numbers = tuple(number for number, _ in self.pairs)
+        return Changes(trials, numbers, self.version, self.total, self.whole)
+
+
 def _read_changes(
     connection: Connection, job: str, after: str | None, last: int | None
-) -> Changes | None:
-    """Return what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
-    head = sa.select(HISTORY.c.incarnation, JOBS.c.changes, JOBS.c.trials)
-    head = head.select_from(HISTORY.outerjoin(JOBS, JOBS.c.name == job))
-    row = connection.execute(head).first()
-    incarnation = read_incarnation(connection) if row is None else row.incarnation
-    changes, total = (row.changes or 0, row.trials or 0) if row is not None else (0, 0)
+) -> _Read | None:
+    """Read what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
+    head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
+    changes, total = connection.execute(head).one_or_none() or (0, 0)
+    incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
@@ -285,18 +300,12 @@ def _read_changes(
         if since > changes:
             return None
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        found = _read_pairs(connection, newer if last is None else newer.limit(last + 1))
-        if last is None or len(found) <= last:
-            return _as_changes(sorted(found), version, total, whole=False)
-    newest = query.order_by(TRIALS.c.number.desc())
-    found = _read_pairs(connection, newest if last is None else newest.limit(last))
-    return _as_changes(found[::-1], version, total, whole=True)
+        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
+        if last is None or len(pairs) <= last:
+            return _Read(pairs, version, total, whole=False)
+    newest = query.order_by(TRIALS.c.number.desc()).limit(last)
+    return _Read(_read_pairs(connection, newest), version, total, whole=True)
 
 
 def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
     return [(number, record) for number, record in connection.execute(query)]
-
-
-def _as_changes(found: list[tuple[int, str]], version: str, total: int, *, whole: bool) -> Changes:
-    trials = tuple(decode_trial(record) for _, record in found)
-    return Changes(trials, tuple(number for number, _ in found), version, total, whole)

@@ -209,12 +209,12 @@ def earlier_parts(paths: RunPaths) -> list[RunPaths]:
     ]
 
 
-def numbered_runs(home: Path, job: str) -> list[tuple[int, str]]:
-    """Return the recurrence and name of each run directory of a job."""
-    pattern = re.compile(re.escape(job) + r"-(\d{1,18})-\d+")
+def numbered_runs(home: Path, job: str) -> list[tuple[int | None, str]]:
+    """Return the recurrence and name of each run directory of a job; ``None``: began offline."""
+    pattern = re.compile(re.escape(job) + r"-(?:(\d{1,18})-\d+|offline-[0-9a-f]{8})")
     try:
         with os.scandir(runs_directory(home, job)) as entries:
             found = [pattern.fullmatch(entry.name) for entry in entries]
     except OSError:
         return []
-    return [(int(match[1]), match[0]) for match in found if match]
+    return [(None if match[1] is None else int(match[1]), match[0]) for match in found if match]

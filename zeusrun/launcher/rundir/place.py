@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from zeusrun.launcher.rundir.layout import RunPaths, find_run, run_names
 from zeusrun.launcher.rundir.record import describes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
@@ -33,14 +36,27 @@ def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
     """Return the files of a trial, to read them.
 
     Raises:
-        UsageError: If the trial ran on another machine.
+        UsageError: If they are on another machine, or gone.
     """
     paths = find_own(history, home, trial)
     if paths is not None:
         return paths
-    if shared_of(history, trial.job) is None or trial.host is None:
+    if shared_of(history, trial.job) is None:
         return RunPaths(Path(trial.run_dir))  # a container may see the home under another path
+    if trial.host == platform.node():
+        raise UsageError(f"the files of {trial.trial} are gone: {trial.run_dir}")
+    host, verb = trial.host or "another machine", "ran" if trial.status.finished else "runs"
     raise UsageError(
-        f"{trial.trial} {'ran' if trial.status.finished else 'runs'} on {trial.host}, and its "
-        f"files are there ({trial.run_dir}); run this command on {trial.host}"
+        f"{trial.trial} {verb} on {host}, and its files are there ({trial.run_dir}); run this "
+        "command there"
     )
+
+
+def newest_here(history: History, home: Path, trials: Sequence[Trial]) -> Trial | None:
+    """Return the newest trial whose files are here; ``trials`` are those of a job, oldest first.
+
+    With a history of this machine it is the newest one.
+    """
+    if not trials or shared_of(history, trials[-1].job) is None:
+        return trials[-1] if trials else None
+    return next((each for each in reversed(trials) if find_own(history, home, each)), None)

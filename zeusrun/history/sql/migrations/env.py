@@ -7,9 +7,11 @@ from alembic import context
 from zeusrun.history.sql.identity import REVISION_TABLE
 from zeusrun.history.sql.schema import METADATA
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=METADATA,
-    version_table=REVISION_TABLE,
-)
-context.run_migrations()
+_CONFIG = getattr(context, "config", None)
+if _CONFIG is not None:  # it is None where this is imported and not run
+    context.configure(
+        connection=_CONFIG.attributes["connection"],
+        target_metadata=METADATA,
+        version_table=REVISION_TABLE,
+    )
+    context.run_migrations()

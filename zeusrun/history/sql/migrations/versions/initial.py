@@ -57,6 +57,7 @@ def upgrade() -> None:
         sa.Column("currency", sa.String(64)),
         sa.Column("carbon_g", sa.Double),
         sa.Column("record", _JSON, nullable=False),
+        sa.Column("live", _JSON),
         sa.Column("trace", _JSON),
         **_MYSQL,
     )

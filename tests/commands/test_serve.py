@@ -1,0 +1,228 @@
+"""``zeusrun serve`` as a process: what it says, how it refuses, how it stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("uvicorn")
+
+from tests.factories import build_trial
+
+
+def ask(port, method, path, body=None):
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    content = None if body is None else json.dumps(body)
+    line.request(method, path, content, {"Content-Type": "application/json"})
+    answer = line.getresponse()
+    status, text = answer.status, answer.read()
+    line.close()
+    return status, json.loads(text)
+
+
+def wait_until_it_answers(port, child):
+    while True:
+        try:
+            return ask(port, "GET", "/readyz")
+        except OSError:
+            assert child.poll() is None, child.stdout.read()
+            time.sleep(0.05)
+
+
+def start(zeusrun, *arguments, **env):
+    """Start a server on a free port; return it, its port and what it says."""
+    child = zeusrun.start("serve", "--port", "0", *arguments, **env)
+    lines = []
+    while not lines or not lines[-1].startswith("Ctrl-C"):
+        line = child.stdout.readline()
+        assert line, lines
+        lines.append(line)
+    text = "".join(lines)
+    port = int(re.search(r"http://[^ ]*:(\d+)", text)[1])
+    wait_until_it_answers(port, child)
+    return child, port, text
+
+
+def begin(port, number):
+    version = ask(port, "GET", "/api/v1/jobs/job/trials?last=0")[1]["version"]
+    body = {"trial": build_trial(number).to_json(), "after": version}
+    return ask(port, "POST", "/api/v1/jobs/job/trials", body)
+
+
+def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusrun):
+    child, port, text = start(zeusrun)
+    assert text == (
+        f"zeusrun serves http://127.0.0.1:{port}\n"
+        f"  page      http://127.0.0.1:{port}/\n"
+        f"  a job     history: http://127.0.0.1:{port}   in its job file, or ZEUSRUN_HISTORY\n"
+        "  tokens    none needed on this machine; others need one: zeusrun token create --write\n"
+        f"  database  sqlite:///{zeusrun.home}/server/history.db\n"
+        "Ctrl-C stops it.\n"
+    )
+    assert begin(port, 1)[0] == 201
+    child.send_signal(signal.SIGTERM)
+    assert (child.wait(20), child.stdout.read()) == (0, "")
+    assert oct((zeusrun.home / "server").stat().st_mode & 0o77) == "0o0"
+    child, port, _ = start(zeusrun)
+    assert ask(port, "GET", "/api/v1/jobs/job/trials")[1]["total"] == 1
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == 0
+
+
+def test_a_token_is_made_used_listed_and_revoked(zeusrun):
+    made = zeusrun("token", "create", "--job", "team-*", "--write", "--expires", "90d")
+    token = made.stdout.strip()
+    own_id = token.split("_")[1]
+    assert re.fullmatch(r"zeusrun_[0-9a-f]{8}_[\w-]{43}", token)
+    assert f"Token {own_id} may read and change jobs called team-*, until " in made.stderr
+    reading = zeusrun("token", "create", "--read", "--note", "the page", "--json")
+    secret = json.loads(reading.stdout)
+    listed = json.loads(zeusrun("token", "list", "--json").stdout)
+    assert [(each["jobs"], each["may"], each["state"]) for each in listed] == [
+        ("team-*", "write", "valid"),
+        ("*", "read", "valid"),
+    ]
+    assert (listed[1]["note"], listed[1]["expires_at"]) == ("the page", None)
+    shown = zeusrun("token", "list").stdout
+    assert own_id in shown
+    assert token not in shown + str(listed)
+    assert secret["secret"] not in shown + str(listed)
+    assert zeusrun("token", "revoke", token).stdout == f"Token {own_id} is revoked.\n"
+    assert zeusrun("token", "revoke", secret["token"]).returncode == 0
+    assert [each["state"] for each in json.loads(zeusrun("token", "list", "--json").stdout)] == [
+        "revoked",
+        "revoked",
+    ]
+    log = json.loads(zeusrun("token", "audit", "--json").stdout)
+    assert [each["action"] for each in log] == ["create token"] * 2 + ["revoke token"] * 2
+    assert "revoke token" in zeusrun("token", "audit").stdout
+
+
+def test_wrong_arguments_of_token_are_refused(zeusrun):
+    for arguments, message in (
+        (("create",), "say what the token permits: --read, or --write"),
+        (("create", "--read", "--job", "a b"), "--job 'a b' is no name of a job"),
+        (("create", "--read", "--expires", "90"), "--expires must be a number with s, m, h or d"),
+        (("revoke", "nobody"), "there is no token 'nobody'; tokens: none yet"),
+    ):
+        done = zeusrun("token", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
+def test_it_does_not_listen_to_other_machines_without_tokens_and_https(zeusrun):
+    done = zeusrun("serve", "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 2
+    for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts that"):
+        assert words in done.stderr
+    zeusrun("token", "create", "--read")
+    done = zeusrun("serve", "--host", "::", "--port", "0")
+    assert done.returncode == 2
+    assert "tokens would be sent in the clear" in done.stderr
+    assert "zeusrun token create" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_told(zeusrun):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = zeusrun("serve", "--port", str(port))
+    assert done.returncode == 5
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+def test_a_database_that_cannot_be_used_is_told_without_its_password(zeusrun):
+    url = "postgresql://me:hunter2@127.0.0.1:1/x"
+    done = zeusrun("token", "list", "--database-url", url)
+    assert done.returncode in {2, 6}
+    assert done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_certificate_that_cannot_be_used_is_told(zeusrun):
+    (zeusrun.folder / "key.pem").write_text("no key")
+    done = zeusrun("serve", "--ssl-certfile", "none.pem", "--ssl-keyfile", "key.pem")
+    assert done.returncode == 2
+    assert (
+        "the certificate none.pem with the key key.pem cannot be used: No such file" in done.stderr
+    )
+
+
+@pytest.mark.long
+def test_two_servers_with_two_workers_each_serve_one_database(zeusrun):
+    url = f"sqlite:///{zeusrun.folder}/shared.db"
+    servers = [
+        start(zeusrun, "--database-url", url, "--migrate", "--workers", "2") for _ in range(2)
+    ]
+    ports = [port for _, port, _ in servers]
+    for number in range(1, 21):
+        assert begin(ports[number % 2], number)[0] == 201
+    for port in ports:
+        assert ask(port, "GET", "/api/v1/jobs/job/trials")[1]["total"] == 20
+    for child, _, _ in servers:
+        child.send_signal(signal.SIGTERM)
+    assert [child.wait(30) for child, _, _ in servers] == [0, 0]
+
+
+@pytest.mark.long
+def test_workers_end_with_their_supervisor(zeusrun):
+    child, port, _ = start(zeusrun, "--workers", "2")
+    found = subprocess.run(
+        ["ps", "--ppid", str(child.pid), "-o", "pid="], capture_output=True, text=True, check=True
+    )
+    workers = [int(pid) for pid in found.stdout.split()]
+    assert len(workers) >= 2
+    child.kill()
+    child.wait()
+    deadline = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}/fd/0") for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(OSError, match="refused"):
+        ask(port, "GET", "/healthz")
+
+
+@pytest.mark.long
+def test_a_request_that_is_being_answered_is_finished_before_the_server_stops(zeusrun):
+    import sqlite3
+
+    child, port, _ = start(zeusrun)
+    assert begin(port, 1)[0] == 201
+    path = zeusrun.home / "server" / "history.db"
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")  # the server waits for this lock
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        line.request("PUT", "/api/v1/hosts/gpu1", b"{}", {"Content-Type": "application/json"})
+        time.sleep(1)
+        child.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert child.poll() is None
+        other.execute("ROLLBACK")
+    assert line.getresponse().status == 204
+    assert child.wait(20) == 0
+
+
+@pytest.mark.long
+def test_a_request_that_never_ends_does_not_keep_the_server(zeusrun):
+    import sqlite3
+
+    child, port, _ = start(zeusrun)
+    path = zeusrun.home / "server" / "history.db"
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=40)
+        line.request("PUT", "/api/v1/hosts/gpu1", b"{}", {"Content-Type": "application/json"})
+        time.sleep(1)
+        child.send_signal(signal.SIGTERM)
+        started_t = time.monotonic()
+        assert child.wait(40) == 0
+        assert time.monotonic() - started_t < 25

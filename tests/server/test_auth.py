@@ -1,0 +1,213 @@
+"""Tokens: who is answered, and for which jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.factories import DONE, build_trial
+from zeusrun.history.sql import tokens as token_store
+from zeusrun.history.sql.audit import list_entries
+from zeusrun.history.sql.tokens import list_tokens, revoke_token
+from zeusrun.server.auth import KnownTokens
+
+WRONG = "zeusrun_00000000_" + "x" * 43
+
+
+def test_as_soon_as_a_token_exists_every_request_needs_one(server):
+    assert server.get("/api/v1/jobs").status == 200
+    token = server.create_token()
+    for path in ("/api/v1/jobs", "/metrics", "/jobs/batch_size?job_id=job", "/nope"):
+        answer = server.get(path)
+        assert (answer.status, answer.code) == (401, "token"), path
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "zeusrun token create" in answer.message
+    assert server.get("/api/v1/jobs", token).status == 200
+    for path in ("/healthz", "/readyz"):
+        assert server.get(path).status == 200
+
+
+def test_a_token_that_is_wrong_expired_or_revoked_is_refused_with_the_reason(server):
+    good, late, gone = (server.create_token(lasts_s=lasts_s) for lasts_s in (60, -1, None))
+    with server.history() as history:
+        assert revoke_token(history.engine, gone.split("_")[1])
+    reasons = {
+        WRONG: "not known",
+        good[:-1] + ("a" if good[-1] != "a" else "b"): "not known",
+        late: "has expired",
+        gone: "was revoked",
+        "Basic": "not known",
+    }
+    for token, reason in reasons.items():
+        answer = server.get("/api/v1/jobs", token)
+        assert (answer.status, answer.code) == (401, "token")
+        assert reason in answer.message
+        assert token[20:] not in answer.message or len(token) < 20
+    assert server.get("/api/v1/jobs", Authorization=f"Basic {good}").status == 401
+    assert server.get("/api/v1/jobs", Authorization=f"bearer  {good} ").status == 200
+
+
+def test_once_the_last_token_is_revoked_the_server_stays_closed(server):
+    token = server.create_token()
+    with server.history() as history:
+        revoke_token(history.engine, token.split("_")[1])
+    assert server.get("/api/v1/jobs").status == 401
+
+
+def test_require_token_closes_a_server_without_any_token(start):
+    assert start(require_token=True).get("/api/v1/jobs").status == 401
+
+
+def test_without_require_token_tokens_are_not_asked_for(start):
+    server = start(require_token=False)
+    server.create_token()
+    assert server.get("/api/v1/jobs").status == 200
+
+
+def test_a_token_is_for_its_jobs_only(server):
+    everything = server.create_token()
+    for job in ("team-a", "other"):
+        assert server.begin(build_trial(job=job), everything).status == 201
+    token = server.create_token("team-*")
+    assert server.get("/api/v1/jobs", token).json == {"jobs": ["team-a"]}
+    assert server.get("/api/v1/jobs/team-a/trials", token).json["total"] == 1
+    assert server.begin(build_trial(job="team-b"), token).status == 201
+    for method, path, body in (
+        ("GET", "/jobs/other/trials", None),
+        ("GET", "/jobs/other/unfinished", None),
+        ("GET", "/trials/other-1-1", None),
+        ("GET", "/trials/other-9-9/lease", None),  # whether it exists is not said
+        ("POST", "/trials/other-1-1/outcome", DONE.to_json()),
+        ("PUT", "/trials/other-1-1/lease", {}),
+        ("PUT", "/jobs/other/settings", {"settings": ""}),
+        ("POST", "/jobs/other/imports", {"trials": []}),
+    ):
+        answer = server.ask(method, f"/api/v1{path}", body, token)
+        assert (answer.status, answer.code) == (403, "forbidden"), path
+        assert answer.message == "this token is for jobs called team-*, not for other"
+
+
+def test_the_uuid_of_a_foreign_trial_opens_nothing(server):
+    everything, token = server.create_token(), server.create_token("team-*")
+    server.begin(build_trial(job="other", uuid="e" * 32), everything)
+    assert server.get(f"/api/v1/trials/{'e' * 32}", token).code == "forbidden"
+    ended = server.ask("POST", f"/api/v1/trials/{'e' * 32}/outcome", DONE.to_json(), token)
+    assert ended.code == "forbidden"
+
+
+def test_a_token_that_reads_changes_nothing(server):
+    server.begin(build_trial())
+    token = server.create_token(write=False)
+    assert server.get("/api/v1/trials/job-1-1", token).status == 200
+    for method, path, body in (
+        ("POST", "/trials/job-1-1/outcome", DONE.to_json()),
+        ("PUT", "/hosts/gpu1", {}),
+        ("PUT", "/trials/job-1-1/lease", {}),
+    ):
+        answer = server.ask(method, f"/api/v1{path}", body, token)
+        assert (answer.status, answer.code) == (403, "forbidden")
+        assert "--write" in answer.message
+
+
+def test_zeus_clients_have_their_token_in_the_path(server):
+    token = server.create_token("mnist")
+    job = {
+        "job_id": "mnist",
+        "job_id_prefix": "mnist",
+        "batch_sizes": [32, 64],
+        "default_batch_size": 32,
+        "max_power": 300.0,
+        "number_of_gpus": 1,
+        "gpu_model": "Fake A100",
+    }
+    other = {"job_id": "other", "job_id_prefix": "other"}
+    assert server.ask("POST", "/jobs", job).status == 401
+    assert server.ask("POST", f"/zeus/{WRONG}/jobs", job).status == 401
+    assert server.ask("POST", f"/zeus/{token}/jobs", job).status == 201
+    assert server.get(f"/zeus/{token}/jobs/batch_size?job_id=mnist").json["batch_size"] == 32
+    assert server.ask("POST", f"/zeus/{token}/jobs", {**job, **other}).status == 403
+    for path in ("/api/v1/jobs", "/", "/metrics", "/zeus/x/jobs", ""):
+        assert server.get(f"/zeus/{token}{path}").status == 404
+    with server.history() as history:
+        entries = [(each.action, each.subject) for each in list_entries(history.engine, 9)]
+    assert ("begin", "mnist-1-1") in entries
+
+
+def test_who_guesses_tokens_is_slowed_down(start):
+    server = start(limits={"rate": 20})
+    server.create_token()
+    answers = [server.get("/api/v1/jobs", WRONG) for _ in range(8)]
+    assert [each.status for each in answers[:2]] == [401, 401]
+    assert (answers[-1].status, answers[-1].code) == (429, "rate")
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+def test_other_machines_need_a_token_even_if_there_is_none_yet(start):
+    """A proxy on this machine says for whom it asks."""
+    server = start()
+    far = server.get("/api/v1/jobs", X_Forwarded_For="192.0.2.7")
+    assert (far.status, far.code) == (401, "token")
+    assert "other machines" in far.message
+    assert server.get("/api/v1/jobs", X_Forwarded_For="127.0.0.1").status == 200
+    open_to_all = start(insecure=True)
+    assert open_to_all.get("/api/v1/jobs", X_Forwarded_For="192.0.2.7").status == 200
+
+
+def test_a_foreign_page_in_a_browser_of_this_machine_reaches_nothing(server):
+    """By a form, by an image, or by giving this machine a name of its own."""
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ):
+        for method, path in (("POST", "/report"), ("GET", "/jobs/batch_size?job_id=a")):
+            answer = server.ask(method, path, **headers)
+            assert (answer.status, answer.code) == (403, "forbidden"), headers
+    assert server.get("/api/v1/jobs", Host="evil.example").status == 401
+    own = f"http://127.0.0.1:{server.port}"
+    assert server.get("/api/v1/jobs", Origin=own, Sec_Fetch_Site="same-origin").status == 200
+
+
+def test_the_audit_log_says_who_changed_what(server):
+    server.begin(build_trial(1))
+    token = server.create_token()
+    server.begin(build_trial(2), token)
+    server.ask("POST", "/api/v1/trials/job-2-1/outcome", DONE.to_json(), token)
+    server.begin(build_trial(2), token, after="old")  # refused
+    server.ask("PUT", "/api/v1/trials/job-1-1/lease", {}, token)  # no change of the history
+    with server.history() as history:
+        found = [each[:4] for each in list_entries(history.engine, 10)]
+        own_id = list_tokens(history.engine)[0].id
+    assert found == [
+        ("begin", "job-1-1", None, "127.0.0.1"),
+        ("create token", own_id, None, None),
+        ("begin", "job-2-1", own_id, "127.0.0.1"),
+        ("finish", "job-2-1", own_id, "127.0.0.1"),
+    ]
+
+
+def test_the_database_has_no_token_only_its_hash_and_its_last_use(server, tmp_path):
+    token = server.create_token()
+    content = b"".join(path.read_bytes() for path in tmp_path.glob("history.db*"))
+    assert token.split("_", 2)[2].encode() not in content
+    with server.history() as history:
+        assert list_tokens(history.engine)[0].used_at is None
+        known = KnownTokens(history)
+        asyncio.run(known.check(token))
+        known.write_uses()
+        assert list_tokens(history.engine)[0].used_at == pytest.approx(time.time(), abs=60)
+
+
+def test_a_token_is_compared_in_constant_time(monkeypatch, server):
+    compared = []
+    real = token_store.hmac.compare_digest
+    monkeypatch.setattr(
+        token_store.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b)
+    )
+    server.create_token()
+    server.get("/api/v1/jobs", WRONG)
+    assert compared  # an unknown id, too
+    assert all(len(a) == len(b) == 64 for a, b in compared)

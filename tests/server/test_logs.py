@@ -1,0 +1,36 @@
+"""What a server logs has no secrets and no traceback."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from zeusrun.server.logs import Redacted, hide_secrets
+
+TOKEN = "zeusrun_0123abcd_" + "A-_z" * 10 + "xyz"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f'"POST /zeus/{TOKEN}/jobs HTTP/1.1" 200', '"POST /zeus/***/jobs HTTP/1.1" 200'),
+        ('"GET /zeus/guess?x=1 HTTP/1.1" 404', '"GET /zeus/***?x=1 HTTP/1.1" 404'),
+        ("GET /prefix/zeus//guess/report", "GET /prefix/zeus/***/report"),
+        (f"Bearer {TOKEN}; more", "Bearer ***; more"),
+        (f"GET /login?token={TOKEN}", "GET /login?token=***"),
+        ("postgresql://me:hunter2@host/x", "postgresql://me:***@host/x"),
+        ("nothing secret in /jobs/zeus", "nothing secret in /jobs/zeus"),
+    ],
+)
+def test_secrets_are_hidden(text, shown):
+    assert hide_secrets(text) == shown
+
+
+def test_an_error_is_one_line_without_its_traceback():
+    failure = RuntimeError(f"a\nb {TOKEN}")
+    error = (RuntimeError, failure, None)
+    record = logging.LogRecord("zeusrun", logging.ERROR, "x.py", 1, "it failed:", (), error)
+    assert Redacted().format(record) == "error: it failed: RuntimeError: a b ***"

@@ -1,0 +1,170 @@
+"""HTTPS: by uvicorn itself, and by nginx in front with the configuration that we ship."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.factories import ROOT, build_trial
+from zeusrun.history.sql.audit import list_entries
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+HEAD = """
+user root;
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/main.log;
+events {{}}
+http {{
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    {ours}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """The files of a certificate for 127.0.0.1, and of its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl is installed to make a certificate")
+    folder = tmp_path_factory.mktemp("certificate")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
+    subprocess.run(command, check=True, capture_output=True)
+    return f"{folder}/cert.pem", f"{folder}/key.pem"
+
+
+class Https:
+    """Asks a port over HTTPS."""
+
+    def __init__(self, port, certificate):
+        self.port = port
+        self.context = ssl.create_default_context(cafile=certificate[0])
+
+    def connect(self):
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=20)
+
+    def ask(self, method, path, body=None, token=None, raw=None):
+        headers = {"Content-Type": "application/json"}
+        headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
+        with closing(self.connect()) as line:
+            line.request(method, path, json.dumps(body) if body is not None else raw, headers)
+            answer = line.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+
+def test_uvicorn_serves_https_by_itself(start, certificate):
+    cert, key = certificate
+    server = start(ssl_certfile=cert, ssl_keyfile=key)
+    status, _, body = Https(server.port, certificate).ask("GET", "/api/v1")
+    assert (status, json.loads(body)["api"]) == (200, 1)
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        server.get("/api/v1")  # in the clear
+    with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", server.port)) as line:
+        ssl.create_default_context().wrap_socket(line, server_hostname="127.0.0.1")
+
+
+@pytest.fixture
+def behind_nginx(start, certificate, tmp_path):
+    """A server with a token, and its address through nginx."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed")
+    server = start(path_prefix="/zeusrun")
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    ours = (ROOT / "deploy" / "nginx.conf").read_text()
+    for there, here in (
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+        ("server 127.0.0.1:8787", f"server 127.0.0.1:{server.port}"),
+        ("/etc/ssl/certs/zeusrun.pem", certificate[0]),
+        ("/etc/ssl/private/zeusrun.key", certificate[1]),
+        ("/var/log/nginx", str(tmp_path)),
+    ):
+        assert there in ours
+        ours = ours.replace(there, here)
+    path = tmp_path / "nginx.conf"
+    path.write_text(HEAD.format(folder=tmp_path, ours=ours))
+    command = [NGINX, "-p", str(tmp_path), "-e", f"{tmp_path}/main.log", "-c", str(path)]
+    child = subprocess.Popen(command)
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert child.poll() is None, (tmp_path / "main.log").read_text()
+                time.sleep(0.02)
+        yield server, Https(port, certificate)
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
+    server, https = behind_nginx
+    token = server.create_token()
+    status, _, body = https.ask("GET", "/zeusrun/api/v1/jobs/job/trials", token=token)
+    assert status == 200
+    begun = {"trial": build_trial().to_json(), "after": json.loads(body)["version"]}
+    assert https.ask("POST", "/zeusrun/api/v1/jobs/job/trials", begun, token)[0] == 201
+    assert https.ask("GET", "/zeusrun/api/v1/jobs")[0] == 401
+    # Zeus's clients: their token is in no log.
+    status, _, body = https.ask("GET", f"/zeusrun/zeus/{token}/jobs/batch_size?job_id=a")
+    assert (status, "unknown job" in json.loads(body)["message"]) == (400, True)
+    log = (tmp_path / "zeusrun.log").read_text()
+    assert '"GET /zeusrun/zeus/***/jobs/batch_size?job_id=a" 400' in log
+    assert token not in log
+    # The page: signing in, from a browser that sends where it comes from.
+    with closing(https.connect()) as line:
+        origin = f"https://127.0.0.1:{https.port}"
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": origin}
+        line.request("POST", "/zeusrun/login", f"token={token}&next=/zeusrun/", form)
+        answer = line.getresponse()
+        assert (answer.status, answer.headers["location"]) == (303, "/zeusrun/")
+        cookie = answer.headers["set-cookie"]
+        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=strict; Secure", cookie)
+        answer.read()
+        line.request("GET", "/zeusrun/", headers={"Cookie": cookie.partition(";")[0]})
+        page = line.getresponse().read().decode()
+        assert "job" in page
+        assert 'href="/' not in page  # every address is relative
+    with server.history() as history:
+        begin = next(each for each in list_entries(history.engine, 9) if each.action == "begin")
+        assert begin.client == "127.0.0.1"
+
+
+def test_nginx_passes_events_on_at_once_and_refuses_large_bodies(behind_nginx):
+    server, https = behind_nginx
+    token = server.create_token()
+    with closing(https.connect()) as line:
+        line.request("GET", "/zeusrun/events", headers={"Authorization": f"Bearer {token}"})
+        answer = line.getresponse()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.readline().startswith(b"retry:")
+        assert answer.readline() == b"\n"
+        assert answer.readline().startswith(b"event: changed")  # the version that it has
+        for _ in range(3):
+            answer.readline()
+        server.begin(build_trial(), token)
+        assert answer.readline().startswith(b"event: changed")
+    with closing(https.connect()) as line:
+        line.putrequest("POST", "/zeusrun/api/v1/jobs/job/imports")
+        line.putheader("Content-Length", "100000000")
+        line.endheaders()
+        assert line.getresponse().status == 413

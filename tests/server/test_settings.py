@@ -1,0 +1,78 @@
+"""Settings of a server: flags, the environment, the file, defaults."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from zeusrun.errors import JobFileError, UsageError
+from zeusrun.server.settings import Limits, is_loopback, load_settings
+
+
+def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
+    settings = load_settings(tmp_path, {})
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8787, 1)
+    assert settings.database_url == f"sqlite:///{tmp_path}/server/history.db"
+    assert settings.own_database
+    assert settings.require_token is None
+    assert settings.limits.body_bytes == 32 << 20
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
+    (tmp_path / "server.yaml").write_text(
+        "database_url: sqlite:///file.db\nport: 1000\nworkers: 3\nlimits:\n  body: 1 MB\n"
+    )
+    environment = {"ZEUSRUN_DATABASE_URL": "sqlite:///environment.db"}
+    file = load_settings(tmp_path, {})
+    assert (file.database_url, file.port, file.workers) == ("sqlite:///file.db", 1000, 3)
+    assert (file.limits.body_bytes, file.limits.requests) == (1_000_000, Limits().requests)
+    assert not file.own_database
+    assert load_settings(tmp_path, environment).database_url == "sqlite:///environment.db"
+    given = {"database_url": "sqlite:///flag.db", "port": 2000, "workers": None}
+    flags = load_settings(tmp_path, environment, given)
+    assert (flags.database_url, flags.port, flags.workers) == ("sqlite:///flag.db", 2000, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prot: 1", "server.yaml:1: unknown key 'prot'; did you mean 'port'?"),
+        ("\nport: high", "server.yaml:2: 'port' must be a whole number, not 'high'"),
+        ("limits: {rate: 0}", "'limits.rate' must be greater than 0, not 0"),
+        ("limits: {body: 5}", "'limits.body' must be a number with kB"),
+        ("own_database: true", "unknown key 'own_database'"),
+        ("database_url: [postgresql://me:hunter2@host/x]", "'database_url' must be text"),
+        ("path_prefix: zeusrun/", "'path_prefix' must be a path such as /zeusrun"),
+        ("path_prefix: /a//b", "'path_prefix' must be a path such as /zeusrun"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path, content, message):
+    (tmp_path / "server.yaml").write_text(content)
+    with pytest.raises(JobFileError) as error:
+        load_settings(tmp_path, {})
+    assert message in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_wrong_flag_is_refused_by_its_name(tmp_path):
+    with pytest.raises(JobFileError, match=r"^--path-prefix: 'path_prefix' must be a path"):
+        load_settings(tmp_path, {}, {"path_prefix": "x"})
+    with pytest.raises(UsageError, match="needs both --ssl-certfile and --ssl-keyfile"):
+        load_settings(tmp_path, {}, {"ssl_certfile": "x"})
+
+
+def test_the_database_is_not_shown(tmp_path):
+    settings = load_settings(tmp_path, {"ZEUSRUN_DATABASE_URL": "postgresql://me:hunter2@host/x"})
+    assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")),
+        *((host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "example.org")),
+    ],
+)
+def test_which_addresses_are_of_this_machine_alone(host, loopback):
+    assert is_loopback(host) is loopback
