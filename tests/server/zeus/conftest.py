@@ -7,15 +7,7 @@ import json
 
 import pytest
 
-pytest.importorskip("sqlalchemy")
-pytest.importorskip("fastapi")
-pytest.importorskip("httpx")
-
-from fastapi.testclient import TestClient
-
 from tests.databases import opened
-from zeusrun.server.app import build_app
-from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.server.zeus.messages import Settings
 
 JOB = {
@@ -42,6 +34,8 @@ def database_url(sqlite_url):
 
 @pytest.fixture
 def history(database_url):
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
     yield from opened(database_url)
 
 
@@ -49,6 +43,11 @@ class ZeusClient:
     """Sends what Zeus's client sends: JSON without a content type, cumulative time and energy."""
 
     def __init__(self, database_url, prefix=""):
+        from fastapi.testclient import TestClient
+
+        from zeusrun.server.app import build_app
+        from zeusrun.server.settings import Settings as ServerSettings
+
         app = build_app(ServerSettings(database_url=database_url, limits={"rate": 1e9}))
         self.prefix = prefix
         self.http = TestClient(

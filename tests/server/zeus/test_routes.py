@@ -8,11 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
-from zeusrun.history.sql.audit import list_entries
-from zeusrun.history.sql.tokens import create_token
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import TrialStatus
-from zeusrun.view.tables import history_table
 
 INVALID = [
     {"default_batch_size": 100},
@@ -324,6 +321,8 @@ class TestDeleting:
 
 class TestAccess:
     def test_every_route_needs_a_token_that_may_write_the_job(self, history, connect):
+        from zeusrun.history.sql.tokens import create_token
+
         open_to_all = connect()
         open_to_all.register()
         trial = open_to_all.begin()
@@ -348,6 +347,9 @@ class TestAccess:
         assert history.count("mnist") == 1
 
     def test_the_token_stands_in_the_path_and_changes_are_audited(self, history, connect):
+        from zeusrun.history.sql.audit import list_entries
+        from zeusrun.history.sql.tokens import create_token
+
         text, token = create_token(history.engine, "mn*", can_write=True)
         zeus = connect(f"/zeus/{text}")
         zeus.register()
@@ -375,6 +377,8 @@ class TestAccess:
 
 def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
     from rich.console import Console
+
+    from zeusrun.view.tables import history_table
 
     zeus.register()
     zeus.train(zeus.begin(), epochs=2)
