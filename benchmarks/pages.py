@@ -28,7 +28,7 @@ from timing import describe_machine
 
 from zeusrun.energy.power_trace import read_power
 from zeusrun.history.sql import store as sql
-from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.migrate import upgrade
 from zeusrun.trial import EnergySource, Trial
 
 if TYPE_CHECKING:
@@ -215,9 +215,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = arguments.url or f"sqlite:///{arguments.example or Path(folder) / 'history.db'}"
         store = sql.SqlHistory(url)
-        store.create()
-        with writing(store.engine) as connection:
-            sql.new_incarnation(connection)
+        upgrade(store.engine)
         if arguments.example is not None:
             fill_example(store, Path(folder))
             if arguments.serve:

@@ -240,14 +240,12 @@ def mariadb_url(mariadb):
 
 def prepare(url):
     """Create zeusrun's tables."""
-    from zeusrun.history.sql.engine import writing
-    from zeusrun.history.sql.store import SqlHistory, new_incarnation
+    from zeusrun.history.sql.engine import open_engine, parse_url
+    from zeusrun.history.sql.migrate import upgrade
 
-    history = SqlHistory(url)
-    history.create()
-    with writing(history.engine) as connection:
-        new_incarnation(connection)
-    history.close()
+    engine = open_engine(parse_url(url))
+    upgrade(engine)
+    engine.dispose()
 
 
 def opened(url):
@@ -264,8 +262,9 @@ def expire_lease(database, trial):
     import sqlalchemy as sa
 
     from zeusrun.history.sql.engine import now_s, writing
-    from zeusrun.history.sql.schema import TRIALS
+    from zeusrun.history.sql.schema import LEASES, TRIALS
 
     with writing(database.engine) as connection:
-        update = sa.update(TRIALS).where(TRIALS.c.trial == trial)
-        assert connection.execute(update.values(lease_until=now_s() - 1)).rowcount == 1
+        number = connection.scalar(sa.select(TRIALS.c.number).where(TRIALS.c.trial == trial))
+        update = sa.update(LEASES).where(LEASES.c.number == number)
+        assert connection.execute(update.values(expires_at=now_s() - 1)).rowcount == 1

@@ -285,7 +285,7 @@ def test_a_history_of_a_plugin_stores_the_trials(zeusrun, install):
 def test_an_unknown_history_ends_with_2(zeusrun):
     done = zeusrun("history", ZEUSRUN_HISTORY="other")
     assert done.returncode == 2
-    assert "ZEUSRUN_HISTORY is 'other', but no installed plugin has that name" in done.stderr
+    assert "the history is 'other', but no installed plugin has that name" in done.stderr
 
 
 def test_devices_of_a_plugin_give_the_number_of_ranks(zeusrun, install):

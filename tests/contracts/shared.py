@@ -15,6 +15,7 @@ import pytest
 from tests.contracts.history import LATER, begin, build_trial
 from tests.databases import expire_lease
 from tests.factories import PREEMPTED, REACHED
+from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import LEASE_EXPIRED, Conflict, Shared
 from zeusrun.history.rules import offline_name
@@ -35,6 +36,15 @@ def offline_trial(job="digits", **values):
 class SharedContract:
     def test_it_is_shared(self, history):
         assert isinstance(history, Shared)
+
+    def test_it_has_an_identity_and_a_clock(self, history):
+        incarnation, now = history.identify()
+        assert history.changes("digits", None).version.startswith(f"{incarnation}:")
+        assert abs(now - read_clock()) < 3600
+        begin(history)
+        again = history.identify()
+        assert again[0] == incarnation
+        assert again[1] >= now
 
     # Changes.
 
@@ -170,6 +180,7 @@ class SharedContract:
         for call in (
             lambda: history.renew(name),
             lambda: history.lease_held(name),
+            lambda: history.live(name),
             lambda: history.keep_trace(name, {}),
             lambda: history.finish(name, REACHED),
             lambda: history.forget(name, forgotten=True),
@@ -224,10 +235,22 @@ class SharedContract:
         begin(history)
         version = history.snapshot("digits").version
         history.renew("digits-1-1", {"epoch": 1, "metric": 0.5, "warnings": ["\udcff\0"]})
-        assert database.live("digits-1-1") == {"epoch": 1, "metric": 0.5, "warnings": ["\udcff\0"]}
+        assert history.live("digits-1-1") == {"epoch": 1, "metric": 0.5, "warnings": ["\udcff\0"]}
         history.renew("digits-1-1")
-        assert database.live("digits-1-1")["epoch"] == 1
+        assert history.live("digits-1-1")["epoch"] == 1
         assert history.snapshot("digits").version == version
+
+    def test_what_is_known_of_a_lost_trial_is_kept_for_its_late_result(self, history, database):
+        trial = begin(history, with_uuid())
+        history.renew(trial.trial, {"epoch": 3})
+        expire_lease(database, trial.trial)
+        assert history.unfinished("digits") == []
+        assert history.live(trial.trial) == {"epoch": 3}
+        lost = history.find(trial.trial)
+        history.finish(trial.trial, lost.ended_as(TrialStatus.LOST, "still lost", LATER))
+        assert history.live(trial.uuid) == {"epoch": 3}
+        history.finish(trial.trial, REACHED)
+        assert history.live(trial.trial) is None
 
     def test_a_late_result_replaces_lost_and_counts_once(self, history, database):
         trial = begin(history, with_uuid())
@@ -246,7 +269,7 @@ class SharedContract:
         resumed = begin(history, preempted.resume(LATER))
         assert history.lease_held("digits-1-1")
         assert history.unfinished("digits") == [resumed]
-        assert database.live("digits-1-1") is None
+        assert history.live("digits-1-1") is None
 
     # What is added.
 
@@ -410,5 +433,5 @@ class SharedContract:
         ):
             with pytest.raises(ValueError, match="cannot be stored"):
                 call()
-        assert database.live("digits-1-1") is None
+        assert history.live("digits-1-1") is None
         assert database.hosts() == []

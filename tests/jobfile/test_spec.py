@@ -94,6 +94,7 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "on": ("missed", "failed", "lost", "regression", "recovered"),
             "timeout_s": 10.0,
         },
+        "history": {"url": None, "wait_s": 300.0, "offline": "fail"},
         "keep": {"last": None, "days": None, "size": None},
         "timeout_s": None,
     }

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.registry import create_policy
-from zeusrun.commands.options import open_home
+from zeusrun.commands.options import open_own
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.processes.command import find_torchrun
@@ -35,9 +35,9 @@ def compose(
         spec: The job.
         batch_size: The user's own; ``None`` to ask the policy.
         gpus: UUIDs; ``None`` for all visible ones.
-        place: The home and the history; ``None`` for those of the user.
+        place: The home and the history; ``None`` for those of the job, to read them.
     """
-    home, history = place or open_home()
+    home, history = place or open_own(spec)
     inherited = dict(os.environ)
     if gpus:
         visible = {_VISIBLE: ",".join(gpus)}

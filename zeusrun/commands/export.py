@@ -73,7 +73,7 @@ def export(
     elif uri is not None:
         raise UsageError("--uri is only for --format mlflow; -o FILE names a file")
     _check_output(form, output)
-    _, store = open_home()
+    _, store = open_home(*jobs or ())
     names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
     by_job, damage = _read_jobs(store, names)
     if by_job or damage is None:  # else a file of an earlier export would become empty

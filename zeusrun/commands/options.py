@@ -7,17 +7,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Argument, Option
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
-from zeusrun.history.registry import open_history
+from zeusrun.history.base import NEWEST
+from zeusrun.history.registry import (
+    default_name,
+    open_history,
+    open_named,
+    remember_choice,
+)
 from zeusrun.job_name import list_known
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.place import files_of, newest_here
+from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
@@ -51,10 +59,44 @@ DatabaseUrl = Annotated[
 ]
 
 
-def open_home() -> tuple[Path, History]:
-    """Return zeusrun's home directory, if only its owner can write to it, and its history."""
+def open_home(*given: str | None) -> tuple[Path, History]:
+    """Return zeusrun's home directory, if only its owner can write to it, and its history.
+
+    ``given`` is what the user named: the history of a job file is that which the file names.
+    """
     home = trusted_home(os.environ)
-    return home, open_history(home, os.environ)
+    specs = [load_job(Path(each)) for each in given if each is not None and is_job_file(each)]
+    own = {spec.name: spec.history.url for spec in specs if spec.history.url is not None}
+    return home, open_history(home, os.environ, own=own, show=tell)
+
+
+def open_own(
+    spec: JobSpec,
+    *,
+    show: Callable[[str], None] | None = None,
+    pause: Callable[[float], None] | None = None,
+) -> tuple[Path, History]:
+    """Return the home and the history of a job; with ``pause``, with its patience for a submit."""
+    home = trusted_home(os.environ)
+    own, name = spec.history, spec.history.url or default_name(os.environ)
+    show = show or tell
+    if pause is None:
+        return home, open_named(home, os.environ, name, show=show)
+    remember_choice(home, spec.name, own.url)
+    return home, open_named(
+        home,
+        os.environ,
+        name,
+        wait_s=own.wait_s,
+        offline=own.offline,
+        show=show,
+        pause=pause,
+    )
+
+
+def tell(text: str) -> None:
+    """Show a sentence on standard error."""
+    typer.echo(plain_text(f"zeusrun: {text}"), err=True)
 
 
 def server_settings(given: Mapping[str, object]) -> Settings:
@@ -82,9 +124,9 @@ def known_job(store: History, name: str) -> str:
     return name
 
 
-def find_trial(name: str) -> Trial:
-    """Return the trial with this name, or the last trial of the job with this name."""
-    return rules.find_trial(open_home()[1], name)
+def find_trial(name: str, store: History | None = None) -> Trial:
+    """Return the trial with this name, or the last trial of the job with this name or file."""
+    return rules.find_trial(store or open_home(name)[1], job_name(name))
 
 
 def job_file(job: str) -> Path:
@@ -96,16 +138,25 @@ def find_settings(job: str) -> tuple[Path, str | None]:
     """Return the same job file and, if it is the copy in a run directory, a line that says so."""
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job), None
-    trial = find_trial(job)
+    home, store = open_home()
+    trial = find_trial(job, store)
     whose = "the last run," if job == trial.job else "run"
-    return RunPaths(Path(trial.run_dir)).job_copy, f"Settings: those of {whose} {trial.trial}."
+    if job == trial.job:
+        last = newest_here(store, home, store.trials(job, NEWEST))
+        if last is not None and last.trial != trial.trial:
+            trial, whose = last, "the last run of this machine,"
+    paths = files_of(store, home, trial)
+    return paths.job_copy, f"Settings: those of {whose} {trial.trial}."
+
+
+def is_job_file(job: str) -> bool:
+    """Whether the user named a job file that exists, and not a job or a run."""
+    return Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file()
 
 
 def job_name(job: str) -> str:
     """Return the name of a job; a job file means the job that it describes."""
-    if Path(job).suffix in {".yaml", ".yml"} and Path(job).is_file():
-        return load_job(Path(job)).name
-    return job
+    return load_job(Path(job)).name if is_job_file(job) else job
 
 
 def load_job(path: Path) -> JobSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument
@@ -13,12 +12,15 @@ from zeusrun.commands.options import console, find_trial, job_name, known_job, o
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.place import files_of
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.view.terminal_plot import LEAST_WIDTH, draw_plot
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zeusrun.analysis.plots import Plot
+    from zeusrun.history.base import History
 
 What = Literal["cost", "arms", "curves", "power"]
 _PLOTS = {"cost": cost_plot, "arms": arms_plot, "curves": curves_plot}
@@ -37,10 +39,10 @@ def plot(
 ) -> None:
     """Draw costs, batch sizes, curves or power in the terminal."""
     name, shown = job_name(job), console()
+    home, store = open_home(job)
     if what == "power":
-        drawn = _power(name, shown.width)
+        drawn = _power(home, store, name, shown.width)
     else:
-        _, store = open_home()
         drawn = _PLOTS[what](name, store.trials(known_job(store, name), NEWEST))
     if not any(series.points for series in drawn.series):
         raise UsageError(f"{job} has nothing to plot for {what!r} yet: `zeusrun history {job}`")
@@ -48,9 +50,9 @@ def plot(
     shown.print(draw_plot(drawn, width, sys.stdout.encoding), soft_wrap=True)
 
 
-def _power(name: str, width: int) -> Plot:
-    trial = find_trial(name)
-    paths = RunPaths(Path(trial.run_dir))
+def _power(home: Path, store: History, name: str, width: int) -> Plot:
+    trial = find_trial(name, store)
+    paths = files_of(store, home, trial)
     trace = read_power(paths.power, 2 * width)
     if trace is None:
         raise UsageError(f"the run {trial.trial} has no power samples: {paths.power}")

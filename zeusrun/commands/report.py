@@ -20,6 +20,7 @@ from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.report.belief import build_belief, unknown_belief
 from zeusrun.view.report.canvas import drawing
@@ -98,7 +99,7 @@ def report(
     target = None if place is None else _check(place)
     if chosen in {"html", *FORMATS}:
         check_extra("matplotlib", "zeusrun report", "report")
-    home, store = open_home()
+    home, store = open_home(*jobs or ())
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")
     damage = None
@@ -180,7 +181,7 @@ def _read_jobs(
             continue
         found = JobReport(build_facts(name, known))
         if form not in {"md", "latex"}:
-            found = replace(found, power=_read_traces(trials))
+            found = replace(found, power=_read_traces(store, home, trials))
         if form in {"html", "json"}:
             found = replace(found, belief=_read_belief(home, store, given, known))
         reports.append(found)
@@ -191,12 +192,14 @@ def _read_jobs(
     return reports, damage
 
 
-def _read_traces(trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
-    """Return the newest power traces, oldest first; run directories may be gone."""
+def _read_traces(store: History, home: Path, trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
+    """Return the newest power traces, oldest first; run directories may be gone, or elsewhere."""
     found: list[PowerFacts] = []
     for trial in reversed(trials):
         points = _DRAWN_POINTS if len(found) < DRAWN_TRACES else _LISTED_POINTS
-        trace = read_power(RunPaths(Path(trial.run_dir)).power, points)
+        trace = None
+        with suppress(UsageError):
+            trace = read_power(files_of(store, home, trial).power, points)
         if trace is not None:
             found.append(build_power(trial, trace))
         if len(found) == _TRACES:
@@ -207,7 +210,8 @@ def _read_traces(trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
 def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
-    path = RunPaths(Path(newest[-1].run_dir)).job_copy
+    last = newest_here(store, home, newest) or newest[-1]
+    path = RunPaths(Path(last.run_dir)).job_copy
     try:
         if Path(given).suffix in {".yaml", ".yml"}:
             path = Path(given)

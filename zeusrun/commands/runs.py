@@ -1,17 +1,15 @@
-"""The verbs that show and end runs: ``history``, ``show``, ``logs``, ``status`` and ``cancel``.
+"""The verbs that show runs: ``history``, ``show``, ``metrics`` and ``logs``.
 
 Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
+import platform
 import shlex
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +17,6 @@ from typer import Option
 
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.totals import Group, add_up, find_totals
-from zeusrun.clock import timestamp
 from zeusrun.commands.options import (
     AnyJob,
     AsJson,
@@ -28,28 +25,27 @@ from zeusrun.commands.options import (
     find_trial,
     job_name,
     known_job,
-    load_job,
     open_home,
 )
-from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.queue.tickets import read_waiting
 from zeusrun.launcher.rundir.failure import read_traceback
-from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel, earlier_parts, find_run
+from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
+from zeusrun.launcher.rundir.place import files_of
 from zeusrun.launcher.rundir.record import read_live
-from zeusrun.maintenance.running import read_running, running_json
-from zeusrun.plain_text import plain_log_line, plain_text
+from zeusrun.maintenance.running import read_running
+from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_csv, print_json, sight_json, trial_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
-    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
@@ -74,29 +70,31 @@ def history(
     unforget: Annotated[
         str | None, Option(metavar="TRIAL", help="Learn from a forgotten run again.")
     ] = None,
+    import_: Annotated[
+        bool, Option("--import", help="Copy this machine's runs into the shared history.")
+    ] = False,
+    export: Annotated[
+        bool, Option("--export", help="Copy the runs of the shared history to this machine.")
+    ] = False,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
-    _, store = open_home()
-    if forget is not None or unforget is not None:
-        if job or last or as_csv or total or (forget and unforget):
-            flag = "--forget" if forget else "--unforget"
-            raise UsageError(
-                "--forget and --unforget take one run, and no other option but --json; "
-                f"write: zeusrun history {flag} {shlex.quote(forget or unforget or '')}"
-            )
-        _mark(store, forget or unforget or "", forgotten=forget is not None, as_json=as_json)
+    home, store = open_home(job, forget, unforget)
+    showing = last or as_csv or total
+    if import_ or export:
+        if showing or forget or unforget or (import_ and export):
+            flag = "--import" if import_ else "--export"
+            raise UsageError(f"{flag} takes a job, and no other option but --json")
+        _transfer(home, store, job, to_shared=import_, as_json=as_json)
         return
-    if as_json and as_csv:
-        raise UsageError("--json and --csv exclude each other; choose one")
-    if total and (last or as_csv):
-        raise UsageError(
-            "--total adds up all runs, as a table or --json; leave out --last and --csv"
-        )
+    if forget is not None or unforget is not None:
+        _mark(store, forget, unforget, alone=not (job or showing), as_json=as_json)
+        return
+    _check_form(as_json=as_json, as_csv=as_csv, total=total, last=last)
     names = [known_job(store, job_name(job))] if job else store.jobs()
     programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
-    by_job, running, damage = _read_jobs(store, names, read, live=not programs)
+    by_job, running, damage = _read_jobs(home, store, names, read, live=not programs)
     if total is not None:
         if by_job or damage is None:
             _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
@@ -115,8 +113,34 @@ def history(
         raise damage
 
 
+def _check_form(*, as_json: bool, as_csv: bool, total: Group | None, last: int | None) -> None:
+    """Raise ``UsageError`` if options of ``history`` exclude each other."""
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other; choose one")
+    if total and (last or as_csv):
+        raise UsageError(
+            "--total adds up all runs, as a table or --json; leave out --last and --csv"
+        )
+
+
+def _transfer(
+    home: Path, store: History, job: str | None, *, to_shared: bool, as_json: bool
+) -> None:
+    """Copy histories between this machine and the shared history in use."""
+    from zeusrun.maintenance.transfer import transfer  # noqa: PLC0415 - few need it
+
+    done = transfer(store, home, None if job is None else job_name(job), to_shared=to_shared)
+    if as_json:
+        print_json([vars(each) for each in done])
+    elif not done:
+        typer.echo("there are no runs to copy")
+    else:
+        for each in done:
+            typer.echo(each.describe())
+
+
 def _read_jobs(
-    store: History, names: Sequence[str], last: int | None, *, live: bool
+    home: Path, store: History, names: Sequence[str], last: int | None, *, live: bool
 ) -> tuple[dict[str, list[Trial]], list[Live], HistoryError | None]:
     """Return the last trials of each job, with ``live`` what runs now, and the first damage."""
     by_job: dict[str, list[Trial]] = {}
@@ -125,18 +149,27 @@ def _read_jobs(
     for name in names:
         try:
             # Read this before the history: a trial that ends in between then has its outcome.
-            running += read_running(store, [name]) if live else []
+            running += read_running(store, home, [name]) if live else []
             by_job[name] = store.trials(name, last)
         except HistoryError as error:  # still show the other jobs
             damage = damage or error
     return by_job, running, damage
 
 
-def _mark(store: History, name: str, *, forgotten: bool, as_json: bool) -> None:
+def _mark(
+    store: History, forget: str | None, unforget: str | None, *, alone: bool, as_json: bool
+) -> None:
     """Exclude a finished trial from learning, or include it again."""
+    name, forgotten = forget or unforget or "", forget is not None
+    if not alone or (forget and unforget):
+        flag = "--forget" if forget else "--unforget"
+        raise UsageError(
+            "--forget and --unforget take one run, and no other option but --json; "
+            f"write: zeusrun history {flag} {shlex.quote(name)}"
+        )
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its runs, such as {name}-7-1")
-    trial = find_trial(name).trial
+    trial = find_trial(name, store).trial
     try:
         marked = store.forget(trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
@@ -183,10 +216,11 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show everything about one run."""
-    found, alive = find_trial(trial), False
+    home, store = open_home(trial)
+    found, alive = find_trial(trial, store), False
     if not found.status.finished:
-        running = {each.trial.trial: each for each in read_running(open_home()[1], [found.job])}
-        found = find_trial(found.trial)  # it may have ended meanwhile
+        running = {each.trial.trial: each for each in read_running(store, home, [found.job])}
+        found = find_trial(found.trial, store)  # it may have ended meanwhile
         if not found.status.finished and (live := running.get(found.trial)):
             found, alive = live.trial, live.alive
     if as_json:
@@ -195,19 +229,32 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
     from zeusrun.view.sheets import trial_sheet  # noqa: PLC0415 - see the top
 
-    paths = RunPaths(Path(found.run_dir))
+    paths, elsewhere = _files_or_host(store, home, found)
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
     failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
     live = read_live(paths)
     sight = None if live is None else live.sight
-    console().print(trial_sheet(found, failure, run_dir_exists=there, alive=alive, sight=sight))
+    sheet = trial_sheet(
+        found, failure, run_dir_exists=there, alive=alive, sight=sight, elsewhere=elsewhere
+    )
+    console().print(sheet)
+
+
+def _files_or_host(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
+    """Return the files of a trial, or the other machine that has them."""
+    try:
+        return files_of(store, home, trial), None
+    except UsageError:
+        here = trial.host == platform.node()
+        return RunPaths(home / "gone"), None if here else trial.host or "another machine"
 
 
 def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
     """Show every metric that a run produced, and who saw it."""
-    found = find_trial(trial)
-    live = read_live(RunPaths(Path(found.run_dir)))
+    home, store = open_home(trial)
+    found = find_trial(trial, store)
+    live = read_live(files_of(store, home, found))
     if live is None or live.sight is None:
         why = "has not reported yet" if not found.status.finished else "left no such record"
         raise UsageError(f"the run {found.trial} {why}: {found.run_dir}")
@@ -234,8 +281,9 @@ def logs(
     """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
-    found = find_trial(name)
-    paths = RunPaths(Path(found.run_dir))
+    home, store = open_home(name)
+    found = find_trial(name, store)
+    paths = files_of(store, home, found)
     if not paths.logs.is_dir():
         raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
     ranks = range(found.world_size) if rank is None else [rank]
@@ -249,7 +297,7 @@ def logs(
     for part_number, part in enumerate(parts, 1):
         if len(parts) > 1 and not (as_json or raw):
             typer.echo(f"── part {part_number} of {len(parts)} ──")
-        lease = lease_of(found) if follow and part is paths else None
+        lease = lease_of(found, paths) if follow and part is paths else None
         for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
             silent = False
             prefix = "" if rank is not None else f"[rank{number}] "
@@ -263,122 +311,3 @@ def logs(
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
         typer.echo(f"zeusrun: {who} printed nothing", err=True)
-
-
-def status(
-    job: AnyJob = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show what runs, what waits, and what starts later."""
-    home, store = open_home()
-    damage: HistoryError | None = None
-    found = []
-    for name in store.jobs() if job is None else [known_job(store, job)]:
-        try:
-            found += read_running(store, [name])
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
-    waiting, deferred = read_waiting(home, job), _deferred(home, job)
-    if as_json:
-        queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
-        queue += [
-            {"trial": None, "job": each.job, "state": "deferred", **each.planned_json()}
-            for each in deferred
-        ]
-        print_json([*(running_json(running) for running in found), *queue])
-    elif found or waiting or deferred:
-        from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
-
-        starts = {each.job: each.describe_start() or "" for each in deferred}
-        shown = console()
-        shown.print(status_table(found, waiting, starts, width=shown.width))
-    elif damage is None:
-        typer.echo("nothing runs now; 'zeusrun history' shows what ran")
-    if damage is not None:
-        raise damage
-
-
-def _deferred(home: Path, job: str | None) -> list[Schedule]:
-    """Return the schedules that have deferred a start, of one job or of all."""
-    if not (home / "schedules").is_dir():
-        return []
-    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
-
-    schedules, found = Schedules(home), []
-    for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
-        with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
-            found.append(schedules.read(name))
-    return [schedule for schedule in found if schedule.describe_start() is not None]
-
-
-def cancel(
-    name: TrialName,
-    *,
-    now: Annotated[bool, Option("--now", help="Stop at once, without the grace period.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Stop a run, or give up a preempted one.
-
-    The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
-    """
-    from zeusrun.launcher.recover import (  # noqa: PLC0415 - psutil takes 20 ms
-        cancel_preempted,
-        recover_lost,
-    )
-
-    home, store = open_home()
-    going = store.unfinished(name) if name in store.jobs() else []
-    if len(going) > 1:
-        names = ", ".join(trial.trial for trial in going)
-        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
-    trial = going[0] if going else find_trial(name)
-    paths = find_run(home, trial)
-    running = not trial.status.finished and paths is not None and lease_of(trial, paths).is_held()
-    if paths is not None and running:
-        grace_s = _grace_s(paths)
-        try:
-            ask_to_cancel(paths, at_once=now)
-        except OSError as error:
-            raise HistoryError(
-                f"the request to stop {trial.trial} could not be written: {error.filename}: "
-                f"{error.strerror}; send SIGINT to its zeusrun"
-            ) from error
-        if not as_json:
-            within = "" if now or grace_s is None else f", within {grace_s:g} s"
-            typer.echo(f"{trial.trial} is asked to stop{within}")
-        _wait(trial, grace_s)
-    recover_lost(store, trial.job, timestamp(), home)
-    ended = find_trial(trial.trial)
-    was_preempted = ended.status is TrialStatus.PREEMPTED
-    if was_preempted:
-        cancel_preempted(store, ended, home, timestamp())
-        ended = find_trial(trial.trial)
-    if as_json:
-        print_json(ended.to_json())
-    else:
-        reason, status = plain_text(ended.reason or ""), ended.status.value
-        if running or was_preempted:
-            typer.echo(f"{ended.trial} is {status}: {reason}")
-        else:
-            typer.echo(f"{ended.trial} had already ended: {reason or status}")
-
-
-def _grace_s(paths: RunPaths) -> float | None:
-    """Return the grace period of a running job in seconds; ``None`` if its file cannot be read."""
-    try:
-        return load_job(paths.job_copy).launch.grace_period_s
-    except ZeusrunError:  # its script has been moved, for example
-        return None
-
-
-def _wait(trial: Trial, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it hangs."""
-    deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
-    while lease_of(trial).is_held():
-        if time.monotonic() > deadline_t:
-            raise HistoryError(
-                f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
-                "suspended: kill it, and the next submit records the run as LOST"
-            )
-        time.sleep(_POLL_S)

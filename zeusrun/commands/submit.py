@@ -7,6 +7,8 @@ import functools
 import os
 import shlex
 import sys
+import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +19,7 @@ from typer import Option
 from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock
 from zeusrun.commands.compose import compose
+from zeusrun.commands.machine import describe_machine
 from zeusrun.commands.options import (
     AsJson,
     DryRun,
@@ -27,6 +30,7 @@ from zeusrun.commands.options import (
     console,
     find_trial,
     open_home,
+    open_own,
 )
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
@@ -38,7 +42,7 @@ from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.place import files_of
 from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
 from zeusrun.schedule.deferral import decide_start
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from zeusrun.schedule.due import PlannedStart
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
+
+_POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 OverlapRule = Annotated[
     Overlap,
@@ -127,8 +133,9 @@ def rerun(
     quiet: Quiet = False,
 ) -> None:
     """Run the job of a past run again, with the same batch size."""
-    found = find_trial(trial)
-    job_copy = RunPaths(Path(found.run_dir)).job_copy
+    home, store = open_home(trial)
+    found = find_trial(trial, store)
+    job_copy = files_of(store, home, found).job_copy
     if not job_copy.is_file():
         raise UsageError(
             f"the copy of the job file of {found.trial} is gone: {job_copy}; submit the job file "
@@ -218,12 +225,13 @@ def run_recurrence(
     for GPUs of other jobs. No wait lasts beyond ``until``, in Unix seconds; ``begun`` is called
     after it.
     """
-    home, history = open_home()
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
+        told = _Told(spec.name, view, signals)
+        home, history = open_own(spec, show=told.append, pause=told.pause)
         notify = functools.partial(_notify, spec, home, view)
         if warning is not None:
             view.show(Warned(warning))
@@ -231,6 +239,7 @@ def run_recurrence(
             view.show(Noted(note))
 
         def consume(event: SubmitEvent) -> None:
+            told.show()
             view.show(event)
             emit(event)
             if isinstance(event, FoundLost):
@@ -249,7 +258,11 @@ def run_recurrence(
                 show=lambda text: view.show(Noted(text)),
             ) as gpus:
                 begun()
-                submission = replace(compose(spec, batch_size, gpus), why_forced=why)
+                submission = replace(
+                    compose(spec, batch_size, gpus, place=(home, history)),
+                    why_forced=why,
+                    describe_machine=functools.partial(describe_machine, home),
+                )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
                     began = True
@@ -263,6 +276,8 @@ def run_recurrence(
             if began or not isinstance(error, BusyError):  # a skipped run is not a failure
                 notify([failure_notice(spec.name, error)])
             raise
+        finally:
+            told.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
     for line in [] if quiet else saving_lines(savings, result.trials[-1]):
@@ -270,6 +285,28 @@ def run_recurrence(
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code
+
+
+class _Told:
+    """What a shared history tells, in any thread; the main thread shows it."""
+
+    def __init__(self, job: str, view: SubmitView, signals: CaughtSignals) -> None:
+        self._job, self._view, self._signals = job, view, signals
+        self._texts: deque[str] = deque()
+        self.append = self._texts.append
+
+    def show(self) -> None:
+        """Show what was told."""
+        while self._texts:
+            self._view.show(Warned(self._texts.popleft()))
+
+    def pause(self, seconds: float) -> None:
+        """Wait for the history; raises ``BusyError`` if a signal comes."""
+        self.show()
+        until_t = time.monotonic() + seconds
+        while (left_s := until_t - time.monotonic()) > 0:
+            check_not_ended(self._job, self._signals.received)
+            time.sleep(min(_POLL_S, left_s))
 
 
 def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:

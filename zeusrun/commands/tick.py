@@ -7,30 +7,45 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import ExitCode
-from zeusrun.files.home import trusted_home
+from zeusrun.files.home import shared_directory, trusted_home
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.tick import run_daemon, start_due
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def daemon() -> None:
     """Run all schedules in the foreground, without cron."""
-    schedules = Schedules(trusted_home(os.environ))
+    home = trusted_home(os.environ)
+    schedules = Schedules(home)
     count = len(schedules.jobs())
     jobs = "1 job" if count == 1 else f"{count} jobs"
     _print_line(f"{jobs} scheduled; due runs are started every minute")
-    ended_by = run_daemon(schedules, _print_line)
+    ended_by = run_daemon(schedules, _print_line, partial(_tend_servers, home))
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 
 
 def tick() -> None:
     """Start the runs that are due. Cron calls this every minute."""
-    start_due(Schedules(trusted_home(os.environ)), read_clock(), _print_line)
+    home = trusted_home(os.environ)
+    start_due(Schedules(home), read_clock(), _print_line)
+    _tend_servers(home)
+
+
+def _tend_servers(home: Path) -> None:
+    if shared_directory(home).is_dir():
+        from zeusrun.commands.machine import tend_servers  # noqa: PLC0415 - most have no server
+
+        tend_servers(home, os.environ, _print_line)
 
 
 def _print_line(text: str) -> None:

@@ -10,19 +10,40 @@ import typer
 from typer import Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AnyJob, AsJson, DryRun, console, known_job, open_home
+from zeusrun.commands.options import (
+    AnyJob,
+    AsJson,
+    DryRun,
+    console,
+    job_name,
+    known_job,
+    open_home,
+)
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.registry import HISTORY_VARIABLE, open_history
+from zeusrun.history.base import NEWEST
+from zeusrun.history.registry import (
+    HISTORY_VARIABLE,
+    chosen_histories,
+    default_name,
+    open_history,
+    open_named,
+    shared_of,
+)
+from zeusrun.history.routed import RoutedHistory
+from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.place import newest_here
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
+from zeusrun.maintenance.servers import check_server
+from zeusrun.maintenance.transfer import restore_shared
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
@@ -64,6 +85,13 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
+    if (shared := shared_of(store, job)) is not None:
+        added = restore_shared(shared, job, found)
+        typer.echo(
+            f"{job}: {added} of {len(found)} runs of this machine were missing on the server"
+        )
+        return
+    store = store.of(job) if isinstance(store, RoutedHistory) else store
     if not isinstance(store, TinyDBHistory):
         raise UsageError(f"--restore rebuilds zeusrun's own history; unset {HISTORY_VARIABLE}")
     done = store.restore(job, found)
@@ -94,14 +122,15 @@ def prune(
         given = Bounds(last, days, None if size is None else size_bytes(size))
     except ValueError as error:
         raise UsageError(f"--size {error}") from None
-    home, store = open_home()
+    home, store = open_home(job)
+    job = None if job is None else job_name(job)
     now = read_clock()
     found, bounded = [], bool(given)
     kept: dict[str, str] = {}
     damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
-            bounds = given or _own_bounds(store, name)
+            bounds = given or _own_bounds(store, home, name)
             bounded = bounded or bool(bounds)
             old = collect(store, home, name, bounds, now)
             if dry_run and bounds:
@@ -123,10 +152,10 @@ def prune(
         raise damage
 
 
-def _own_bounds(store: History, job: str) -> Bounds:
-    """Return the ``keep`` limits in the job file of the last run."""
-    trials = store.trials(job, 1)
-    job_copy = RunPaths(Path(trials[-1].run_dir)).job_copy if trials else None
+def _own_bounds(store: History, home: Path, job: str) -> Bounds:
+    """Return the ``keep`` limits in the job file of the last run of this machine."""
+    last = newest_here(store, home, store.trials(job, NEWEST))
+    job_copy = None if last is None else RunPaths(Path(last.run_dir)).job_copy
     if job_copy is None or not job_copy.is_file():
         return Bounds()
     return read_bounds(load_keep(job_copy))
@@ -140,13 +169,32 @@ def doctor(*, as_json: AsJson = False) -> None:
     except HistoryError:
         pass  # the check of the home directory reports this
     else:
-        checks += [*_check_histories(home), *_check_schedules(Schedules(home))]
+        checks += [*_check_servers(home), *_check_histories(home)]
+        checks += _check_schedules(Schedules(home))
     if as_json:
         print_json([vars(check) for check in checks])
     else:
         console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
+
+
+def _check_servers(home: Path) -> list[Check]:
+    """Check the shared histories that this machine uses, and what waits for them."""
+    names = {default_name(os.environ), *chosen_histories(home).values()}
+    found = {}
+    checks = []
+    for name in sorted(each for each in names if "://" in each):
+        try:
+            history = open_named(home, os.environ, name)
+        except ZeusrunError as error:
+            checks.append(Check("server", well=False, found=str(error)))
+        else:
+            found[name] = history
+    for history in found.values():
+        if isinstance(history, SharedHistory):
+            checks += check_server(history, os.environ, home)
+    return checks
 
 
 def _check_histories(home: Path) -> list[Check]:

@@ -21,7 +21,7 @@ from zeusrun.errors import HistoryError, home_advice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FOLDERS = ("", "history", "runs", "schedules", "submits", "notices", "gpus")
+_FOLDERS = ("", "history", "runs", "schedules", "submits", "notices", "gpus", "shared")
 _ROOT = 0
 
 
@@ -131,6 +131,11 @@ def limits_directory(home: Path) -> Path:
 def notices_directory(home: Path) -> Path:
     """Return the folder of the notices to deliver."""
     return home / "notices"
+
+
+def shared_directory(home: Path) -> Path:
+    """Return the folder of what this machine keeps of shared histories."""
+    return home / "shared"
 
 
 def runs_directory(home: Path, job: str) -> Path:

@@ -1,34 +1,190 @@
-"""Opens the history that ``ZEUSRUN_HISTORY`` names; by default TinyDB files in the home."""
+"""Opens histories by name or URL; ``ZEUSRUN_HISTORY`` names the one of all jobs.
+
+A job file may name another one. The home remembers it, so that every verb finds the job's runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import re
+import time
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import UsageError, unwritable
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.home import shared_directory
+from zeusrun.files.private import make_folder, read_file
 from zeusrun.history.base import History
+from zeusrun.history.routed import RoutedHistory
+from zeusrun.history.shared.patience import PATIENCE_S
+from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.job_name import is_job_name
 from zeusrun.plugins import create_plugin
+from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from zeusrun.history.shared.delivery import Remote
+    from zeusrun.history.shared.store import Offline
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
 HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
 """By name: how to open the history of a home directory."""
+_DATABASES = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)(\+\w+)?://")
+_MAX_BYTES = 4096
 
 
-def open_history(home: Path, environment: Mapping[str, str]) -> History:
-    """Open the history of a home directory; raises ``UsageError`` if none has the name."""
-    name = environment.get(HISTORY_VARIABLE) or "tinydb"
+def open_history(
+    home: Path,
+    environment: Mapping[str, str],
+    *,
+    own: Mapping[str, str] | None = None,
+    show: Callable[[str], None] = lambda _text: None,
+) -> History:
+    """Open the history of each job, to read it.
+
+    Args:
+        home: The home of zeusrun.
+        environment: Its ``ZEUSRUN_HISTORY`` names the history of all jobs without one of their own.
+        own: Histories of jobs, by the name of the job, besides those that the home remembers.
+        show: Shows a sentence to the user, such as that a server does not respond.
+
+    Raises:
+        UsageError: If no history has the name.
+    """
+    chosen = {**chosen_histories(home), **(own or {})}
+
+    def open_(name: str) -> History:
+        return open_named(home, environment, name, show=show)
+
+    name = default_name(environment)
+    return RoutedHistory(open_, name, chosen) if chosen else open_(name)
+
+
+def default_name(environment: Mapping[str, str]) -> str:
+    """Return the name of the history of all jobs without one of their own."""
+    return environment.get(HISTORY_VARIABLE) or "tinydb"
+
+
+def open_named(
+    home: Path,
+    environment: Mapping[str, str],
+    name: str,
+    *,
+    wait_s: float = PATIENCE_S,
+    offline: Offline = "fail",
+    show: Callable[[str], None] = lambda _text: None,
+    pause: Callable[[float], None] = time.sleep,
+) -> History:
+    """Open one history by its name or URL; raises ``UsageError`` if there is none.
+
+    See ``SharedHistory`` for ``wait_s`` and what follows it.
+    """
     if name in HISTORIES:
         return HISTORIES[name](home)
+    if "://" in name:
+        folder = shared_directory(home) / _folder_name(name)
+        remote, shown = _open_remote(home, environment, name), hide_password(name)
+        if shown == name:
+            _note(folder / "url", name)
+        return SharedHistory(
+            remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
+        )
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
         raise UsageError(
-            f"{HISTORY_VARIABLE} is {name!r}, but no installed plugin has that name; unset it to "
-            "use zeusrun's own history (docs/python-api.md describes plugins)"
+            f"the history is {name!r}, but no installed plugin has that name; name a server "
+            f"(https://...), or unset {HISTORY_VARIABLE} to use zeusrun's own history "
+            "(docs/python-api.md describes plugins)"
         )
     return history
+
+
+def shared_of(history: History, job: str) -> SharedHistory | None:
+    """Return the shared history of a job; ``None`` if its history is that of this home."""
+    if isinstance(history, RoutedHistory):
+        history = history.of(job)
+    return history if isinstance(history, SharedHistory) else None
+
+
+def known_servers(home: Path) -> dict[str, Path]:
+    """Return the shared histories that this home has used, by URL, and their folders."""
+    with contextlib.suppress(OSError):
+        folders = sorted(shared_directory(home).iterdir())
+        return {url: each for each in folders if (url := _read_note(each / "url")) is not None}
+    return {}
+
+
+def chosen_histories(home: Path) -> dict[str, str]:
+    """Return the histories that job files have named, by the name of the job."""
+    with contextlib.suppress(OSError):
+        files = sorted((shared_directory(home) / "jobs").iterdir())
+        found = {each.name: _read_note(each) for each in files if is_job_name(each.name)}
+        return {job: name for job, name in found.items() if name}
+    return {}
+
+
+def remember_choice(home: Path, job: str, name: str | None) -> None:
+    """Remember the history that a job file names; ``None`` if it names none.
+
+    Raises:
+        HistoryError: If the home cannot be written.
+    """
+    path = shared_directory(home) / "jobs" / job
+    try:
+        if name is not None:
+            _note(path, name)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _open_remote(home: Path, environment: Mapping[str, str], url: str) -> Remote:
+    if url.startswith(("http://", "https://")):
+        from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
+
+        return HttpHistory(url, read_token(home, environment), environment)
+    if not _DATABASES.match(url):
+        raise UsageError(
+            f"the history {hide_password(url)!r} is of no known kind; write https://..., "
+            "postgresql://..., mysql://..., or sqlite:////absolute/path.db"
+        )
+    if url.startswith("sqlite") and "////" not in url:
+        raise UsageError(
+            f"the history {url!r} names a relative path, which is another file in each directory; "
+            "write sqlite:////absolute/path.db"
+        )
+    try:
+        from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms
+    except ImportError as error:
+        raise UsageError(
+            f"a history in a database needs the package {error.name}: pip install 'zeusrun[server]'"
+        ) from None
+    return SqlHistory(url)
+
+
+def _folder_name(url: str) -> str:
+    """Return a folder name for a server, the same whatever the password is."""
+    shown = hide_password(url)
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", shown.partition("://")[2])[:40].strip("-.")
+    return f"{host}-{hashlib.sha256(shown.encode()).hexdigest()[:8]}"
+
+
+def _note(path: Path, text: str) -> None:
+    """Write a short file, if it does not contain the text already."""
+    if _read_note(path) != text:
+        make_folder(path.parent)
+        replace_file(path, f"{text}\n".encode(), durable=False)
+
+
+def _read_note(path: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return read_file(path, _MAX_BYTES).decode().strip()
+    return None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
 
 _UUID = re.compile(r"[0-9a-f]{32}")
+_OFFLINE_ID = re.compile(r"(?P<job>.+)-offline-[0-9a-f]{8}")
 _TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]{0,17}-[1-9][0-9]{0,17}")
 # What a resumed trial must share with the preempted one.
 _KEPT = (
@@ -59,6 +60,12 @@ def check_id(trial: Trial, known: Trial | None) -> None:
 def offline_name(job: str, uuid: str) -> str:
     """Return the id of a trial that began while its shared history did not respond."""
     return f"{job}-offline-{uuid[:8]}"
+
+
+def offline_job(trial: str) -> str | None:
+    """Return the job in the id of a trial that began offline; else ``None``."""
+    match = _OFFLINE_ID.fullmatch(trial)
+    return match["job"] if match and is_job_name(match["job"]) else None
 
 
 def is_uuid(name: str) -> bool:

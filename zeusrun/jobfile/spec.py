@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PlainSerializer,
     ValidationError,
@@ -21,6 +22,7 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt  # noqa: TC001 - pydantic needs it
+from zeusrun.jobfile.history_section import HistorySection, read_short_form
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
@@ -131,6 +133,9 @@ class JobSpec(Section):
     price: Price | None = Field(None, description="What a kilowatt-hour costs.")
     carbon: Carbon | None = Field(None, description="How much CO2 a kilowatt-hour causes.")
     pue: Pue | None = Field(None, description="Power usage effectiveness of the site.")
+    history: Annotated[HistorySection, BeforeValidator(read_short_form)] = Field(
+        HistorySection(), description="Where the runs are recorded: its URL, or a section."
+    )
     keep: Keep = Keep()
     notify: Notify = Notify()
     timeout_s: float | None = Field(
@@ -355,6 +360,8 @@ def spec_json_schema() -> dict[str, Any]:
     for name in _OWN:
         del schema["properties"][name]
     schema["required"] = [name for name in schema["required"] if name not in _OWN]
+    sections = schema["properties"]["history"]
+    sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
     schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -30,6 +30,7 @@ _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"
 )
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
+_DATABASES = r"(?:sqlite|postgres|postgresql|mysql|mariadb)(?:\+\w+)?"
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({'|'.join(_UNITS)})")
@@ -79,6 +80,25 @@ def check_url(text: str) -> str:
         raise ValueError(
             "must not hold a user name or password, which every copy of the job file would keep; "
             "post with notify.command (`curl --netrc` reads them from a file of yours)"
+        )
+    return text
+
+
+def check_history(text: str) -> str:
+    """Return ``text`` if it names a history that a job file may name."""
+    if "://" not in text:
+        return check_name(text, ["tinydb"], "zeusrun.histories")
+    if not re.fullmatch(rf"(https?|{_DATABASES})://\S+", text):
+        raise ValueError(
+            "must be the URL of a server (https://...) or of a database (postgresql://..., "
+            "mysql://..., sqlite:////absolute/path.db)"
+        )
+    user = text.partition("://")[2].rpartition("@")[0]
+    if user and (text.startswith("http") or ":" in user):
+        raise ValueError(
+            "must not contain a password or the user name of a server, which every copy of the job "
+            "file would keep; give a token in ZEUSRUN_TOKEN, or the URL of a database in "
+            "ZEUSRUN_HISTORY"
         )
     return text
 

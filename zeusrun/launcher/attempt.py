@@ -17,14 +17,18 @@ from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.history.rules import is_offline
 from zeusrun.launcher.choose import NothingLeft, choose_attempt
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
+from zeusrun.launcher.heartbeat import hold_lease, keep_power
+from zeusrun.launcher.offline import choose_offline
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, has_checkpoint, reopen_run
 from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import has_begun, reserve_record, write_record
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import Supervisor
@@ -33,7 +37,7 @@ from zeusrun.trial import Outcome, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.history.base import History
+    from zeusrun.history.base import History, Snapshot
     from zeusrun.launcher.choose import Attempt, Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
@@ -71,13 +75,13 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
     history, job = submission.history, submission.spec.name
     while True:
         snapshot = history.snapshot(job, NEWEST)
-        choice = choose_attempt(submission, snapshot.trials, made)
+        choice = _choose(submission, snapshot, made)
         if isinstance(choice, NothingLeft):
             return choice
         trial = choice.trial
         paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
         if trial.preemptions:
-            paths = RunPaths(Path(trial.run_dir))
+            paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
         dispatched = Dispatched(choice, paths, lease_of(trial, paths))
         if not _take_lease(submission, dispatched, snapshot.version):
             continue
@@ -91,6 +95,22 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
             _give_up(submission, dispatched)
             raise
         return dispatched
+
+
+def _choose(
+    submission: Submission, snapshot: Snapshot, made: Sequence[Attempt]
+) -> Choice | NothingLeft:
+    if snapshot.offline:
+        return choose_offline(submission, snapshot.trials, made)
+    numbered = [
+        replace(each, trial=submission.history.find(each.trial.trial) or each.trial)
+        if is_offline(each.trial)
+        else each
+        for each in made
+    ]
+    if any(is_offline(each.trial) for each in numbered):
+        return NothingLeft("the result of the last attempt is not delivered yet")
+    return choose_attempt(submission, snapshot.trials, numbered)
 
 
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
@@ -191,37 +211,23 @@ def run_attempt(
     mask = mask_job(submission.spec, values)
     emit = mask_events(emit, mask)
     try:
-        try:
-            for text in notes:
-                emit(Noted(text))
-            if choice.note is not None:
-                emit(Noted(choice.note))
-            if (grown := choice.too_large) is not None:
-                emit(
-                    Noted(
-                        f"the batch size may grow to {choice.most}, because {grown.trial} ran out "
-                        f"of memory with {grown.last_batch_size}; if it fits now: zeusrun history "
-                        f"--forget {grown.trial}"
-                    )
-                )
-            if choice.trial.preemptions:
-                then = "is continued"
-                if not has_checkpoint(paths.run_dir):
-                    then = "starts from the beginning: it saved no checkpoint"
-                emit(Noted(f"{choice.trial.trial} was preempted and {then}"))
-            usual = find_usual(choice.trial, choice.earlier)
-            bound_j, instrumented = choice.decision.cost_bound_j, submission.spec.instrument
-            emit(TrialStarts(choice.trial, bound_j, usual, instrumented))
-            meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
-            outcome, stop = Supervisor(
-                submission, choice, paths, meter, emit=emit, signals=signals, mask=mask
-            ).run()
-        except BaseException as error:
-            reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
-            outcome = _failed_outcome(dispatched, reason)
-            _record(submission.history, dispatched, mask_outcome(outcome, mask))
-            raise
-        finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
+        with hold_lease(submission, choice.trial, paths):
+            try:
+                _announce(choice, paths, notes, emit)
+                usual = find_usual(choice.trial, choice.earlier)
+                bound_j, instrumented = choice.decision.cost_bound_j, submission.spec.instrument
+                emit(TrialStarts(choice.trial, bound_j, usual, instrumented))
+                meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
+                outcome, stop = Supervisor(
+                    submission, choice, paths, meter, emit=emit, signals=signals, mask=mask
+                ).run()
+            except BaseException as error:
+                reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
+                outcome = _failed_outcome(dispatched, reason)
+                _record(submission.history, dispatched, mask_outcome(outcome, mask))
+                raise
+            finished = _record(submission.history, dispatched, mask_outcome(outcome, mask))
+            keep_power(submission.history, finished, paths)
     finally:
         dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
@@ -230,6 +236,26 @@ def run_attempt(
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
     return finished, stop
+
+
+def _announce(choice: Choice, paths: RunPaths, notes: Sequence[str], emit: Emit) -> None:
+    """Show what there is to say before a trial starts."""
+    trial = choice.trial
+    for text in (*notes, *([] if choice.note is None else [choice.note])):
+        emit(Noted(text))
+    if (grown := choice.too_large) is not None:
+        emit(
+            Noted(
+                f"the batch size may grow to {choice.most}, because {grown.trial} ran out of "
+                f"memory with {grown.last_batch_size}; if it fits now: zeusrun history --forget "
+                f"{grown.trial}"
+            )
+        )
+    if trial.preemptions:
+        then = "is continued"
+        if not has_checkpoint(paths.run_dir):
+            then = "starts from the beginning: it saved no checkpoint"
+        emit(Noted(f"{trial.trial} was preempted and {then}"))
 
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.accumulation import split_batch
-from zeusrun.launcher.recover import find_preempted, why_not_continued
+from zeusrun.launcher.recover import find_preempted, own_trials, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
-from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
@@ -148,10 +150,13 @@ def choose_next(
 
     Without a recurrence, continue the trial that was preempted, else begin the next recurrence.
     """
-    preempted = find_preempted(trials) if recurrence is None else None
+    history, home = submission.history, submission.home
+    preempted = None
+    if recurrence is None:
+        preempted = find_preempted(own_trials(history, home, submission.host, trials))
     note = None
     if preempted is not None:
-        paths = find_run(submission.home, preempted)
+        paths = find_own(history, home, preempted)
         has_files = paths is not None and paths.job_copy.is_file()
         why = why_not_continued(submission, preempted, has_files=has_files)
         if why is not None:
@@ -161,12 +166,10 @@ def choose_next(
     problem = build_problem(submission, trials, number)
     sentences = (*describe_kept(problem, trials), *_describe_unknown(submission, trials))
     problem, runs = read_history(problem, trials)
-    fixed_w = submission.spec.power_limit.watts
-    limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
-    limit_w = limits_w.pop() if len(limits_w) == 1 else None
+    limit_w = common_limit_w(submission)
     if preempted is None:
         decision = decide(submission, problem, runs, attempt)
-        trial = _draft_trial(submission, problem, decision, attempt, limit_w)
+        trial = draft_trial(submission, problem, decision, attempt, limit_w)
     else:
         trial = preempted.resume(timestamp(), submission.host)
         micro = problem.micro_batch_sizes.get(trial.global_batch_size)
@@ -258,7 +261,8 @@ def _unknown_runs(submission: Submission, trials: Sequence[Trial]) -> Iterator[t
     """Yield the begun runs that are newer than the history knows, the newest first."""
     home, job = submission.home, submission.spec.name
     known = max((trial.recurrence for trial in trials), default=0)
-    for run in sorted((run for run in numbered_runs(home, job) if run[0] > known), reverse=True):
+    runs = [(number or 0, name) for number, name in numbered_runs(home, job)]
+    for run in sorted((run for run in runs if run[0] > known), reverse=True):
         if has_begun(RunPaths(runs_directory(home, job) / run[1])):
             yield run
 
@@ -311,13 +315,21 @@ def decide_after_miss(
     return None if decision.global_batch_size == first.global_batch_size else decision
 
 
-def _draft_trial(
+def common_limit_w(submission: Submission) -> float | None:
+    """Return the power limit of each GPU at the start; ``None`` without a common one."""
+    fixed_w = submission.spec.power_limit.watts
+    limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
+    return limits_w.pop() if len(limits_w) == 1 else None
+
+
+def draft_trial(
     submission: Submission,
     problem: Problem,
     decision: Decision,
     attempt: int,
     power_limit_w: float | None,
 ) -> Trial:
+    """Return the trial of a decision. Nothing of it is on disk."""
     spec, arm = submission.spec, decision.global_batch_size
     name = f"{spec.name}-{problem.recurrence}-{attempt}"
     return Trial(
@@ -344,6 +356,7 @@ def _draft_trial(
         host=submission.host,
         variant=spec.variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
+        uuid=uuid4().hex,
     )
 
 

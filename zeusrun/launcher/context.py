@@ -7,7 +7,7 @@ import os
 import platform
 import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
@@ -17,7 +17,7 @@ from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.bandit.registry import Policy
@@ -49,6 +49,7 @@ class Submission:
     )
     host: str = field(default_factory=platform.node)  # name of this machine
     tariffs: Tariffs = field(default_factory=Tariffs)
+    describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.cost import cost_j
 from zeusrun.errors import BusyError, HistoryError
+from zeusrun.history.base import LEASE_EXPIRED
+from zeusrun.history.registry import shared_of
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
-from zeusrun.launcher.rundir.layout import find_run
 from zeusrun.launcher.rundir.lock import lease_of
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _Amount = TypeVar("_Amount", int, float)
 CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
+_MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
 
@@ -38,13 +41,20 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
 
     If the launcher had written an outcome into the run directory, record it. Any other trial is
     ``LOST``, with the epochs that its ranks reported. Nothing outside ``home`` is touched.
+
+    With a shared history, these are the trials whose files are in ``home``, also if they are
+    ``LOST`` because no heartbeat came. The lease decides about the trials of other machines.
     """
     recovered = []
-    for trial in history.unfinished(job):
-        paths = find_run(home, trial)
+    shared = shared_of(history, job) is not None
+    trials = history.unfinished(job)
+    if shared:
+        trials += [each for each in history.trials(job, _MOST_EXPIRED) if _has_expired(each)]
+    for trial in trials:
+        paths = find_own(history, home, trial)
         if paths is None:
             # A container may see the same home under another path.
-            if not lease_of(trial).is_held():
+            if not shared and not lease_of(trial).is_held():
                 outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
                 recovered += _finished(history, trial, outcome)
             continue
@@ -54,15 +64,20 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
         try:
             # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
-            if found is not None and not found.status.finished:
+            if found is not None and (not found.status.finished or _has_expired(found)):
                 recovered += _recover(history, found, paths, finished_at)
         finally:
             lease.release()
     return recovered
 
 
+def _has_expired(trial: Trial) -> bool:
+    """Whether a trial is lost only because its machine sent no heartbeat."""
+    return (trial.status, trial.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
+
+
 def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> list[Trial]:
-    end_processes(processes_of_run(trial.run_dir), at_once=True)
+    end_processes(processes_of_run(str(paths.run_dir)), at_once=True)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))
     for path in paths.leftovers:
@@ -89,7 +104,7 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     """
     live = read_live(paths)
     status, reason = TrialStatus.LOST, LAUNCHER_DIED
-    if live is not None and live.preempted and live.trial.trial == trial.trial:
+    if live is not None and live.preempted and live.is_of(trial):
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
     return outcome_so_far(trial, paths, status, reason, finished_at)
 
@@ -104,7 +119,7 @@ def outcome_so_far(
     bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
-    if live is None or live.trial.trial != trial.trial:
+    if live is None or not live.is_of(trial):
         return seen
     last = live.trial
     known = {point.epoch for point in last.curve}
@@ -167,6 +182,19 @@ def find_preempted(trials: Sequence[Trial]) -> Trial | None:
     return next(iter(list_preempted(trials)), None)
 
 
+def own_trials(history: History, home: Path, host: str, trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Return the trials that this machine can continue, and those that it ran."""
+    if not trials or shared_of(history, trials[0].job) is None:
+        return trials
+    preempted = TrialStatus.PREEMPTED
+    return [
+        each
+        for each in trials
+        if (each.host in {None, host} and each.status is not preempted)
+        or (each.status is preempted and find_own(history, home, each) is not None)
+    ]
+
+
 def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that later submits will continue, oldest first; no forgotten ones."""
     found: list[Trial] = []
@@ -199,7 +227,7 @@ def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
     """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
-    paths = find_run(home, trial)
+    paths = find_own(history, home, trial)
     lease = None if paths is None else lease_of(trial, paths)
     busy = BusyError(
         f"{trial.trial} is being recorded or continued by another process; cancel it again"

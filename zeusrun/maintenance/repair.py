@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
+from zeusrun.history.registry import shared_of
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import recover_lost
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.layout import RunPaths, run_names
 from zeusrun.launcher.rundir.lock import lease_of
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:
@@ -83,15 +85,18 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
             text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
             yield Finding("trial", trial.trial, "repaired", text)
         return
+    shared = shared_of(history, job) is not None
     for trial in history.unfinished(job):
-        if not lease_of(trial).is_held():
+        paths = find_own(history, home, trial)
+        if (paths is not None or not shared) and not lease_of(trial, paths).is_held():
             text = f"the launcher of {trial.trial} died before it recorded an outcome"
             yield Finding("trial", trial.trial, "found", text)
 
 
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     """Find files of ended runs that nothing needs any more."""
-    ended = {trial.trial for trial in history.trials(job) if trial.status.finished}
+    trials = [trial for trial in history.trials(job) if trial.status.finished]
+    ended = {name for trial in trials for name in run_names(trial)}
     for run_dir in _job_runs(home, job):
         if run_dir.name not in ended:
             continue
@@ -105,7 +110,7 @@ def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator
 
 def _lacking(history: History, home: Path, job: str) -> Iterator[Finding]:
     """Find ended trials that are only in run directories."""
-    known = {trial.trial for trial in history.trials(job)}
+    known = {name for trial in history.trials(job) for name in run_names(trial)}
     unknown = [each for each in _job_runs(home, job) if each.name not in known]
     count = sum(read_outcome(RunPaths(each)) is not None for each in unknown)
     if count:

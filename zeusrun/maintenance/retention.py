@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
+from zeusrun.history.registry import shared_of
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.recover import list_preempted
-from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs, run_names
 from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.sections import Keep
@@ -74,14 +76,14 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
     if not bounds:
         return []
     trials = history.trials(job)
-    runs = _ended_runs(home, job, {trial.trial: trial for trial in trials}, now)
+    runs = _ended_runs(history, home, job, trials, now)
     return choose_old(runs, _kept(trials), bounds, now)
 
 
 def list_kept(history: History, home: Path, job: str, now: float) -> dict[str, str]:
     """Return the runs of a job that no bound removes, each with the reason."""
     trials = history.trials(job)
-    runs = _ended_runs(home, job, {trial.trial: trial for trial in trials}, now)
+    runs = _ended_runs(history, home, job, trials, now)
     kept = {runs[-1].trial: "the newest"} if runs else {}
     there = {run.trial for run in runs}
     return kept | {name: why for name, why in _kept(trials).items() if name in there}
@@ -132,19 +134,24 @@ def _price(trial: Trial) -> tuple[bool, float]:
     return True, math.inf if trial.time_s is None else trial.time_s
 
 
-def _ended_runs(home: Path, job: str, known: Mapping[str, Trial], now: float) -> list[OldRun]:
+def _ended_runs(
+    history: History, home: Path, job: str, trials: Sequence[Trial], now: float
+) -> list[OldRun]:
     """Return the run directories of trials that have ended, oldest first."""
-    found = []
+    found, known = [], {name: trial for trial in trials for name in run_names(trial)}
+    shared = shared_of(history, job) is not None
     for _, name in numbered_runs(home, job):
         path, trial = runs_directory(home, job) / name, known.get(name)
         if trial is None or trial.finished_at is None or not _has_files(path):
             continue
+        if shared and find_own(history, home, trial) != RunPaths(path):
+            continue  # of another trial with this id
         ended = unix_seconds(trial.finished_at)
         if ended is None:
             continue  # its age is unknown
         # A clock that was ahead must not make a run look newer than the runs after it.
         order = (min(ended, now), trial.recurrence, trial.attempt)
-        found.append((order, OldRun(name, path, _size_bytes(path), order[0])))
+        found.append((order, OldRun(trial.trial, path, _size_bytes(path), order[0])))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
 
 

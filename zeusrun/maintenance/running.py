@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.errors import HistoryError
+from zeusrun.history.registry import shared_of
 from zeusrun.launcher.rundir.lock import lease_of
+from zeusrun.launcher.rundir.place import files_of, find_own
 from zeusrun.launcher.rundir.record import Live, read_live
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from zeusrun.history.base import History
+    from zeusrun.trial import Trial
 
 
-def read_running(history: History, jobs: Iterable[str]) -> list[Live]:
+def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live]:
     """Return the trials of these jobs that have not ended, in the order they began."""
-    found = []
-    for job in jobs:
-        for trial in history.unfinished(job):
-            paths = RunPaths(Path(trial.run_dir))
-            live = read_live(paths)
-            if live is None or live.trial.trial != trial.trial:
-                live = Live(trial, None, trial.host, None)
-            found.append(replace(live, alive=lease_of(trial, paths).is_held()))
+    found = [_read(history, home, trial) for job in jobs for trial in history.unfinished(job)]
     return sorted(found, key=lambda live: live.trial.started_at)
 
 
-def running_json(live: Live) -> dict[str, Any]:
-    """Return the trial's JSON, and what is known only while it runs."""
-    own = {name: getattr(live, name) for name in ("alive", "pid", "host", "updated_at", "power_w")}
-    return {**live.trial.to_json(), **own, "last_metric": live.last_metric}
+def _read(history: History, home: Path, trial: Trial) -> Live:
+    """Return the state of a trial: from its files, or from the server that other machines use."""
+    shared = shared_of(history, trial.job)
+    bare = Live(trial, None, trial.host, None)
+    if shared is not None and find_own(history, home, trial) is None:
+        record = None
+        with suppress(HistoryError):
+            record = shared.live(trial.trial)
+        live = None if record is None else Live.from_json(record)
+        return live if live is not None and live.is_of(trial) else bare  # its lease is held
+    paths = files_of(history, home, trial)
+    found = read_live(paths)
+    live = found if found is not None and found.is_of(trial) else bare
+    if live.trial.trial != trial.trial:  # it has a number meanwhile
+        numbers = {name: getattr(trial, name) for name in ("trial", "recurrence", "attempt")}
+        live = replace(live, trial=replace(live.trial, **numbers))
+    return replace(live, alive=lease_of(trial, paths).is_held())

@@ -42,7 +42,8 @@ def decide_start(
     rules = schedule.rules
     try:
         spec = load_spec(Path(schedule.job_file))
-        trials = open_history(home, environment).trials(spec.name, NEWEST)
+        own = {} if spec.history.url is None else {spec.name: spec.history.url}
+        trials = open_history(home, environment, own=own).trials(spec.name, NEWEST)
         outlook = replace(
             load_outlook(spec, rules, home),
             durations_s=recurrence_durations_s(trials),

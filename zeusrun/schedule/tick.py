@@ -28,10 +28,13 @@ _DAY_S = 86400.0
 _POLL_S = 0.2  # the daemon handles a signal within this time
 
 
-def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
+def run_daemon(
+    schedules: Schedules, show: Callable[[str], None], then: Callable[[], None] = lambda: None
+) -> int:
     """Start due jobs every minute until a signal comes; then end what runs; return the signal.
 
-    ``show`` prints a sentence. ``BusyError`` if a daemon runs already.
+    ``show`` prints a sentence; ``then`` is called after each minute's start. ``BusyError`` if a
+    daemon runs already.
     """
     lock = schedules.lock(".daemon.lock")
     if not lock.acquire():
@@ -45,6 +48,7 @@ def run_daemon(schedules: Schedules, show: Callable[[str], None]) -> int:
                 for schedule, process in start_due(schedules, now, show, begun):
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
+                then()
                 next_t = time.monotonic() + PERIOD_S - now % PERIOD_S
                 while True:
                     running = [each for each in running if not _has_ended(schedules, *each, show)]

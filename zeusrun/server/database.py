@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.history.base import UnavailableError
-from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.store import SqlHistory, new_incarnation
+from zeusrun.history.sql.migrate import is_new, upgrade
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server.refusals import LOG
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ def open_database(settings: Settings, *, wait_s: float = 0.0) -> SqlHistory:
     until_t = time.monotonic() + wait_s
     while True:
         try:
-            if settings.migrate or settings.own_database:
-                history.create()
-                with writing(history.engine) as connection:
-                    new_incarnation(connection)
+            if settings.migrate or settings.own_database or is_new(history.engine):
+                upgrade(history.engine)
             history.identify()
         except UnavailableError as error:
             if time.monotonic() >= until_t:

@@ -27,8 +27,14 @@ def trial_sheet(
     run_dir_exists: bool,
     alive: bool = False,
     sight: Sight | None = None,
+    elsewhere: str | None = None,
 ) -> RenderableType:
-    """Return everything about one trial; ``failure`` is the traceback of a crash."""
+    """Return everything about one trial.
+
+    ``failure`` is the traceback of a crash; ``elsewhere`` the other machine that has its files.
+    """
+    gone = "" if run_dir_exists else " (gone)"
+    gone = gone if elsewhere is None else f" on {elsewhere}"
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
     forgotten = f"to learn from it again: zeusrun history --unforget {trial.trial}"
     rows = [
@@ -36,7 +42,7 @@ def trial_sheet(
         ("forgotten", forgotten if trial.forgotten else None),
         *trial_rows(trial, sight),
         ("", units.sparkline([point.value for point in trial.curve])),
-        ("run", trial.run_dir if run_dir_exists else f"{trial.run_dir} (gone)"),
+        ("run", trial.run_dir + gone),
     ]
     # Text, so that nothing a user wrote is taken for markup.
     labelled = [(Text(name, style="dim"), Text(value)) for name, value in rows if value]

@@ -14,8 +14,6 @@ from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
 from zeusrun.bandit.registry import create_policy
-from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.store import SqlHistory, new_incarnation
 from zeusrun.server.zeus.messages import Settings
 from zeusrun.server.zeus.routes import build_router
 
@@ -37,13 +35,8 @@ def build_settings(**changes) -> Settings:
 
 
 @pytest.fixture
-def history(tmp_path):
-    history = SqlHistory(f"sqlite:///{tmp_path}/history.db")
-    history.create()
-    with writing(history.engine) as connection:
-        new_incarnation(connection)
-    yield history
-    history.close()
+def history(sql_history):
+    return sql_history
 
 
 class ZeusClient:

@@ -100,10 +100,8 @@ class HttpHistory:
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
-        if not _may_exist(trial):
-            return None
         try:
-            return self._trial("GET", f"/trials/{quote(trial, safe='')}")
+            return self._trial("GET", _path_of(trial))
         except UnknownTrialError:
             return None
 
@@ -138,15 +136,15 @@ class HttpHistory:
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
         """See ``Shared.renew``."""
-        self._ask("PUT", f"/trials/{quote(trial, safe='')}/lease", {"live": live})
+        self._ask("PUT", f"{_path_of(trial)}/lease", {"live": live})
 
     def lease_held(self, trial: str) -> bool:
         """See ``Shared.lease_held``."""
-        return self._ask("GET", f"/trials/{quote(trial, safe='')}/lease")["held"] is True
+        return self._ask("GET", f"{_path_of(trial)}/lease")["held"] is True
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
-        found = self._ask("GET", f"/trials/{quote(trial, safe='')}/lease").get("live")
+        found = self._ask("GET", f"{_path_of(trial)}/lease").get("live")
         return found if isinstance(found, dict) else None
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -163,16 +161,14 @@ class HttpHistory:
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
         """See ``Shared.keep_trace``."""
-        self._ask("PUT", f"/trials/{quote(trial, safe='')}/trace", trace)
+        self._ask("PUT", f"{_path_of(trial)}/trace", trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``Shared.keep_settings``."""
         self._ask("PUT", f"/jobs/{job}/settings", {"settings": settings})
 
     def _change(self, trial: str, what: str, body: dict[str, Any]) -> Trial:
-        if not _may_exist(trial):
-            raise rules.unknown_trial(trial)
-        return self._trial("POST", f"/trials/{quote(trial, safe='')}/{what}", body)
+        return self._trial("POST", f"{_path_of(trial)}/{what}", body)
 
     def _trial(self, method: str, path: str, body: dict[str, Any] | None = None) -> Trial:
         return _read_trials([self._ask(method, path, body)["trial"]])[0]
@@ -189,8 +185,8 @@ class HttpHistory:
         if body is not None:
             try:
                 content = json.dumps(body, allow_nan=False).encode()
-            except ValueError as error:
-                raise ValueError(f"it cannot be sent: {error}") from error
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"it cannot be stored: {error}") from error
             headers = {**headers, "Content-Type": "application/json"}
         answer = self._transport.send(method, f"/api/v1{path}", headers, content, limit_s)
         if answer.status == 204:
@@ -254,8 +250,11 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
     return HistoryError(f"the server {url} refuses: {said}{advice}")
 
 
-def _may_exist(trial: str) -> bool:
-    return rules.is_uuid(trial) or rules.job_of(trial) is not None
+def _path_of(trial: str) -> str:
+    """Return the path of a trial; raises ``UnknownTrialError`` for what cannot be one."""
+    if rules.is_uuid(trial) or rules.job_of(trial) is not None:
+        return f"/trials/{quote(trial, safe='')}"
+    raise rules.unknown_trial(trial)
 
 
 def _read_trials(records: list[Any]) -> list[Trial]:

@@ -1,33 +1,62 @@
-"""Opens a database by its URL: connections, transactions, its clock, and what its errors mean."""
+"""Opens a database by its URL: connections, transactions and its clock."""
 
 from __future__ import annotations
 
+import random
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from zeusrun.errors import HistoryError, UsageError
-from zeusrun.files.private import make_folder
-from zeusrun.history.base import UnavailableError
+from zeusrun.errors import UsageError
+from zeusrun.history.sql.faults import InterruptedWriteError, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.engine import URL, Connection, Engine
 
+_Result = TypeVar("_Result")
+
 _WAIT_S = 30  # for a lock of another connection, and for a connection
+_CONNECT_S = 5
+_TRIES = 6  # of a write that the database interrupts, such as one of two in a deadlock
+_PAUSE_S = 0.02  # before the second try; twice as long before each further one
 _DRIVERS = {
     "sqlite": ("sqlite", "server"),
     "postgresql": ("postgresql+psycopg", "postgresql"),
     "postgres": ("postgresql+psycopg", "postgresql"),
     "mysql": ("mysql+pymysql", "mysql"),
     "mariadb": ("mariadb+pymysql", "mysql"),
+}
+"""By the beginning of a URL: the driver, and the extra of zeusrun that installs it."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "sqlite": {"timeout": _WAIT_S},
+    # A connection to a machine that has lost its power holds its locks for a minute at most.
+    "postgresql": {
+        "connect_timeout": _CONNECT_S,
+        "options": f"-c lock_timeout={_WAIT_S}s -c idle_in_transaction_session_timeout=60s",
+        "keepalives_idle": 20,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 40_000,  # milliseconds
+    },
+    "mysql": {
+        "connect_timeout": _CONNECT_S,
+        "read_timeout": 2 * _WAIT_S,
+        "write_timeout": 2 * _WAIT_S,
+        "charset": "utf8mb4",
+        "init_command": f"SET SESSION innodb_lock_wait_timeout={_WAIT_S}",
+    },
 }
 
 
@@ -54,41 +83,61 @@ def _mysql_now(_element: object, _compiler: object, **_: object) -> str:
 
 
 def parse_url(text: str) -> URL:
-    """Return the URL of a database with the driver that zeusrun uses; raises ``UsageError``."""
+    """Return the URL of a database with the driver that zeusrun uses.
+
+    Raises:
+        UsageError: If it is no URL, or zeusrun does not support the database. No part of it is in
+            the message, as any part may be a password.
+    """
     try:
-        url = make_url(text)
-    except exc.ArgumentError:
+        url = make_url(text.strip())
+    except (exc.ArgumentError, ValueError):
         raise UsageError(
             "the URL of the database cannot be read; write sqlite:////absolute/path.db, "
-            "postgresql://user:password@host/name or mysql://user:password@host/name"
+            "postgresql://user:password@host/name or mysql://user:password@host/name, and encode "
+            "special characters of the password, such as %2F for /"
         ) from None
-    known = _DRIVERS.get(url.get_backend_name()) if "+" not in url.drivername else None
-    return url if known is None else url.set(drivername=known[0])
+    backend = url.get_backend_name()
+    if backend not in _DRIVERS:
+        raise UsageError(
+            "the URL of the database begins with neither sqlite: nor postgresql:, mysql: or "
+            "mariadb:; zeusrun keeps a history in no other database"
+        )
+    url = url.set(drivername=_DRIVERS[backend][0])
+    if backend == "sqlite":
+        if url.database in {None, "", ":memory:"}:
+            raise UsageError(
+                "a history needs a SQLite file, not a database in memory; write "
+                "sqlite:////absolute/path.db"
+            )
+        return url.set(database=str(Path(str(url.database)).absolute()))
+    if not url.database:
+        raise UsageError("the URL of the database has no name of a database after the host")
+    if "@" in url.database:
+        raise UsageError(
+            "the password in the URL of the database contains a special character: encode it, such "
+            "as %2F for /, %3F for ? and %40 for @"
+        )
+    return url
 
 
 def open_engine(url: URL) -> Engine:
     """Return the engine of a database; it connects with the first statement.
 
     Raises:
-        UsageError: If the driver is not installed, or zeusrun does not support the database.
+        UsageError: If the driver is not installed.
     """
     backend = url.get_backend_name()
-    if backend not in _DRIVERS:
-        raise UsageError(
-            f"a history cannot be kept in a database of the kind {backend!r}; use sqlite, "
-            "postgresql, mysql or mariadb"
-        )
-    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8}
-    options |= {"pool_timeout": _WAIT_S, "hide_parameters": True}
-    if backend == "sqlite":
-        options = {"hide_parameters": True, "connect_args": {"timeout": _WAIT_S}}
-        if url.database not in {None, "", ":memory:"}:
-            make_folder(Path(str(url.database)).absolute().parent)
-    elif backend == "postgresql":
-        options["connect_args"] = {"connect_timeout": 5}
-    else:
-        options["connect_args"] = {"connect_timeout": 5, "charset": "utf8mb4"}
-        options["isolation_level"] = "READ COMMITTED"
+    own = _OPTIONS["mysql" if backend == "mariadb" else backend]
+    options: dict[str, Any] = {
+        "connect_args": {name: value for name, value in own.items() if name not in url.query},
+        "hide_parameters": True,
+        "pool_size": 8,
+        "max_overflow": 8,
+        "pool_timeout": _WAIT_S,
+    }
+    if backend != "sqlite":
+        options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
     try:
         engine = sa.create_engine(url, **options)
     except ImportError as error:
@@ -97,9 +146,18 @@ def open_engine(url: URL) -> Engine:
             f"a {backend} database needs the package {error.name}: pip install 'zeusrun[{extra}]'"
         ) from None
     if backend == "sqlite":
+        sa.event.listen(engine, "do_connect", _open_sqlite)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _open_sqlite(
+    _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    # A file that does not exist is an error, and not a new database.
+    arguments[0] = f"file:{quote(arguments[0])}?mode=rw"
+    options["uri"] = True
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - sqlite3's
@@ -118,14 +176,22 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that only reads; raises ``HistoryError``."""
-    with explained(engine), engine.connect() as connection:
+    """Open a transaction that only reads; raises ``HistoryError``.
+
+    All its statements see the database at one moment, that of the first one.
+    """
+    options = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+    with explained(engine), engine.connect().execution_options(**options) as connection:
         yield connection
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that writes; it is committed at the end. Raises ``HistoryError``."""
+    """Open a transaction that writes; it is committed at the end. Raises ``HistoryError``.
+
+    Each statement sees what other transactions have committed before it. ``write`` repeats a
+    transaction that the database interrupts.
+    """
     with (
         explained(engine),
         engine.connect().execution_options(writes=True) as connection,
@@ -134,15 +200,29 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-@contextmanager
-def explained(engine: Engine) -> Iterator[None]:
-    """Turn the errors of a database into ``HistoryError``, without any password."""
-    try:
-        yield
-    except exc.SQLAlchemyError as error:
-        where = engine.url.render_as_string(hide_password=True)
-        original = getattr(error, "orig", None) or error
-        what = " ".join(str(original).split())
-        if isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError):
-            raise UnavailableError(f"the database {where} does not respond: {what}") from None
-        raise HistoryError(f"the database {where} refuses: {what}") from None
+def write(engine: Engine, work: Callable[[Connection], _Result]) -> _Result:
+    """Do ``work`` in a transaction that writes, and again if the database interrupts it.
+
+    It does so to one of two transactions that wait for each other. Raises ``HistoryError``.
+    """
+    for count in range(1, _TRIES):
+        try:
+            with writing(engine) as connection:
+                return work(connection)
+        except InterruptedWriteError:
+            time.sleep(_PAUSE_S * 2**count * random.random())  # noqa: S311 - no secret
+    with writing(engine) as connection:
+        return work(connection)
+
+
+def insert_missing(connection: Connection, table: sa.Table, **values: Any) -> None:  # noqa: ANN401 - of any column
+    """Insert a row unless one with the same primary key is there or comes at the same time."""
+    insert: Any
+    if connection.dialect.name in {"mysql", "mariadb"}:
+        (key,) = table.primary_key.columns
+        # INSERT IGNORE would take a lock that two transactions can wait for in a circle.
+        insert = mysql.insert(table).values(values).on_duplicate_key_update({key: values[key.name]})
+    else:
+        dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(table).values(values).on_conflict_do_nothing()
+    connection.execute(insert)

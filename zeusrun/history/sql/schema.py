@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -16,17 +18,25 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
 
+REVISIONS = ("0001",)
+"""The migrations, oldest first; a database that this zeusrun can use is at the last one."""
+
 # SQLite numbers rows by itself only in a column of the type INTEGER.
 _Number = BigInteger().with_variant(Integer, "sqlite")
 # MySQL's TEXT ends at 64 KiB; a trial of 1,000 epochs is longer.
 _Json = Text().with_variant(LONGTEXT, "mysql", "mariadb")
-
-
-def _name(length: int = 200) -> String:
-    # The default collations of MySQL take "a" and "A" for the same name.
-    bound = String(length, collation="utf8mb4_bin")
-    return String(length).with_variant(bound, "mysql", "mariadb")
-
+# The default collations of MySQL take "a" and "A" for the same name.
+_MYSQL: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mariadb_engine": "InnoDB",
+    "mariadb_charset": "utf8mb4",
+    "mariadb_collate": "utf8mb4_bin",
+}
+JOB_NAME = 100  # characters
+TRIAL_NAME = 150
+HOST_NAME = 253  # as in DNS
 
 METADATA = MetaData()
 
@@ -34,25 +44,29 @@ HISTORY = Table(
     "history",
     METADATA,
     Column("id", Integer, primary_key=True),  # always 1
-    Column("incarnation", String(32), nullable=False),  # random; another one in a new database
+    # Random. A new one says that copies of this history are no longer good.
+    Column("incarnation", String(32), nullable=False),
+    **_MYSQL,
 )
 JOBS = Table(
     "jobs",
     METADATA,
-    Column("name", _name(), primary_key=True),
+    Column("name", String(JOB_NAME), primary_key=True),
     Column("changes", BigInteger, nullable=False),  # how often the job's history has changed
-    Column("settings", _Json),  # the job file of its newest run, without secrets
+    Column("trials", BigInteger, nullable=False),  # how many it has
+    Column("recurrences", BigInteger, nullable=False),  # the highest number of a recurrence
+    Column("settings", _Json),  # the job file of its newest run, as a JSON string
+    **_MYSQL,
 )
 TRIALS = Table(
     "trials",
     METADATA,
     Column("number", _Number, primary_key=True, autoincrement=True),  # in the order they began
-    Column("trial", _name(250), nullable=False, unique=True),
+    Column("trial", String(TRIAL_NAME), nullable=False, unique=True),
     Column("uuid", String(32), unique=True),
-    Column("job", _name(), nullable=False),
+    Column("job", String(JOB_NAME), nullable=False),
     Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
     Column("status", String(16), nullable=False),
-    Column("lease_until", Double),  # Unix seconds by the database's clock; NULL once finished
     # What is added up over all runs; copies from the record.
     Column("trained", Boolean, nullable=False),  # whether it took an optimizer step
     Column("time_s", Double),
@@ -63,31 +77,50 @@ TRIALS = Table(
     Column("currency", String(64)),
     Column("carbon_g", Double),
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
-    Column("live", _Json),  # what its launcher sent with its last heartbeat
+    Column("live", _Json),  # of a LOST trial: the last heartbeat
     Column("trace", _Json),  # power over time, reduced
     Index("trials_job_number", "job", "number"),
     Index("trials_job_changed", "job", "changed"),
-    Index("trials_status_lease", "status", "lease_until"),
+    # Everything that sums need: they would otherwise read all records.
+    Index(
+        "trials_sums",
+        *("job", "currency", "energy_source", "status", "trained"),
+        *("time_s", "energy_j", "cost_j", "price", "carbon_g"),
+    ),
+    **_MYSQL,
+)
+# A table of its own: it is small, and heartbeats, most of all writes, touch nothing else.
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("number", _Number, primary_key=True, autoincrement=False),  # of an unfinished trial
+    Column("job", String(JOB_NAME), nullable=False),
+    Column("expires_at", Double, nullable=False),  # Unix seconds by the database's clock
+    Column("live", _Json),  # what its launcher sent with its last heartbeat
+    Index("leases_job", "job"),
+    **_MYSQL,
 )
 HOSTS = Table(
     "hosts",
     METADATA,
-    Column("host", _name(), primary_key=True),
+    Column("host", String(HOST_NAME), primary_key=True),
     Column("updated_at", Double, nullable=False),  # Unix seconds by the database's clock
     Column("facts", _Json, nullable=False),
+    **_MYSQL,
 )
 TOKENS = Table(
     "tokens",
     METADATA,
     Column("id", String(16), primary_key=True),
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the token
-    Column("jobs", _name(), nullable=False),  # a pattern such as team-*
+    Column("jobs", String(200), nullable=False),  # a pattern such as team-*
     Column("can_write", Boolean, nullable=False),
     Column("note", Text),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("revoked_at", Double),
     Column("used_at", Double),  # to the minute
+    **_MYSQL,
 )
 AUDIT = Table(
     "audit",
@@ -97,14 +130,16 @@ AUDIT = Table(
     Column("token", String(16)),  # its id; NULL without one
     Column("client", String(64)),  # address of the client
     Column("action", String(32), nullable=False),
-    Column("subject", _name(250), nullable=False),  # a job, a trial, a token
+    Column("subject", String(250), nullable=False),  # a job, a trial, a token
     Index("audit_at", "at"),
+    **_MYSQL,
 )
 ZEUS_JOBS = Table(
     "zeus_jobs",
     METADATA,
-    Column("job_id", _name(), primary_key=True),
-    Column("job", _name(), nullable=False, unique=True),
+    Column("job_id", String(200), primary_key=True),
+    Column("job", String(JOB_NAME), nullable=False, unique=True),
     Column("settings", _Json, nullable=False),
     Column("created_at", Double, nullable=False),
+    **_MYSQL,
 )

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import uuid
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, Changes, Snapshot
+from zeusrun.history.base import LEASE_S, Changes, Snapshot
+from zeusrun.history.sql import rows
 from zeusrun.history.sql.audit import keep_audit
-from zeusrun.history.sql.engine import now_s, open_engine, parse_url, reading, writing
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, METADATA, TRIALS
+from zeusrun.history.sql.engine import (
+    insert_missing,
+    now_s,
+    open_engine,
+    parse_url,
+    reading,
+    write,
+)
+from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
+from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
 from zeusrun.job_name import check_job_name
-from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
-    from sqlalchemy.engine import Connection, RowMapping
+    from sqlalchemy.engine import Connection
 
-    from zeusrun.trial import Outcome
+    from zeusrun.trial import Outcome, Trial
 
-_DISPATCHED = TrialStatus.DISPATCHED.value
-_MOST = 1e30
-_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
+_Result = TypeVar("_Result")
+_VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 
 class SqlHistory:
@@ -36,31 +43,36 @@ class SqlHistory:
 
     Each write is one transaction that first locks the row of its job. So the writes of a job come
     one after the other, and the version that ``begin`` checks cannot change until it has stored the
-    trial.
+    trial. A heartbeat locks its lease alone.
+
+    Attributes:
+        engine: The connections; for other tables of the same database.
     """
 
     def __init__(self, url: str) -> None:
+        """Open the database of a URL; it connects with the first use.
+
+        Raises:
+            UsageError: If the URL cannot be read, or a driver is missing.
+        """
         self.engine = open_engine(parse_url(url))
+        self._checked = False
         keep_audit(self.engine)
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
-    def create(self) -> None:
-        """Create the tables that do not exist, without migrations; for tests."""
-        with writing(self.engine) as connection:
-            METADATA.create_all(connection)
-
     def identify(self) -> tuple[str, float]:
-        """Return the random id of the database, and the time by its clock in Unix seconds."""
-        with reading(self.engine) as connection:
-            return _incarnation(connection), float(connection.scalar(sa.select(now_s())) or 0)
+        """See ``Shared.identify``."""
+        with self._reading() as connection:
+            now = connection.scalar(sa.select(now_s()))
+            return read_incarnation(connection), float(now or 0)
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
-        with reading(self.engine) as connection:
-            return sorted(connection.scalars(sa.select(JOBS.c.name).where(JOBS.c.changes > 0)))
+        with self._reading() as connection:
+            return sorted(connection.scalars(sa.select(JOBS.c.name).where(JOBS.c.trials > 0)))
 
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """See ``History.trials``."""
@@ -69,26 +81,24 @@ class SqlHistory:
     def count(self, job: str) -> int:
         """See ``History.count``."""
         check_job_name(job)
-        with reading(self.engine) as connection:
-            return _count(connection, job)
+        with self._reading() as connection:
+            return connection.scalar(sa.select(JOBS.c.trials).where(JOBS.c.name == job)) or 0
 
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
         self.expire(job)
-        query = sa.select(TRIALS.c.record).where(
-            TRIALS.c.job == job, TRIALS.c.status == _DISPATCHED
-        )
-        with reading(self.engine) as connection:
-            return [
-                decode_trial(each) for each in connection.scalars(query.order_by(TRIALS.c.number))
-            ]
+        query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
+        query = query.where(LEASES.c.job == job).order_by(TRIALS.c.number)
+        with self._reading() as connection:
+            records = list(connection.scalars(query))
+        return [decode_trial(record) for record in records]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
-        with reading(self.engine) as connection:
-            row = _find(connection, trial)
-        return None if row is None else decode_trial(row["record"])
+        with self._reading() as connection:
+            found = rows.find(connection, trial)
+        return None if found is None else found.trial
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``."""
@@ -99,38 +109,33 @@ class SqlHistory:
         """See ``Shared.changes``."""
         check_job_name(job)
         self.expire(job)
-        with reading(self.engine) as connection:
-            version = _version(connection, job)  # first: later writes are then only read twice
-            incarnation = version.partition(":")[0]
-            since = _since(after, incarnation)
-            query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
-            if since is not None:
-                query = query.where(TRIALS.c.changed > since)
-            query = query.order_by(TRIALS.c.number.desc())
-            if last is not None:
-                query = query.limit(last)
-            rows = list(connection.execute(query))[::-1]
-            count = _count(connection, job)
-        trials = tuple(decode_trial(row.record) for row in rows)
-        return Changes(trials, tuple(row.number for row in rows), version, count, since is None)
+        with self._reading() as connection:
+            found = _read_changes(connection, job, after, last)
+        if found is not None:
+            return found.decode()
+        # An older backup of the database has been restored. Its versions will be counted again, and
+        # must not be taken for those that were lost.
+        lost, _, _ = (after or "").partition(":")
+        self._write(lambda connection: start_incarnation(connection, after=lost))
+        return self.changes(job, None, last)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
         rules.check_new(trial)
-        record = rules.encode_trial(trial)
-        with writing(self.engine) as connection:
-            changes = _lock_job(connection, trial.job)
-            row = _find(connection, trial.uuid or trial.trial)
-            known = None if row is None else decode_trial(row["record"])
-            if known is not None and known.uuid is not None and known == trial:
-                return known
-            if after != f"{_incarnation(connection)}:{changes}":
+
+        def work(connection: Connection) -> Trial:
+            job = LockedJob(connection, trial.job)
+            found = None if trial.uuid is None else rows.find(connection, trial.uuid)
+            if found is not None and found.trial == trial:
+                return trial
+            if after != job.version:
                 raise rules.changed(trial.job)
-            if row is None and (other := _find(connection, trial.trial)) is not None:
-                row, known = other, decode_trial(other["record"])
-            rules.check_id(trial, known)
-            _store(connection, trial, record, changes + 1, row)
-        return trial
+            found = found or rows.find(connection, trial.trial)
+            rules.check_id(trial, None if found is None else found.trial)
+            job.store(trial, found)
+            return trial
+
+        return self._write(work)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
         """See ``History.finish``."""
@@ -140,249 +145,167 @@ class SqlHistory:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``Shared.add``."""
+
+        def work(connection: Connection) -> list[Trial]:
+            # Always in the same order: two imports would otherwise wait for each other.
+            names = sorted({trial.job for trial in trials})
+            jobs = {name: LockedJob(connection, name) for name in names}
+            return [rows.add(connection, jobs[trial.job], trial) for trial in trials]
+
+        return self._write(work) if trials else []
+
     def renew(
         self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
     ) -> None:
         """See ``Shared.renew``; a trial that has ended gets no lease."""
-        values: dict[str, Any] = {"lease_until": now_s() + lease_s}
+        values: dict[str, Any] = {"expires_at": now_s() + lease_s}
         if live is not None:
-            values["live"] = json.dumps(live)
-        named = (TRIALS.c.trial == trial) | (TRIALS.c.uuid == trial)
-        update = sa.update(TRIALS).where(named, TRIALS.c.status == _DISPATCHED).values(values)
-        with writing(self.engine) as connection:
-            if not connection.execute(update).rowcount and _find(connection, trial) is None:
-                raise rules.unknown_trial(trial)
+            values["live"] = encode_json(live, f"what {trial} reports")
+
+        def work(connection: Connection) -> None:
+            number = rows.find_number(connection, trial)
+            connection.execute(sa.update(LEASES).where(LEASES.c.number == number).values(values))
+
+        self._write(work)
 
     def lease_held(self, trial: str) -> bool:
         """See ``Shared.lease_held``."""
-        with reading(self.engine) as connection:
-            row = _find(connection, trial)
-            if row is None:
-                raise rules.unknown_trial(trial)
-            until = row["lease_until"]
-            now = connection.scalar(sa.select(now_s()))
-        return row["status"] == _DISPATCHED and until is not None and until > (now or 0)
+        with self._reading() as connection:
+            number = rows.find_number(connection, trial)
+            held = sa.and_(LEASES.c.number == number, LEASES.c.expires_at > now_s())
+            return connection.execute(sa.select(LEASES.c.number).where(held)).first() is not None
 
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""
-        expired = sa.select(TRIALS.c.trial).where(
-            TRIALS.c.status == _DISPATCHED, TRIALS.c.lease_until < now_s()
-        )
+        query = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
         if job is not None:
-            expired = expired.where(TRIALS.c.job == job)
-        with reading(self.engine) as connection:
-            names = list(connection.scalars(expired))
-        lost: list[Trial] = []
-        for name in names:
-            with writing(self.engine) as connection:
-                changes = _lock_job(connection, rules.job_of(name) or "")
-                # Again under the lock: its launcher may have renewed the lease.
-                if connection.scalar(expired.where(TRIALS.c.trial == name)) is None:
-                    continue
-                row = _find(connection, name)
-                if row is None:
-                    continue
-                known = decode_trial(row["record"])
-                ended = known.finish(known.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp()))
-                _store(connection, ended, rules.encode_trial(ended), changes + 1, row)
-                lost.append(ended)
-        return lost
-
-    def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``."""
-        stored: list[Trial] = []
-        with writing(self.engine) as connection:
-            # Always in the same order: two imports would else wait for each other.
-            changes = {
-                job: _lock_job(connection, job) for job in sorted({each.job for each in trials})
-            }
-            for trial in trials:
-                row = _find(connection, trial.uuid) if trial.uuid else None
-                if row is None and not rules.is_offline(trial):
-                    row = _find(connection, trial.trial)
-                known = None if row is None else decode_trial(row["record"])
-                if known is not None and known.uuid != trial.uuid:
-                    raise ValueError(f"there is another trial {trial.trial} already")
-                if known is None:
-                    new = _numbered(connection, trial) if rules.is_offline(trial) else trial
-                    rules.check_numbers(new, new.job)
-                elif trial.status.finished and known.status in {
-                    TrialStatus.DISPATCHED,
-                    TrialStatus.LOST,
-                }:
-                    same = {
-                        name: getattr(known, name) for name in ("trial", "recurrence", "attempt")
-                    }
-                    new = replace(trial, **same)
-                else:
-                    stored.append(known)
-                    continue
-                if new != known:
-                    changes[trial.job] += 1
-                    _store(connection, new, rules.encode_trial(new), changes[trial.job], row)
-                stored.append(new)
-        return stored
+            query = query.where(LEASES.c.job == job)
+        with self._reading() as connection:
+            expired = list(connection.execute(query.order_by(LEASES.c.number)))
+        ended = [
+            self._write(functools.partial(rows.lose, job=row.job, number=row.number))
+            for row in expired
+        ]
+        return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
         """See ``Shared.report_host``."""
-        values = {"updated_at": now_s(), "facts": json.dumps(facts)}
-        with writing(self.engine) as connection:
-            update = sa.update(HOSTS).where(HOSTS.c.host == host)
-            if not connection.execute(update.values(values)).rowcount:
-                connection.execute(sa.insert(HOSTS).values(host=host, **values))
+        rows.check_host(host)
+        values = {"updated_at": now_s(), "facts": encode_json(facts, f"what {host} reports")}
+
+        def work(connection: Connection) -> None:
+            insert_missing(connection, HOSTS, host=host, **values)
+            connection.execute(sa.update(HOSTS).where(HOSTS.c.host == host).values(values))
+
+        self._write(work)
 
     def hosts(self) -> list[tuple[str, float, dict[str, Any]]]:
         """Return each machine, when it last reported (seconds ago), and what."""
         query = sa.select(HOSTS.c.host, now_s() - HOSTS.c.updated_at, HOSTS.c.facts)
-        with reading(self.engine) as connection:
-            rows = list(connection.execute(query.order_by(HOSTS.c.host)))
-        return [(host, age, json.loads(facts)) for host, age, facts in rows]
+        with self._reading() as connection:
+            found = list(connection.execute(query.order_by(HOSTS.c.host)))
+        return [(host, age, json.loads(facts)) for host, age, facts in found]
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
         """See ``Shared.keep_trace``."""
-        self._set(trial, trace=json.dumps(trace))
+        text = encode_json(trace, f"the power of {trial}")
+
+        def work(connection: Connection) -> None:
+            number = rows.find_number(connection, trial)
+            connection.execute(
+                sa.update(TRIALS).where(TRIALS.c.number == number).values(trace=text)
+            )
+
+        self._write(work)
 
     def trace(self, trial: str) -> dict[str, Any] | None:
         """Return the power over time of a trial; ``None`` if it is unknown."""
-        return self._read_json(trial, "trace")
+        return self._read_json(trial, TRIALS.c.trace)
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """Return what the launcher of a trial sent with its last heartbeat."""
-        return self._read_json(trial, "live")
+        """See ``Shared.live``; ``None`` for a trial that has ended, unless it is LOST."""
+        return self._read_json(trial, sa.func.coalesce(LEASES.c.live, TRIALS.c.live))
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``Shared.keep_settings``."""
-        with writing(self.engine) as connection:
-            _lock_job(connection, job)
-            connection.execute(sa.update(JOBS).where(JOBS.c.name == job).values(settings=settings))
+        check_job_name(job)
+        text = encode_json(settings, f"the job file of {job}")
+
+        def work(connection: Connection) -> None:
+            insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
+            connection.execute(sa.update(JOBS).where(JOBS.c.name == job).values(settings=text))
+
+        self._write(work)
 
     def settings(self, job: str) -> str | None:
         """Return the job file of a job, as its newest run used it; ``None`` if unknown."""
-        with reading(self.engine) as connection:
-            return connection.scalar(sa.select(JOBS.c.settings).where(JOBS.c.name == job))
-
-    def _set(self, trial: str, **values: str) -> None:
-        named = (TRIALS.c.trial == trial) | (TRIALS.c.uuid == trial)
-        with writing(self.engine) as connection:
-            if not connection.execute(sa.update(TRIALS).where(named).values(values)).rowcount:
-                raise rules.unknown_trial(trial)
-
-    def _read_json(self, trial: str, column: str) -> dict[str, Any] | None:
-        with reading(self.engine) as connection:
-            row = _find(connection, trial)
-        if row is None:
-            raise rules.unknown_trial(trial)
-        return None if row[column] is None else dict(json.loads(row[column]))
+        with self._reading() as connection:
+            text = connection.scalar(sa.select(JOBS.c.settings).where(JOBS.c.name == job))
+        return None if text is None else str(json.loads(text))
 
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
-        with writing(self.engine) as connection:
-            row = _find(connection, trial)
-            if row is None:
-                raise rules.unknown_trial(trial)
-            changes = _lock_job(connection, row["job"])
-            row = _find(connection, trial) or row  # as it is under the lock
-            known = decode_trial(row["record"])
-            changed = change(known)
-            if changed != known:
-                _store(connection, changed, rules.encode_trial(changed), changes + 1, row)
-        return changed
+        return self._write(lambda connection: rows.change(connection, trial, change))
+
+    def _read_json(self, trial: str, column: sa.ColumnElement[str]) -> dict[str, Any] | None:
+        both = TRIALS.outerjoin(LEASES, LEASES.c.number == TRIALS.c.number)
+        with self._reading() as connection:
+            number = rows.find_number(connection, trial)
+            query = sa.select(column).select_from(both).where(TRIALS.c.number == number)
+            text = connection.scalar(query)
+        return None if text is None else dict(json.loads(text))
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        self._check()
+        return reading(self.engine)
+
+    def _write(self, work: Callable[[Connection], _Result]) -> _Result:
+        self._check()
+        return write(self.engine, work)
+
+    def _check(self) -> None:
+        if not self._checked:
+            check_revision(self.engine)
+            self._checked = True
 
 
-def _lock_job(connection: Connection, job: str) -> int:
-    """Lock the row of a job until the transaction ends; return how often the job has changed."""
-    check_job_name(job)
-    query = sa.select(JOBS.c.changes).where(JOBS.c.name == job).with_for_update()
-    changes = connection.scalar(query)
-    if changes is None:
-        try:
-            with connection.begin_nested():
-                connection.execute(sa.insert(JOBS).values(name=job, changes=0))
-        except sa.exc.IntegrityError:
-            pass  # another transaction was faster
-        changes = connection.scalar(query)
-    return int(changes or 0)
+class _Read(NamedTuple):
+    """``Changes`` as they are read: numbers and records, in any order."""
+
+    pairs: list[tuple[int, str]]
+    version: str
+    total: int
+    whole: bool
+
+    def decode(self) -> Changes:
+        self.pairs.sort()
+        trials = tuple(decode_trial(record) for _, record in self.pairs)
+        numbers = tuple(number for number, _ in self.pairs)
+        return Changes(trials, numbers, self.version, self.total, self.whole)
 
 
-def _incarnation(connection: Connection) -> str:
-    """Return the random id of this database; the first transaction that writes makes it."""
-    found = connection.scalar(sa.select(HISTORY.c.incarnation))
-    if found is None:
-        raise HistoryError("the database has no history yet; run: zeusrun db upgrade")
-    return str(found)
+def _read_changes(
+    connection: Connection, job: str, after: str | None, last: int | None
+) -> _Read | None:
+    """Read what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
+    head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
+    changes, total = connection.execute(head).one_or_none() or (0, 0)
+    incarnation = read_incarnation(connection)
+    version = f"{incarnation}:{changes}"
+    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+    match = _VERSION.fullmatch(after or "")
+    if match is not None and match["incarnation"] == incarnation:
+        since = int(match["changes"])
+        if since > changes:
+            return None
+        newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
+        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
+        if last is None or len(pairs) <= last:
+            return _Read(pairs, version, total, whole=False)
+    newest = query.order_by(TRIALS.c.number.desc()).limit(last)
+    return _Read(_read_pairs(connection, newest), version, total, whole=True)
 
 
-def new_incarnation(connection: Connection) -> None:
-    """Give a database without a history its random id."""
-    if connection.scalar(sa.select(HISTORY.c.incarnation)) is None:
-        connection.execute(sa.insert(HISTORY).values(id=1, incarnation=uuid.uuid4().hex))
-
-
-def _version(connection: Connection, job: str) -> str:
-    changes = connection.scalar(sa.select(JOBS.c.changes).where(JOBS.c.name == job))
-    return f"{_incarnation(connection)}:{changes or 0}"
-
-
-def _since(after: str | None, incarnation: str) -> int | None:
-    """Return the number of changes of a version; ``None`` if it is of another database."""
-    known, _, changes = (after or "").partition(":")
-    return int(changes) if known == incarnation and changes.isdecimal() else None
-
-
-def _count(connection: Connection, job: str) -> int:
-    query = sa.select(sa.func.count()).select_from(TRIALS).where(TRIALS.c.job == job)
-    return int(connection.scalar(query) or 0)
-
-
-def _find(connection: Connection, trial: str) -> RowMapping | None:
-    column = TRIALS.c.uuid if rules.is_uuid(trial) else TRIALS.c.trial
-    return connection.execute(sa.select(TRIALS).where(column == trial)).mappings().first()
-
-
-def _store(
-    connection: Connection,
-    trial: Trial,
-    record: dict[str, Any],
-    changes: int,
-    row: RowMapping | None,
-) -> None:
-    """Write a new or changed trial, whose job is locked."""
-    running = not trial.status.finished
-    values = {
-        "trial": trial.trial,
-        "uuid": trial.uuid,
-        "job": trial.job,
-        "changed": changes,
-        "status": trial.status.value,
-        "lease_until": now_s() + LEASE_S if running else None,
-        "trained": trial.time_s is not None or bool(trial.steps),
-        "energy_source": None if trial.energy_source is None else trial.energy_source.value,
-        "currency": None if trial.currency is None else trial.currency[:64],
-        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
-        "record": json.dumps(record),
-    }
-    if row is None:
-        connection.execute(sa.insert(TRIALS).values(values))
-    else:
-        connection.execute(sa.update(TRIALS).where(TRIALS.c.number == row["number"]).values(values))
-    connection.execute(sa.update(JOBS).where(JOBS.c.name == trial.job).values(changes=changes))
-
-
-def _addable(amount: float | None) -> float | None:
-    """Return an amount; ``None`` for one that is damaged and would make a sum overflow."""
-    return amount if amount is not None and abs(amount) < _MOST else None
-
-
-def _numbered(connection: Connection, trial: Trial) -> Trial:
-    """Return a trial that began offline with the next number of its job."""
-    query = sa.select(TRIALS.c.trial).where(TRIALS.c.job == trial.job)
-    last = max((int(name.split("-")[-2]) for name in connection.scalars(query)), default=0)
-    name = f"{trial.job}-{last + 1}-1"
-    return replace(trial, trial=name, recurrence=last + 1, attempt=1)
-
-
-def decode_trial(record: str) -> Trial:
-    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
-    try:
-        return Trial.from_json(json.loads(record))
-    except ValueError as error:
-        raise HistoryError(f"the database contains a damaged trial: {error}") from error
+def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
+    return [(number, record) for number, record in connection.execute(query)]

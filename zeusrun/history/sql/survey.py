@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, TRIALS
-from zeusrun.history.sql.store import decode_trial
+from zeusrun.history.sql.rows import decode_trial
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_RUNNING = TRIALS.c.status == TrialStatus.DISPATCHED.value
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
 _SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
@@ -82,21 +81,12 @@ class Versions(NamedTuple):
 
 def list_heads(engine: Engine) -> list[JobHead]:
     """Return all jobs, that of the newest trial first."""
-    counted = (
-        sa.select(
-            TRIALS.c.job,
-            sa.func.count().label("runs"),
-            sa.func.max(TRIALS.c.number).label("newest"),
-        )
-        .group_by(TRIALS.c.job)
-        .subquery()
-    )
-    query = sa.select(JOBS.c.name, JOBS.c.changes, counted.c.runs, counted.c.newest).join(
-        counted, counted.c.job == JOBS.c.name
-    )
+    # One look into an index for each job; GROUP BY would read as many entries as there are trials.
+    newest = sa.select(sa.func.max(TRIALS.c.number)).where(TRIALS.c.job == JOBS.c.name)
+    query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
     with reading(engine) as connection:
-        rows = connection.execute(query.order_by(counted.c.newest.desc()))
-        return [JobHead(*row) for row in rows]
+        heads = [JobHead(*row) for row in connection.execute(query.where(JOBS.c.trials > 0))]
+    return sorted(heads, key=lambda head: head.newest, reverse=True)
 
 
 def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
@@ -108,16 +98,16 @@ def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
 
 def list_running(engine: Engine) -> list[tuple[int, str]]:
     """Return the number and the job of every trial that has not ended, oldest first."""
-    query = sa.select(TRIALS.c.number, TRIALS.c.job).where(_RUNNING).order_by(TRIALS.c.number)
+    query = sa.select(LEASES.c.number, LEASES.c.job).order_by(LEASES.c.number)
     with reading(engine) as connection:
         return [(row.number, row.job) for row in connection.execute(query)]
 
 
 def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
     """Return trials that have not ended, by their numbers or the id of one, oldest first."""
-    left_s = sa.func.coalesce(TRIALS.c.lease_until - now_s(), 0.0)
-    named = TRIALS.c.trial == chosen if isinstance(chosen, str) else TRIALS.c.number.in_(chosen)
-    query = sa.select(TRIALS.c.record, TRIALS.c.live, left_s).where(named, _RUNNING)
+    named = TRIALS.c.trial == chosen if isinstance(chosen, str) else LEASES.c.number.in_(chosen)
+    query = sa.select(TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s())
+    query = query.join(LEASES, LEASES.c.number == TRIALS.c.number).where(named)
     with reading(engine) as connection:
         rows = list(connection.execute(query.order_by(TRIALS.c.number)))
     return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
@@ -173,7 +163,7 @@ def add_up(engine: Engine, job: str) -> list[Part]:
             *(sa.func.sum(column) for column in columns),
             *known,
         )
-        .where(TRIALS.c.job == job, ~_RUNNING)
+        .where(TRIALS.c.job == job, TRIALS.c.status != TrialStatus.DISPATCHED.value)
         .group_by(TRIALS.c.currency, TRIALS.c.energy_source)
     )
     with reading(engine) as connection:
@@ -207,14 +197,12 @@ def read_last_ended(engine: Engine, job: str) -> Trial | None:
 
 def read_versions(engine: Engine) -> Versions:
     """Return what tells whether anything has changed."""
-    leases = sa.select(TRIALS.c.job, sa.func.count(), sa.func.sum(TRIALS.c.lease_until)).where(
-        _RUNNING
-    )
+    leases = sa.select(LEASES.c.job, sa.func.count(), sa.func.sum(LEASES.c.expires_at))
     with reading(engine) as connection:
         incarnation = connection.scalar(sa.select(HISTORY.c.incarnation))
         changes = connection.execute(sa.select(JOBS.c.name, JOBS.c.changes))
         jobs = {name: f"{incarnation}:{count}" for name, count in changes}
-        for job, count, until in connection.execute(leases.group_by(TRIALS.c.job)):
+        for job, count, until in connection.execute(leases.group_by(LEASES.c.job)):
             jobs[job] = f"{jobs.get(job)}:{count}:{until}"
         hosts = connection.execute(
             sa.select(sa.func.count(), sa.func.sum(HOSTS.c.updated_at))

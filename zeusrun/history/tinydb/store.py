@@ -19,14 +19,15 @@ from zeusrun.history.base import Snapshot
 from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import Restoration, restore
 from zeusrun.job_name import check_job_name, is_job_name
-from zeusrun.trial import Trial
+from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from zeusrun.trial import Outcome
 
+_OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})  # a result replaces them
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
 # Trials by record number, of the main file in one version and of volumes after so many changes.
@@ -110,6 +111,21 @@ class TinyDBHistory:
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
+
+    def add(self, job: str, trials: Sequence[Trial]) -> None:
+        """Store the trials of a job from another history, in order, all or none.
+
+        A trial that is stored already stays as it is, except that a late result replaces LOST and
+        ``DISPATCHED``.
+
+        Raises:
+            ValueError: If an id does not match its numbers, or a trial could not be read back.
+        """
+        for trial in trials:
+            rules.check_numbers(trial, job)
+            rules.encode_trial(trial)
+        with self._locked(job), self._read(job) as stored:
+            stored.store_all(trials, self._volume_trials)
 
     def restore(self, job: str, found: Iterable[Trial]) -> Restoration:
         """Rebuild a job's history; see ``zeusrun.history.tinydb.restore.restore``."""
@@ -227,6 +243,26 @@ class StoredTrials:
             table.update(record, doc_ids=[number])
         else:
             self._update_volume(number, record)
+        kept = storage.copy_path(self._path)
+        storage.write_main(self._path, self._tables, volume_trials, kept=kept)
+
+    def store_all(self, trials: Sequence[Trial], volume_trials: int) -> None:
+        """Write the trials that are not stored, and late results; the caller holds the lock."""
+        memory = MemoryStorage()  # type: ignore[no-untyped-call]
+        memory.write(self._tables)  # TinyDB changes the tables in place
+        table = tinydb.TinyDB(storage=lambda: memory).table("trials")
+        new: list[dict[str, object]] = []
+        for trial in trials:
+            known, record = self.find(trial.trial), rules.encode_trial(trial)
+            if known is None:
+                new.append(record)
+            elif known.status in _OPEN and known != trial:
+                number = self._numbers[trial.trial]
+                if number in self.main:
+                    table.update(record, doc_ids=[number])
+                else:
+                    self._update_volume(number, record)
+        table.insert_multiple(new)
         kept = storage.copy_path(self._path)
         storage.write_main(self._path, self._tables, volume_trials, kept=kept)
 

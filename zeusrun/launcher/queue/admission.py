@@ -14,7 +14,8 @@ from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.rundir.layout import ask_to_cancel, find_run
+from zeusrun.launcher.rundir.layout import ask_to_cancel
+from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class _Queue:
         for job in sorted({ticket.job for ticket in tickets}):
             launchers = {ticket.pid for ticket in tickets if ticket.job == job}
             for trial in self.history.unfinished(job):
-                paths = find_run(self.home, trial)
+                paths = find_own(self.history, self.home, trial)
                 live = None if paths is None else read_live(paths)  # written every second
                 if paths is not None and live is not None and live.pid in launchers:
                     yield trial, paths

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
-from zeusrun.history.rules import job_of
+from zeusrun.history.rules import is_uuid, job_of, offline_name
+from zeusrun.job_name import is_job_name
 from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
 
@@ -147,12 +148,20 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
     own = runs_directory(home, trial.job) / trial.trial
     named = Path(trial.run_dir)
     try:
-        if job_of(trial.trial) != trial.job or named.name != own.name or named.is_symlink():
+        if named.name not in run_names(trial) or named.is_symlink():
             return None
         same = os.path.realpath(named.parent) == os.path.realpath(own.parent)
     except ValueError:  # a NUL or a lone surrogate
         return None
     return RunPaths(named) if same else None
+
+
+def run_names(trial: Trial) -> set[str]:
+    """Return the names that the run directory of a trial may have: also that of its offline id."""
+    names = {trial.trial} if job_of(trial.trial) == trial.job else set()
+    if trial.uuid is not None and is_job_name(trial.job) and is_uuid(trial.uuid):
+        names.add(offline_name(trial.job, trial.uuid))
+    return names
 
 
 def has_checkpoint(run_dir: Path) -> bool:
@@ -200,12 +209,12 @@ def earlier_parts(paths: RunPaths) -> list[RunPaths]:
     ]
 
 
-def numbered_runs(home: Path, job: str) -> list[tuple[int, str]]:
-    """Return the recurrence and name of each run directory of a job."""
-    pattern = re.compile(re.escape(job) + r"-(\d{1,18})-\d+")
+def numbered_runs(home: Path, job: str) -> list[tuple[int | None, str]]:
+    """Return the recurrence and name of each run directory of a job; ``None``: began offline."""
+    pattern = re.compile(re.escape(job) + r"-(?:(\d{1,18})-\d+|offline-[0-9a-f]{8})")
     try:
         with os.scandir(runs_directory(home, job)) as entries:
             found = [pattern.fullmatch(entry.name) for entry in entries]
     except OSError:
         return []
-    return [(int(match[1]), match[0]) for match in found if match]
+    return [(None if match[1] is None else int(match[1]), match[0]) for match in found if match]

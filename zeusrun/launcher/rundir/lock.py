@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from zeusrun.files.home import runs_directory
 from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs, run_names
 from zeusrun.launcher.rundir.record import has_begun
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
     ``trials`` are the newest of the job, oldest first; older run directories are not checked.
     """
     since = trials[0].recurrence if len(trials) >= NEWEST else 1
-    known = {trial.trial for trial in trials}
+    known = {name for trial in trials for name in run_names(trial)}
     for number, name in numbered_runs(home, job):
-        if number < since or name in known:
+        if (number is not None and number < since) or name in known:
             continue
         paths = RunPaths(runs_directory(home, job) / name)
         lock = RunLock(paths)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
@@ -73,6 +73,15 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     return trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
 
 
+def describes(paths: RunPaths, trial: Trial) -> bool:
+    """Whether a run directory is that of a trial, and not that of another one with this id."""
+    record = read_record(paths)
+    if record is None or record.job != trial.job or record.uuid != trial.uuid:
+        return False
+    same = (record.trial, record.started_at) == (trial.trial, trial.started_at)
+    return trial.uuid is not None or same
+
+
 def has_begun(paths: RunPaths) -> bool:
     """Whether a run directory contains anything worth keeping. A link counts as begun."""
     ran = (paths.sidecar, paths.torchrun_log, paths.run_dir / "part1")
@@ -99,6 +108,33 @@ class Live:
     def last_metric(self) -> float | None:
         """The metric as last reported; ``None`` before that, or if it was not finite."""
         return self.trial.curve[-1].value if self.trial.curve else None
+
+    def is_of(self, trial: Trial) -> bool:
+        """Whether it is the state of a trial, perhaps from before that had a number."""
+        return self.trial.trial == trial.trial or (
+            trial.uuid is not None and self.trial.uuid == trial.uuid
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trial's JSON, and what is known only while it runs."""
+        names = ("alive", "pid", "host", "updated_at", "power_w")
+        own = {name: getattr(self, name) for name in names}
+        return {**self.trial.to_json(), **own, "last_metric": self.last_metric}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Live | None:
+        """Read what ``to_json`` returned; ``None`` if it cannot be read."""
+        try:
+            power_w = record["power_w"]
+            return cls(
+                Trial.from_json(record),
+                None if record["pid"] is None else int(record["pid"]),
+                None if record["host"] is None else str(record["host"]),
+                None if record["updated_at"] is None else str(record["updated_at"]),
+                None if power_w is None else float(power_w),
+            )
+        except _UNREADABLE:
+            return None
 
 
 def write_live(paths: RunPaths, live: Live) -> None:

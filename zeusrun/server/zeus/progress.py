@@ -47,7 +47,7 @@ class Training:
         """Return what is stored while it runs: what ``status --json`` shows, and the bound."""
         trial, bound = self.trial, self.bound
         power_w = trial.energy_j / trial.time_s if trial.energy_j and trial.time_s else math.inf
-        own = {"alive": True, "pid": None, "updated_at": updated_at}
+        own: dict[str, Any] = {"alive": True, "pid": None, "updated_at": updated_at}
         own["power_w"] = power_w if math.isfinite(power_w) else None
         own["last_metric"] = trial.curve[-1].value if trial.curve else None
         kept = None if bound is None else {"cost_j": bound.cost_j, "paces": bound.paces}

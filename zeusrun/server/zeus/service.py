@@ -23,6 +23,7 @@ from zeusrun.server.zeus.job import (
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
 from zeusrun.server.zeus.progress import Training, first_lease_s
+from zeusrun.server.zeus.recent import RecentTrials
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class ZeusService:
     def __init__(self, history: SqlHistory, policy: Policy) -> None:
         self._history = history
         self._jobs = ZeusJobs(history.engine)
+        self._recent = RecentTrials(history)
         self._policy = policy
         # The requests of a job wait for each other here, so that they seldom conflict below.
         self._locks = [Lock() for _ in range(64)]
@@ -115,7 +117,7 @@ class ZeusService:
                     trial = self._begin(known, host)
                 except Conflict:
                     if time.monotonic() > deadline:
-                        raise UnavailableError(_describe_busy(known.job)) from None
+                        raise _too_busy(known.job) from None
                     time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
                     continue
                 return TrialId(
@@ -191,7 +193,7 @@ class ZeusService:
         )
 
     def _begin(self, known: Registered, host: str | None) -> Trial:
-        snapshot = self._history.snapshot(known.job, NEWEST)
+        snapshot = self._recent.snapshot(known.job)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
         decision = choose(known.settings, self._policy, trials, recurrence)
@@ -250,7 +252,7 @@ class ZeusService:
     def _turn(self, job: str) -> Iterator[None]:
         lock = self._locks[hash(job) % len(self._locks)]
         if not lock.acquire(timeout=_PATIENCE_S):
-            raise UnavailableError(_describe_busy(job))
+            raise _too_busy(job)
         try:
             yield
         finally:
@@ -276,8 +278,9 @@ def _describe_end(trial: Trial) -> str:
     return f"batch size {trial.global_batch_size} is {trial.status.value}: {trial.reason}."
 
 
-def _describe_busy(job: str) -> str:
-    return f"too many trainings of {job} begin at once; try again in a few seconds"
+def _too_busy(job: str) -> RefusedError:
+    text = f"too many trainings of {job} begin at once; try again in a few seconds"
+    return RefusedError(503, text)
 
 
 def _describe_mismatch(settings: Settings, differences: list[str]) -> str:

@@ -1,0 +1,168 @@
+"""The verbs about what goes on now: ``status`` and ``cancel``.
+
+Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from zeusrun.clock import timestamp
+from zeusrun.commands.options import (
+    AnyJob,
+    AsJson,
+    TrialName,
+    console,
+    find_trial,
+    job_name,
+    known_job,
+    load_job,
+    open_home,
+)
+from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.launcher.queue.tickets import read_waiting
+from zeusrun.launcher.rundir.layout import ask_to_cancel
+from zeusrun.launcher.rundir.lock import lease_of
+from zeusrun.launcher.rundir.place import files_of, find_own
+from zeusrun.maintenance.running import read_running
+from zeusrun.plain_text import plain_text
+from zeusrun.trial import TrialStatus
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.schedule.store import Schedule
+    from zeusrun.trial import Trial
+
+_POLL_S = 0.2
+_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or hangs
+
+
+def status(
+    job: AnyJob = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs, what waits, and what starts later."""
+    home, store = open_home(job)
+    damage: HistoryError | None = None
+    found = []
+    job = None if job is None else known_job(store, job_name(job))
+    for name in store.jobs() if job is None else [job]:
+        try:
+            found += read_running(store, home, [name])
+        except HistoryError as error:  # still show the other jobs
+            damage = damage or error
+    waiting, deferred = read_waiting(home, job), _deferred(home, job)
+    if as_json:
+        queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
+        queue += [
+            {"trial": None, "job": each.job, "state": "deferred", **each.planned_json()}
+            for each in deferred
+        ]
+        print_json([*(running.to_json() for running in found), *queue])
+    elif found or waiting or deferred:
+        from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
+
+        starts = {each.job: each.describe_start() or "" for each in deferred}
+        shown = console()
+        shown.print(status_table(found, waiting, starts, width=shown.width))
+    elif damage is None:
+        typer.echo("nothing runs now; 'zeusrun history' shows what ran")
+    if damage is not None:
+        raise damage
+
+
+def _deferred(home: Path, job: str | None) -> list[Schedule]:
+    """Return the schedules that have deferred a start, of one job or of all."""
+    if not (home / "schedules").is_dir():
+        return []
+    from zeusrun.schedule.store import Schedules  # noqa: PLC0415 - few have a schedule
+
+    schedules, found = Schedules(home), []
+    for name in schedules.jobs() if job is None else {job}.intersection(schedules.jobs()):
+        with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+            found.append(schedules.read(name))
+    return [schedule for schedule in found if schedule.describe_start() is not None]
+
+
+def cancel(
+    name: TrialName,
+    *,
+    now: Annotated[bool, Option("--now", help="Stop at once, without the grace period.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a run, or give up a preempted one.
+
+    The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
+    """
+    from zeusrun.launcher.recover import (  # noqa: PLC0415 - psutil takes 20 ms
+        cancel_preempted,
+        recover_lost,
+    )
+
+    home, store = open_home(name)
+    name = job_name(name)
+    going = store.unfinished(name) if name in store.jobs() else []
+    if len(going) > 1:
+        names = ", ".join(trial.trial for trial in going)
+        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
+    trial = going[0] if going else find_trial(name, store)
+    if not trial.status.final:
+        files_of(store, home, trial)  # raises if they are on another machine
+    paths = find_own(store, home, trial)
+    running = not trial.status.finished and paths is not None and lease_of(trial, paths).is_held()
+    if paths is not None and running:
+        grace_s = _grace_s(paths)
+        try:
+            ask_to_cancel(paths, at_once=now)
+        except OSError as error:
+            raise HistoryError(
+                f"the request to stop {trial.trial} could not be written: {error.filename}: "
+                f"{error.strerror}; send SIGINT to its zeusrun"
+            ) from error
+        if not as_json:
+            within = "" if now or grace_s is None else f", within {grace_s:g} s"
+            typer.echo(f"{trial.trial} is asked to stop{within}")
+        _wait(trial, paths, grace_s)
+    recover_lost(store, trial.job, timestamp(), home)
+    ended = find_trial(trial.trial, store)
+    was_preempted = ended.status is TrialStatus.PREEMPTED
+    if was_preempted:
+        cancel_preempted(store, ended, home, timestamp())
+        ended = find_trial(trial.trial, store)
+    if as_json:
+        print_json(ended.to_json())
+    else:
+        reason, status = plain_text(ended.reason or ""), ended.status.value
+        if running or was_preempted:
+            typer.echo(f"{ended.trial} is {status}: {reason}")
+        else:
+            typer.echo(f"{ended.trial} had already ended: {reason or status}")
+
+
+def _grace_s(paths: RunPaths) -> float | None:
+    """Return the grace period of a running job in seconds; ``None`` if its file cannot be read."""
+    try:
+        return load_job(paths.job_copy).launch.grace_period_s
+    except ZeusrunError:  # its script has been moved, for example
+        return None
+
+
+def _wait(trial: Trial, paths: RunPaths, grace_s: float | None) -> None:
+    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it hangs."""
+    deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
+    while lease_of(trial, paths).is_held():
+        if time.monotonic() > deadline_t:
+            raise HistoryError(
+                f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
+                "suspended: kill it, and the next submit records the run as LOST"
+            )
+        time.sleep(_POLL_S)

@@ -1,0 +1,195 @@
+"""The local copy of a shared history: it reads only what has changed, and is there offline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.errors import HistoryError
+from zeusrun.files.private import make_folder, open_for_writing
+from zeusrun.history import rules
+from zeusrun.history.base import NEWEST, Snapshot
+from zeusrun.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from zeusrun.history.base import Changes
+
+_FORM = 1  # of the tables; a copy in another form is made anew
+_WAIT_S = 30.0  # for another process, which writes for milliseconds
+_TABLES = """
+CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER, first INTEGER);
+CREATE TABLE trials (
+    job TEXT, number INTEGER, trial TEXT, uuid TEXT, record TEXT, PRIMARY KEY (job, number)
+);
+CREATE INDEX trials_trial ON trials (trial);
+CREATE INDEX trials_uuid ON trials (uuid);
+"""
+
+
+class CopyError(HistoryError):
+    """The local copy cannot be used."""
+
+
+class _State(NamedTuple):
+    """What the copy has of a job: all trials from the number ``first`` on, as of ``version``."""
+
+    version: str
+    total: int
+    first: int
+    copied: int
+
+    def has(self, last: int | None) -> bool:
+        return self.copied >= (self.total if last is None else min(last, self.total))
+
+
+class LocalCopy:
+    """The newest trials of the jobs of one server, in one file; safe for threads and processes.
+
+    A damaged file is removed, because everything can be copied again. Every method raises
+    ``CopyError`` if the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decoded: dict[int, tuple[str, Trial]] = {}  # by number, with the record
+
+    def update(
+        self,
+        job: str,
+        last: int | None,
+        fetch: Callable[[str | None, int | None], Changes],
+    ) -> Snapshot:
+        """Fetch what has changed; return the newest ``last`` trials of a job as they are then.
+
+        ``fetch`` takes a version and the most trials to return, as ``Shared.changes`` does.
+        """
+        most = None if last is None else max(last, NEWEST)
+        while True:
+            with self._open() as file:
+                before = _state(file, job)
+            known = before is not None and before.has(most)
+            found = fetch(before.version if before is not None and known else None, most)
+            with self._open(write=True) as file:
+                if _state(file, job) != before:
+                    continue  # another process was faster
+                _store(file, job, found, before)
+                return Snapshot(tuple(self._newest(file, job, last)), found.version)
+
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs that have a copy, sorted."""
+        with self._open() as file:
+            rows = file.execute("SELECT job FROM jobs WHERE total > 0 ORDER BY job")
+            return [job for (job,) in rows]
+
+    def snapshot(self, job: str, last: int | None) -> Snapshot | None:
+        """Return the newest trials of a job as they were; ``None`` without a copy."""
+        with self._open() as file:
+            state = _state(file, job)
+            if state is None:
+                return None
+            return Snapshot(tuple(self._newest(file, job, last)), state.version, offline=True)
+
+    def total(self, job: str) -> int:
+        """Return how many trials a job had."""
+        with self._open() as file:
+            state = _state(file, job)
+            return 0 if state is None else state.total
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """Return the trials of a job that had not ended, oldest first."""
+        with self._open() as file:
+            newest = self._newest(file, job, NEWEST)
+        return [trial for trial in newest if not trial.status.finished]
+
+    def find(self, name: str) -> Trial | None:
+        """Return a trial by its id or uuid, or by the id that it had offline."""
+        where, value = "trial = ?", name
+        if rules.is_uuid(name):
+            where = "uuid = ?"
+        elif rules.offline_job(name) is not None:
+            where, value = "uuid >= ? ORDER BY uuid", name[-8:]
+        with self._open() as file:
+            query = f"SELECT number, record FROM trials WHERE {where} LIMIT 1"  # noqa: S608 - one of three
+            trials = [self._decode(*row) for row in file.execute(query, (value,))]
+        found = trials[0] if trials else None
+        if found is None or rules.offline_job(name) is None:
+            return found
+        return found if rules.offline_name(found.job, found.uuid or "") == name else None
+
+    def _newest(self, file: sqlite3.Connection, job: str, last: int | None) -> list[Trial]:
+        query = "SELECT number, record FROM trials WHERE job = ? ORDER BY number DESC LIMIT ?"
+        rows = file.execute(query, (job, -1 if last is None else last)).fetchall()
+        return [self._decode(*row) for row in reversed(rows)]
+
+    def _decode(self, number: int, record: str) -> Trial:
+        known = self._decoded.get(number)
+        if known is None or known[0] != record:
+            known = self._decoded[number] = record, Trial.from_json(json.loads(record))
+        return known[1]
+
+    @contextlib.contextmanager
+    def _open(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open the file in a transaction; raises ``CopyError`` if that is impossible."""
+        try:
+            make_folder(self._path.parent)
+            os.close(open_for_writing(self._path, os.O_RDWR | os.O_CREAT))
+            with self._connected(write=write) as file:
+                yield file
+        except (OSError, sqlite3.OperationalError) as error:  # full, read-only, locked
+            raise CopyError(f"{self._path} cannot be used: {error}") from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            raise CopyError(f"{self._path} was damaged, and is removed: {error}") from error
+
+    @contextlib.contextmanager
+    def _connected(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        file = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
+        with contextlib.closing(file):
+            if file.execute("PRAGMA user_version").fetchone() != (_FORM,):
+                file.execute("BEGIN EXCLUSIVE")
+                for (table,) in file.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                ).fetchall():
+                    file.execute(f'DROP TABLE IF EXISTS "{table}"')
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    file.execute(statement)
+                file.execute(f"PRAGMA user_version = {_FORM}")
+                file.execute("COMMIT")
+            file.execute("PRAGMA synchronous = NORMAL")
+            file.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            yield file
+            file.execute("COMMIT")
+
+
+def _state(file: sqlite3.Connection, job: str) -> _State | None:
+    query = (
+        "SELECT version, total, first, (SELECT count(*) FROM trials WHERE job = ?1) "
+        "FROM jobs WHERE job = ?1"
+    )
+    row = file.execute(query, (job,)).fetchone()
+    return None if row is None else _State(*row)
+
+
+def _store(file: sqlite3.Connection, job: str, found: Changes, before: _State | None) -> None:
+    """Store what has changed; older trials than the copy has stay out of it."""
+    if before is None or found.whole:
+        whole = len(found.trials) == found.total
+        first = 0 if whole else min(found.numbers, default=0)
+        file.execute("DELETE FROM trials WHERE job = ?", (job,))
+    else:
+        first = before.first
+    rows = [
+        (job, number, trial.trial, trial.uuid, json.dumps(trial.to_json()))
+        for number, trial in zip(found.numbers, found.trials, strict=True)
+        if number >= first
+    ]
+    file.executemany("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?)", rows)
+    state = (job, found.version, found.total, first)
+    file.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", state)

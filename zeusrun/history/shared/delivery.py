@@ -1,0 +1,81 @@
+"""Delivers what waits in the spool to the remote history."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import History, Shared, UnavailableError, UnknownTrialError
+from zeusrun.history.shared.patience import PATIENCE_S
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeusrun.history.shared.spool import Entry, Spool
+
+
+class Remote(History, Shared, Protocol):
+    """A history on a server or in a database."""
+
+
+OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})
+"""The statuses that a result replaces."""
+
+
+def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
+    """Deliver what waits, in order, each once; what is refused for good is set aside.
+
+    ``tell`` shows a sentence to the user.
+
+    Raises:
+        UnavailableError: If the history is away.
+    """
+    if not spool:
+        return
+    with spool.delivering(PATIENCE_S) as alone:
+        held: set[str] = set()  # trials of which an earlier write still waits
+        for entry in spool.entries() if alone else ():
+            if entry.key in held:
+                continue
+            try:
+                _send(entry, remote)
+            except UnavailableError:
+                raise
+            except ValueError as error:
+                path = spool.set_aside(entry, str(error))
+                tell(f"the result of {entry.trial.trial} is refused, and kept in {path}: {error}")
+            except HistoryError as error:
+                held.add(entry.key)
+                tell(f"the result of {entry.trial.trial} still waits: {error}")
+            else:
+                spool.remove(entry)
+
+
+def _send(entry: Entry, remote: Remote) -> None:
+    """Deliver one write. Again, it changes nothing: an earlier answer may have been lost."""
+    trial, kind = entry.trial, entry.kind
+    if kind == "begin":
+        remote.add([trial])
+        return
+    if kind == "trace":
+        with contextlib.suppress(UnknownTrialError):
+            remote.keep_trace(entry.key, entry.trace or {})
+        return
+    known = remote.find(entry.key)
+    if known is None:
+        if kind == "finish":
+            remote.add([trial])
+        return
+    if known.preemptions != trial.preemptions:
+        return  # it has gone on since
+    if kind == "withdraw" and known.status not in OPEN:
+        return
+    try:
+        remote.finish(
+            entry.key, trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
+        )
+    except ValueError:
+        if trial.status is not TrialStatus.LOST:  # else a better outcome is known
+            raise

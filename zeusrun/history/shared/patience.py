@@ -1,0 +1,76 @@
+"""How long a caller tries to reach a history that is away."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from zeusrun.history.base import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 5.0
+"""How long a command that reads, or records an outcome, tries to reach the history."""
+_AWAY_S = 10.0  # so long after a failure, a read does not wait again
+_LONG_S = 20.0  # a wait of which the user is told
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+_Result = TypeVar("_Result")
+
+
+class Patience:
+    """Calls again, after pauses that grow: exponential backoff with full jitter."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._error: UnavailableError | None = None
+        self._until_t = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the history was away just now."""
+        return self._error is not None and time.monotonic() < self._until_t
+
+    def check(self) -> None:
+        """Raise ``UnavailableError`` if the history was away just now."""
+        if self._error is not None and self.is_over:
+            raise self._error
+
+    def renew(self) -> None:
+        """Forget that the history was away."""
+        self._error = None
+
+    def read(self, call: Callable[[], _Result]) -> _Result:
+        """Call for up to ``PATIENCE_S``; not at all if the history was away just now."""
+        self.check()
+        return self.keep_calling(call, PATIENCE_S)
+
+    def keep_calling(
+        self,
+        call: Callable[[], _Result],
+        patience_s: float,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> _Result:
+        """Call until the history is there; raises ``UnavailableError`` after ``patience_s``.
+
+        It calls at least once. The call must be idempotent.
+        """
+        until_t = time.monotonic() + patience_s
+        limit_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                result = call()
+            except UnavailableError as error:
+                left_s = until_t - time.monotonic()
+                if left_s <= 0:
+                    self._error, self._until_t = error, time.monotonic() + _AWAY_S
+                    raise
+                if patience_s >= _LONG_S:
+                    self._tell(f"{error}; waiting for it, for up to {patience_s:g} s")
+                pause_s = max(random.uniform(0, limit_s), error.retry_after_s or 0.0)  # noqa: S311 - no secret
+                pause(min(pause_s, left_s))
+                limit_s = min(2 * limit_s, _LONGEST_PAUSE_S)
+            else:
+                self.renew()
+                return result

@@ -1,0 +1,133 @@
+"""What waits to be delivered to a shared history: one durable file for each write, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from zeusrun.errors import HistoryError, unwritable
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.lock import FileLock, SafeLock
+from zeusrun.files.private import make_folder, read_file
+from zeusrun.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Kind = Literal["begin", "finish", "withdraw", "trace"]
+"""A trial that began offline; its end; the end of one that may never have begun; its power."""
+
+_NAME = re.compile(r"(\d{8,12})\.json")
+_MAX_BYTES = 256 << 20
+_LOCK_S = 30.0  # to write a file takes milliseconds
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A write that waits."""
+
+    path: Path
+    kind: Kind
+    trial: Trial  # as it was then
+    trace: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """What names the trial in every history that has it."""
+        return self.trial.uuid or self.trial.trial
+
+
+class Spool:
+    """The writes that wait, in a folder of the home; safe for threads and processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.refused = folder / "refused"
+
+    def put(self, kind: Kind, trial: Trial, trace: dict[str, Any] | None = None) -> Path:
+        """Store a write durably, behind those that wait; raises ``HistoryError``."""
+        record = {"kind": kind, "trial": trial.to_json(), "trace": trace}
+        lock = SafeLock(self.folder / "lock")
+        if not lock.acquire(_LOCK_S):
+            raise HistoryError(f"{lock.path} is held by another process; end it, and try again")
+        try:
+            number = max((_number(path) for path in self._files()), default=0) + 1
+            path = self.folder / f"{number:08d}.json"
+            replace_file(path, json.dumps(record).encode())
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        finally:
+            lock.release()
+        return path
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._files())
+
+    def entries(self) -> list[Entry]:
+        """Return what waits, oldest first; a file that is no entry is set aside."""
+        found = []
+        for path in self._files():
+            try:
+                record = json.loads(read_file(path, _MAX_BYTES))
+                trial = Trial.from_json(record["trial"])
+                found.append(Entry(path, record["kind"], trial, record["trace"]))
+            except FileNotFoundError:
+                continue  # delivered just now
+            except (ValueError, LookupError, TypeError) as error:
+                self._set_aside(path, f"the file is damaged: {error}")
+            except OSError as error:
+                raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
+        return found
+
+    def remove(self, entry: Entry) -> None:
+        """Remove what has been delivered."""
+        with contextlib.suppress(OSError):
+            entry.path.unlink()
+
+    def set_aside(self, entry: Entry, why: str) -> Path:
+        """Keep what the server refuses for good in a folder of its own; return where."""
+        return self._set_aside(entry.path, why)
+
+    def list_refused(self) -> list[Path]:
+        """Return the files that were set aside, oldest first."""
+        return sorted(self.refused.glob("*.json")) if self.refused.is_dir() else []
+
+    @contextlib.contextmanager
+    def delivering(self, wait_s: float) -> Iterator[bool]:
+        """Be the only one that delivers; yields false if another process still does."""
+        lock = FileLock(self.folder / "delivery.lock")
+        try:
+            make_folder(self.folder)
+            free = lock.acquire(wait_s)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        try:
+            yield free
+        finally:
+            lock.release()
+
+    def _set_aside(self, path: Path, why: str) -> Path:
+        target = self.refused / path.name
+        with contextlib.suppress(OSError):
+            make_folder(self.refused)
+            while target.exists():
+                target = target.with_name(f"{target.stem}-again.json")
+            replace_file(target.with_suffix(".txt"), f"{why}\n".encode(errors="replace"))
+            path.replace(target)
+        return target
+
+    def _files(self) -> list[Path]:
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return [self.folder / name for name in sorted(filter(_NAME.fullmatch, names))]
+
+
+def _number(path: Path) -> int:
+    return int(path.stem)

@@ -1,0 +1,374 @@
+"""A shared history as a machine uses it: it survives a server that is away."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from zeusrun.clock import timestamp
+from zeusrun.errors import HistoryError
+from zeusrun.history import rules
+from zeusrun.history.base import Conflict, Snapshot, UnavailableError, UnknownTrialError
+from zeusrun.history.shared.copy import CopyError, LocalCopy
+from zeusrun.history.shared.delivery import OPEN, deliver
+from zeusrun.history.shared.patience import PATIENCE_S, Patience
+from zeusrun.history.shared.spool import Spool
+from zeusrun.job_name import check_job_name
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from zeusrun.history.base import Changes
+    from zeusrun.history.shared.delivery import Remote
+    from zeusrun.trial import Outcome, Trial
+
+Offline = Literal["fail", "cheapest"]
+"""What a submit does if the history is away for too long."""
+
+_CONFLICT_S = 0.05
+_NOT_BEGUN = "it could not be begun: the shared history did not respond"
+
+
+class SharedHistory:
+    """A ``History`` and ``Shared`` over a remote one, with a local copy and a spool.
+
+    Reads ask the remote history only for what has changed. If it is away, they return the local
+    copy. A request that fails because it is away is made again, after pauses that grow (exponential
+    backoff with full jitter). Results that cannot be delivered wait in the spool.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        folder: Path,
+        name: str,
+        *,
+        wait_s: float = PATIENCE_S,
+        offline: Offline = "fail",
+        show: Callable[[str], None] = lambda _text: None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            remote: The history on a server or in a database.
+            folder: Where the copy and the spool are.
+            name: Its address without a password, for messages.
+            wait_s: How long ``snapshot`` and ``begin`` try to reach it.
+            offline: What ``snapshot`` does after that: raise, or return the local copy.
+            show: Shows a sentence to the user.
+            pause: Waits between two tries of ``snapshot`` and ``begin``; it may raise to give up.
+        """
+        self.remote, self.name, self.spool = remote, name, Spool(folder / "spool")
+        self._copy = LocalCopy(folder / "copy.db")
+        self._wait_s, self._mode, self._show, self._pause = wait_s, offline, show, pause
+        self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
+        self._shown: set[str] = set()
+        self._patience = Patience(self._tell)
+        self._conflicts = 0
+
+    # What every history can do.
+
+    def jobs(self) -> list[str]:
+        """See ``History.jobs``."""
+        begun = {each.job for each in self._waiting().values()}
+        try:
+            names = self._patience.read(self.remote.jobs)
+        except UnavailableError as error:
+            with contextlib.suppress(CopyError):
+                begun.update(self._copy.jobs())
+            if not begun:
+                raise
+            self._tell_offline(error)
+            names = []
+        return sorted({*names, *begun})
+
+    def trials(self, job: str, last: int | None = None) -> list[Trial]:
+        """See ``History.trials``."""
+        check_job_name(job)
+        try:
+            found = self._patience.read(lambda: self._copied(job, last))
+        except UnavailableError as error:
+            found = self._offline(job, last, error)
+        return self._with_waiting(job, found.trials, last)
+
+    def count(self, job: str) -> int:
+        """See ``History.count``."""
+        check_job_name(job)
+        new = len(self._with_waiting(job, ()))
+        try:
+            return self._patience.read(lambda: self.remote.count(job)) + new
+        except UnavailableError as error:
+            self._offline(job, 0, error)
+            return self._copy.total(job) + new
+
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        check_job_name(job)
+        try:
+            known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
+        except UnavailableError as error:
+            known = self._offline(job, None, error).trials
+        trials = self._with_waiting(job, known)
+        return [trial for trial in trials if not trial.status.finished]
+
+    def find(self, trial: str) -> Trial | None:
+        """See ``History.find``; the id that a trial had offline is found, too."""
+        waiting = self._waiting_trial(trial)
+        try:
+            found = self._patience.read(lambda: self.remote.find(self._key(trial)))
+        except UnavailableError:
+            found = self._copy_find(trial)
+            if found is None and waiting is None:
+                raise
+        return _newer(found, waiting)
+
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``. What waits is delivered first.
+
+        Raises:
+            UnavailableError: If the history is away for ``wait_s``, unless ``offline`` is
+                ``cheapest``: then the snapshot is the local copy.
+        """
+        check_job_name(job)
+
+        def read() -> Snapshot:
+            self.deliver()
+            return self._copied(job, last)
+
+        try:
+            return self._patience.keep_calling(read, self._wait_s, self._pause)
+        except UnavailableError as error:
+            if self._mode != "cheapest":
+                raise self._given_up(error) from None
+            with contextlib.suppress(UnavailableError, CopyError):
+                known = self._offline(job, last, error)
+                return known._replace(trials=tuple(self._with_waiting(job, known.trials, last)))
+            return Snapshot(tuple(self._with_waiting(job, (), last)), "", offline=True)
+
+    def begin(self, trial: Trial, *, after: str) -> Trial:
+        """See ``History.begin``. A trial with the id of an offline one is only stored here.
+
+        Raises:
+            UnavailableError: If the history is away for ``wait_s``.
+            Conflict: Also if it is away and ``offline`` is ``cheapest``: choose again, offline.
+        """
+        if rules.is_offline(trial):
+            self.spool.put("begin", trial)
+            return self._remember(trial)
+        try:
+            begun = self._patience.keep_calling(
+                lambda: self.remote.begin(trial, after=after), self._wait_s, self._pause
+            )
+        except Conflict:  # others are as fast as this one
+            self._conflicts += 1
+            time.sleep(random.uniform(0, min(1.0, _CONFLICT_S * 2**self._conflicts)))  # noqa: S311
+            raise
+        except ValueError:
+            raise
+        except BaseException as error:
+            self._withdraw(trial)
+            if self._mode == "cheapest" and isinstance(error, UnavailableError):
+                raise rules.changed(trial.job) from error
+            if isinstance(error, UnavailableError):
+                raise self._given_up(error) from None
+            raise
+        self._conflicts = 0
+        return self._remember(begun)
+
+    def finish(self, trial: str, outcome: Outcome) -> Trial:
+        """See ``History.finish``. If the history is away, the outcome waits in the spool."""
+        waiting = self._waiting_trial(trial)
+        if waiting is not None:  # the trial began offline, or has an outcome that waits
+            return self._finish_later(waiting.finish(outcome))
+        patience_s = 0.0 if self._patience.is_over else PATIENCE_S
+        try:
+            return self._patience.keep_calling(
+                lambda: self.remote.finish(self._key(trial), outcome), patience_s
+            )
+        except UnknownTrialError:
+            known = self._own.get(trial)
+            if known is None:
+                raise
+            return self.remote.add([known.finish(outcome)])[0]  # the server lost it
+        except HistoryError as error:
+            known = self._own.get(trial) or self._copy_find(trial)
+            if known is None:
+                raise
+            finished = known.finish(outcome)
+            path = self.spool.put("finish", finished)
+            self._show(f"{error}; the result of {trial} waits in {path}, and is delivered later")
+            return finished
+
+    def forget(self, trial: str, *, forgotten: bool) -> Trial:
+        """See ``History.forget``."""
+        return self._patience.read(
+            lambda: self.remote.forget(self._key(trial), forgotten=forgotten)
+        )
+
+    # What a shared history can do beyond that.
+
+    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
+        """See ``Shared.changes``."""
+        return self._patience.read(lambda: self.remote.changes(job, after, last))
+
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+        """See ``Shared.renew``. It is tried once; if that succeeds, what waits is delivered."""
+        self.deliver()
+        self.remote.renew(self._key(trial), live)
+        self._patience.renew()
+
+    def identify(self) -> tuple[str, float]:
+        """See ``Shared.identify``."""
+        return self.remote.identify()
+
+    def lease_held(self, trial: str) -> bool:
+        """See ``Shared.lease_held``."""
+        return self._patience.read(lambda: self.remote.lease_held(self._key(trial)))
+
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """See ``Shared.live``."""
+        return self._patience.read(lambda: self.remote.live(self._key(trial)))
+
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``Shared.add``."""
+        return self._patience.read(lambda: self.remote.add(trials))
+
+    def report_host(self, host: str, facts: dict[str, Any]) -> None:
+        """See ``Shared.report_host``; tried once, unless the history was away just now."""
+        self._patience.check()
+        self.remote.report_host(host, facts)
+
+    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
+        """See ``Shared.keep_trace``. If the history is away, the trace waits in the spool."""
+        known = self._own.get(trial)
+        if known is not None and self._waiting_trial(trial) is not None:
+            self.spool.put("trace", known, trace)
+            return
+        try:
+            self.remote.keep_trace(self._key(trial), trace)
+        except UnavailableError:
+            if known is None:
+                raise
+            self.spool.put("trace", known, trace)
+
+    def keep_settings(self, job: str, settings: str) -> None:
+        """See ``Shared.keep_settings``; tried once, unless the history was away just now."""
+        self._patience.check()
+        self.remote.keep_settings(job, settings)
+
+    def deliver(self) -> None:
+        """Deliver what waits; raises ``UnavailableError`` if the history is away."""
+        deliver(self.spool, self.remote, self._tell)
+
+    def _finish_later(self, finished: Trial) -> Trial:
+        """Store an outcome in the spool, and deliver it at once if the history is there."""
+        path = self.spool.put("finish", finished)
+        try:
+            self._patience.check()
+            self.deliver()
+            found = self.remote.find(finished.uuid or finished.trial)
+        except HistoryError as error:
+            self._show(f"{error}; the result of {finished.trial} waits in {path}")
+            return finished
+        return finished if found is None or not found.status.finished else found
+
+    def _withdraw(self, trial: Trial) -> None:
+        """End a trial that was perhaps begun, although no answer came."""
+        status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
+        ended = trial.finish(trial.ended_as(status, _NOT_BEGUN, timestamp()))
+        with contextlib.suppress(HistoryError):  # else its lease expires
+            self.spool.put("withdraw", ended)
+
+    def _remember(self, trial: Trial) -> Trial:
+        self._own |= {trial.trial: trial, trial.uuid or trial.trial: trial}
+        return trial
+
+    def _key(self, trial: str) -> str:
+        """Return the uuid of a trial that began offline; any other name as it is."""
+        if rules.offline_job(trial) is None:
+            return trial
+        known = self._own.get(trial) or self._copy_find(trial)
+        return trial if known is None or known.uuid is None else known.uuid
+
+    # The local copy and what waits.
+
+    def _copied(self, job: str, last: int | None) -> Snapshot:
+        """Return the newest trials, by the copy if that can be used."""
+        try:
+            return self._copy.update(
+                job, last, lambda after, most: self.remote.changes(job, after, most)
+            )
+        except CopyError as error:
+            self._tell(f"{error}; the history is read without its local copy")
+            return self.remote.snapshot(job, last)
+
+    def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
+        """Return what is known here; raises the error if that is nothing."""
+        try:
+            known = self._copy.snapshot(job, last)
+        except CopyError:
+            known = None
+        if known is None and not self._with_waiting(job, ()):
+            raise error
+        self._tell_offline(error)
+        return known or Snapshot((), "", offline=True)
+
+    def _copy_find(self, trial: str) -> Trial | None:
+        with contextlib.suppress(CopyError):
+            return self._copy.find(trial)
+        return None
+
+    def _waiting(self) -> dict[str, Trial]:
+        """Return the trials with a begin or an outcome that waits, as they are then, by uuid."""
+        if not self.spool:
+            return {}
+        entries = [each for each in self.spool.entries() if each.kind in {"begin", "finish"}]
+        return {each.trial.uuid or each.trial.trial: each.trial for each in entries}
+
+    def _waiting_trial(self, name: str) -> Trial | None:
+        found = self._waiting().values()
+        return next((each for each in found if name in {each.trial, each.uuid}), None)
+
+    def _with_waiting(
+        self, job: str, trials: Sequence[Trial], last: int | None = None
+    ) -> list[Trial]:
+        """Return trials as they are with what waits; those that began offline come last."""
+        waiting = {key: each for key, each in self._waiting().items() if each.job == job}
+        known = [_newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
+        found = [each for each in known if each is not None]
+        found += [each for each in waiting.values() if rules.is_offline(each)]
+        return found[0 if last is None else max(0, len(found) - last) :]
+
+    def _given_up(self, error: UnavailableError) -> UnavailableError:
+        return UnavailableError(
+            f"{error}; zeusrun has tried for {self._wait_s:g} s (history.wait_s). Submit again "
+            "later, or set history.offline to cheapest, which runs the cheapest known batch size"
+        )
+
+    def _tell_offline(self, error: UnavailableError) -> None:
+        self._tell(f"{error}; this is its local copy")
+
+    def _tell(self, text: str) -> None:
+        """Show a sentence once."""
+        if text not in self._shown:
+            self._shown.add(text)
+            self._show(text)
+
+
+def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
+    """Return a trial as it is when what waits is delivered."""
+    if known is None or waiting is None:
+        return waiting if known is None else known
+    if (
+        known.status not in OPEN
+        or not waiting.status.finished
+        or known.preemptions != waiting.preemptions
+    ):
+        return known
+    return replace(waiting, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)

@@ -1,0 +1,267 @@
+"""Trials as rows: a job that is locked, and the trials that are found, stored and lost in it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from zeusrun.clock import timestamp
+from zeusrun.errors import HistoryError
+from zeusrun.history import rules
+from zeusrun.history.base import LEASE_EXPIRED, LEASE_S
+from zeusrun.history.sql.engine import insert_missing, now_s
+from zeusrun.history.sql.identity import read_incarnation
+from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, TRIALS
+from zeusrun.job_name import check_job_name
+from zeusrun.trial import Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection
+
+_OPEN = {TrialStatus.DISPATCHED, TrialStatus.LOST}  # a result may still come
+_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
+_MOST = 1e30  # a larger amount is damaged, and sums would overflow
+_KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
+_SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
+
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to execute it.
+_NUMBER = sa.bindparam("own_number")
+_LOCK_JOB = (
+    sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
+    .where(JOBS.c.name == sa.bindparam("own_name"))
+    .with_for_update()
+)
+_COUNT_JOB = sa.update(JOBS).where(JOBS.c.name == sa.bindparam("own_name"))
+_INSERT_TRIAL = sa.insert(TRIALS)
+_UPDATE_TRIAL = sa.update(TRIALS).where(TRIALS.c.number == _NUMBER)
+_FOUND = sa.select(TRIALS.c.number, TRIALS.c.record, TRIALS.c.job)
+_FIND_NUMBER = _FOUND.where(TRIALS.c.number == _NUMBER)
+_FIND_NAME = _FOUND.where(TRIALS.c.trial == sa.bindparam("own_name"))
+_FIND_UUID = _FOUND.where(TRIALS.c.uuid == sa.bindparam("own_name"))
+_INSERT_LEASE = sa.insert(LEASES).values(expires_at=now_s() + LEASE_S)
+_DELETE_LEASE = sa.delete(LEASES).where(LEASES.c.number == _NUMBER)
+_LAST_LIVE = sa.select(LEASES.c.live).where(LEASES.c.number == TRIALS.c.number).scalar_subquery()
+_KEEP_LIVE = _UPDATE_TRIAL.values(live=sa.func.coalesce(_LAST_LIVE, TRIALS.c.live))
+# The lease, too, is locked: no heartbeat can renew it while its trial is lost.
+_LOCK_EXPIRED = (
+    sa.select(TRIALS.c.record, now_s())
+    .join(LEASES, LEASES.c.number == TRIALS.c.number)
+    .where(LEASES.c.number == _NUMBER, LEASES.c.expires_at < now_s())
+    .with_for_update()
+)
+
+
+class Found(NamedTuple):
+    """A stored trial and its number in the database."""
+
+    number: int
+    trial: Trial
+
+
+class LockedJob:
+    """A job whose history no other transaction changes until this one ends.
+
+    Opening it locks the row of the job, or creates it, and waits for transactions that have locked
+    it.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        check_job_name(name)
+        row = connection.execute(_LOCK_JOB, {"own_name": name}).one_or_none()
+        if row is None:
+            insert_missing(connection, JOBS, name=name, changes=0, trials=0, recurrences=0)
+            row = connection.execute(_LOCK_JOB, {"own_name": name}).one()
+        self.name = name
+        self._connection = connection
+        self._changes, self._trials, self._recurrences = map(int, row)
+
+    @property
+    def version(self) -> str:
+        """The version of the job's history, including what this transaction has stored."""
+        return f"{read_incarnation(self._connection)}:{self._changes}"
+
+    def number_next(self, trial: Trial) -> Trial:
+        """Return a trial that began offline with the next number of the job."""
+        number = self._recurrences + 1
+        return replace(trial, trial=f"{self.name}-{number}-1", recurrence=number, attempt=1)
+
+    def store(self, trial: Trial, known: Found | None) -> None:
+        """Write a new trial, or one that has changed.
+
+        Raises:
+            ValueError: If it could not be read back.
+        """
+        record = json.dumps(rules.encode_trial(trial))
+        self._changes += 1
+        self._recurrences = max(self._recurrences, trial.recurrence)
+        values = _columns(trial) | {"changed": self._changes, "record": record}
+        if known is None:
+            self._trials += 1
+            inserted = self._connection.execute(_INSERT_TRIAL, values)
+            (number,) = inserted.inserted_primary_key or (0,)
+        else:
+            number = known.number
+            values["own_number"] = number
+            if trial.status is TrialStatus.LOST:  # a late result may build on what is known
+                self._connection.execute(_KEEP_LIVE, values)
+            else:
+                self._connection.execute(_UPDATE_TRIAL, {**values, "live": None})
+        if known is None or trial.status != known.trial.status:
+            self._lease(number, trial, is_new=known is None)
+        counts = {
+            "own_name": self.name,
+            "changes": self._changes,
+            "trials": self._trials,
+            "recurrences": self._recurrences,
+        }
+        self._connection.execute(_COUNT_JOB, counts)
+
+    def _lease(self, number: int, trial: Trial, *, is_new: bool) -> None:
+        if not trial.status.finished:
+            self._connection.execute(_INSERT_LEASE, {"number": number, "job": self.name})
+        elif not is_new:
+            self._connection.execute(_DELETE_LEASE, {"own_number": number})
+
+
+def _columns(trial: Trial) -> dict[str, Any]:
+    """Return the values of the columns beside the record."""
+    currency = trial.currency
+    return {
+        "trial": trial.trial,
+        "uuid": trial.uuid,
+        "job": trial.job,
+        "status": trial.status.value,
+        "trained": trial.time_s is not None or bool(trial.steps),
+        "energy_source": None if trial.energy_source is None else trial.energy_source.value,
+        # No database stores half of a character pair, nor PostgreSQL a NUL.
+        "currency": currency[:64] if currency is not None and currency.isprintable() else None,
+        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
+    }
+
+
+def _addable(amount: float | None) -> float | None:
+    return amount if amount is not None and abs(amount) < _MOST else None
+
+
+def find_number(connection: Connection, name: str) -> int:
+    """Return the number of the trial with an id or uuid; raises ``HistoryError`` if none has it."""
+    row = _find_row(connection, name)
+    if row is None:
+        raise rules.unknown_trial(name)
+    return int(row.number)
+
+
+def find(connection: Connection, name: str) -> Found | None:
+    """Return the trial with an id or uuid."""
+    row = _find_row(connection, name)
+    return None if row is None else Found(row.number, decode_trial(row.record))
+
+
+def _find_row(connection: Connection, name: str) -> sa.Row[Any] | None:
+    if rules.is_uuid(name):
+        return connection.execute(_FIND_UUID, {"own_name": name}).first()
+    if rules.job_of(name) is None:
+        return None
+    return connection.execute(_FIND_NAME, {"own_name": name}).first()
+
+
+def decode_trial(record: str) -> Trial:
+    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
+    return (_decode_again if len(record) <= _SHORT else _decode)(record)
+
+
+def _decode(record: str) -> Trial:
+    try:
+        return Trial.from_json(json.loads(record))
+    except ValueError as error:
+        raise HistoryError(f"the database contains a damaged trial: {error}") from error
+
+
+_decode_again = functools.lru_cache(_KEPT)(_decode)
+
+
+def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) -> Trial:
+    """Store what ``change`` makes of the trial with an id or uuid; return it.
+
+    Raises:
+        HistoryError: If there is no such trial.
+    """
+    before = _find_row(connection, name)
+    if before is None:
+        raise rules.unknown_trial(name)
+    job = LockedJob(connection, before.job)
+    row = connection.execute(_FIND_NUMBER, {"own_number": before.number}).one()  # under the lock
+    known = decode_trial(row.record)
+    changed = change(known)
+    if changed != known:
+        job.store(changed, Found(row.number, known))
+    return changed
+
+
+def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
+    """Store a trial of another history, as ``Shared.add`` does; return it as stored."""
+    found = None if trial.uuid is None else find(connection, trial.uuid)
+    is_offline = rules.is_offline(trial)
+    if found is None and not is_offline:
+        found = find(connection, trial.trial)
+    if found is None:
+        new = job.number_next(trial) if is_offline else trial
+        rules.check_numbers(new, job.name)
+        job.store(new, None)
+        return new
+    known = found.trial
+    if not _is_same(known, trial):
+        raise ValueError(f"there is another trial {trial.trial} already")
+    was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
+    is_result = (
+        known.status in _OPEN and trial.status.finished and trial.preemptions >= known.preemptions
+    )
+    if not (was_continued or is_result):
+        return known
+    new = replace(trial, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
+    if new != known:
+        job.store(new, found)
+    return new
+
+
+def _is_same(known: Trial, trial: Trial) -> bool:
+    """Whether both are the same trial at different times; old ones have no uuid."""
+    if (known.uuid, known.job) != (trial.uuid, trial.job):
+        return False
+    was_continued = known.preemptions != trial.preemptions
+    return trial.uuid is not None or was_continued or known.started_at == trial.started_at
+
+
+def lose(connection: Connection, job: str, number: int) -> Trial | None:
+    """Record a trial as LOST if its lease has expired; return it, or ``None`` if it has not."""
+    locked = LockedJob(connection, job)
+    row = connection.execute(_LOCK_EXPIRED, {"own_number": number}).first()
+    if row is None:
+        return None
+    known = decode_trial(row[0])
+    lost = known.finish(known.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
+    locked.store(lost, Found(number, known))
+    return lost
+
+
+def encode_json(value: object, what: str) -> str:
+    """Return JSON in ASCII; raises ``ValueError`` for what is none."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what} cannot be stored: {error}") from error
+
+
+def check_host(host: str) -> None:
+    """Raise ``ValueError`` if no machine can have this name."""
+    if not 0 < len(host) <= HOST_NAME or not host.isprintable() or " " in host:
+        raise ValueError(
+            f"{host[:HOST_NAME]!r} is no name of a machine: up to {HOST_NAME} printable characters "
+            "without spaces"
+        )

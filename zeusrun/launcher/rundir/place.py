@@ -1,0 +1,62 @@
+"""Where the files of a trial are: with a shared history perhaps on another machine."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import UsageError
+from zeusrun.files.home import runs_directory
+from zeusrun.history.registry import shared_of
+from zeusrun.launcher.rundir.layout import RunPaths, find_run, run_names
+from zeusrun.launcher.rundir.record import describes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.history.base import History
+    from zeusrun.trial import Trial
+
+
+def find_own(history: History, home: Path, trial: Trial) -> RunPaths | None:
+    """Return the files of a trial if they are certainly its own; ``None`` if they are not here.
+
+    Call this before a record decides what is written, deleted or killed: the history may have been
+    tampered with, and the trials of a shared one may be those of other machines.
+    """
+    if shared_of(history, trial.job) is None:
+        return find_run(home, trial)
+    paths = RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
+    own = paths.run_dir.name in run_names(trial) and not paths.run_dir.is_symlink()
+    return paths if own and describes(paths, trial) else None
+
+
+def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
+    """Return the files of a trial, to read them.
+
+    Raises:
+        UsageError: If they are on another machine, or gone.
+    """
+    paths = find_own(history, home, trial)
+    if paths is not None:
+        return paths
+    if shared_of(history, trial.job) is None:
+        return RunPaths(Path(trial.run_dir))  # a container may see the home under another path
+    if trial.host == platform.node():
+        raise UsageError(f"the files of {trial.trial} are gone: {trial.run_dir}")
+    host, verb = trial.host or "another machine", "ran" if trial.status.finished else "runs"
+    raise UsageError(
+        f"{trial.trial} {verb} on {host}, and its files are there ({trial.run_dir}); run this "
+        "command there"
+    )
+
+
+def newest_here(history: History, home: Path, trials: Sequence[Trial]) -> Trial | None:
+    """Return the newest trial whose files are here; ``trials`` are those of a job, oldest first.
+
+    With a history of this machine it is the newest one.
+    """
+    if not trials or shared_of(history, trials[-1].job) is None:
+        return trials[-1] if trials else None
+    return next((each for each in reversed(trials) if find_own(history, home, each)), None)

@@ -1,0 +1,89 @@
+"""Checks a shared history: connection, version, token, clock, and what waits for it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from zeusrun import __version__
+from zeusrun.clock import read_clock
+from zeusrun.errors import HistoryError
+from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
+from zeusrun.maintenance.doctor import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from zeusrun.history.shared.store import SharedHistory
+
+_MOST_APART_S = 60.0  # between two clocks; times of runs are compared across machines
+
+
+def check_server(history: SharedHistory, environment: Mapping[str, str], home: Path) -> list[Check]:
+    """Return the checks of one shared history."""
+    return [
+        *_check_connection(history),
+        *_check_transport(history, environment, home),
+        *_check_waiting(history),
+    ]
+
+
+def _check_connection(history: SharedHistory) -> list[Check]:
+    remote = history.remote
+    try:
+        before, begun_t = read_clock(), time.monotonic()
+        _, now = remote.identify()
+        took_s = time.monotonic() - begun_t
+        version = remote.describe()["version"] if isinstance(remote, HttpHistory) else None
+        jobs = len(remote.jobs())  # this needs the token
+    except (HistoryError, ValueError, KeyError, TypeError) as error:
+        return [Check("server", well=False, found=str(error))]
+    of = "" if version is None else f", zeusrun {version}"
+    count = "1 job" if jobs == 1 else f"{jobs} jobs"
+    checks = [Check("server", well=True, found=f"{history.name}: {count}{of}, {took_s:.2f} s")]
+    if version not in {None, __version__}:
+        found = f"the server runs zeusrun {version}, and this machine {__version__}"
+        advice = "they work together if they are one version apart; update the older one"
+        checks.append(Check("server", well=None, found=found, advice=advice))
+    apart_s = now - (before + took_s / 2)
+    if abs(apart_s) > max(_MOST_APART_S, took_s):
+        ahead = "ahead of" if apart_s > 0 else "behind"
+        found = f"the clock of {history.name} is {abs(apart_s):.0f} s {ahead} the clock here"
+        checks.append(Check("clock", well=None, found=found, advice="synchronise both by NTP"))
+    return checks
+
+
+def _check_transport(
+    history: SharedHistory, environment: Mapping[str, str], home: Path
+) -> list[Check]:
+    parts = urlsplit(history.name)
+    if parts.scheme not in {"http", "https"}:
+        return []
+    try:
+        token = read_token(home, environment)
+    except HistoryError as error:
+        return [Check("token", well=False, found=str(error))]
+    if token is None:
+        return []
+    where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / "token")
+    if parts.scheme == "http" and not (parts.hostname or "").startswith(("127.", "localhost")):
+        found = f"the token of {where} is sent to {history.name} without encryption"
+        return [Check("token", well=None, found=found, advice="let the server use https://")]
+    return [Check("token", well=True, found=f"from {where}")]
+
+
+def _check_waiting(history: SharedHistory) -> list[Check]:
+    checks = []
+    waiting, refused = history.spool.entries(), history.spool.list_refused()
+    if waiting:
+        count = "1 write waits" if len(waiting) == 1 else f"{len(waiting)} writes wait"
+        found = f"{count} for {history.name}, the oldest of {waiting[0].trial.trial}"
+        advice = "the next submit delivers them, or `zeusrun schedule tick` from cron"
+        checks.append(Check("spool", well=None, found=found, advice=advice))
+    if refused:
+        found = f"{history.name} has refused {len(refused)} results: {refused[0]}"
+        advice = "the .txt file beside each says why; remove both files when you have read them"
+        checks.append(Check("spool", well=False, found=found, advice=advice))
+    return checks
