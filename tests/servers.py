@@ -27,14 +27,16 @@ class HistoryServer:
         import uvicorn
 
         from zeusrun.server.app import build_app
-        from zeusrun.server.settings import Settings
+        from zeusrun.server.settings import Limits, Settings
 
-        app = build_app(Settings(database_url=self.database_url))
+        app = build_app(Settings(database_url=self.database_url, limits=Limits(rate=1e6)))
         config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         wait_for(lambda: self._server.started, what="the start of the server")
+        while not hasattr(app, "state"):  # the limits stand around it
+            app = app._app
         self._app = app
 
     @property

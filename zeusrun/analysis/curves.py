@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.sizes import size_label
 from zeusrun.trial import is_baseline
 
@@ -55,6 +56,7 @@ def build_curves(trials: Sequence[Trial], *, by_energy: bool) -> Iterator[CurveF
             (float(point.epoch + first), taken, point.value)
             for point in (*trial.curve[:-1:step], trial.curve[-1])
             if point.value is not None
+            and abs(point.value) < MOST
             and (taken := point.energy_j if by_energy else point.time_s) is not None
         ]
         if len(points) > 1:

@@ -12,9 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from zeusrun import __version__
-from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.audit import prune_entries, write_entry
+from zeusrun.history.sql.audit import prune_entries
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
 from zeusrun.server.auth import Authentication, KnownTokens, access_of
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 THREADS = 16  # as many as the pool of an engine has connections
 _EXPIRE_S = 10.0
 _PRUNE_S = 3600.0
-_ZEUS: dict[int | str, str] = {
-    400: "The job is not registered, or the body is no JSON.",
-    404: "There is no such job or training.",
-    409: "The job is registered with other settings.",
-    **{code: api.REFUSALS[code]["description"] for code in (401, 403, 413, 429, 503)},
-}
 
 
 def build_app(settings: Settings) -> ASGIApp:
@@ -86,19 +80,9 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(api.router)
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
-    zeus = build_zeus_router(history, create_policy("auto"), authorize=_authorize, audit=_log_write)
-    app.include_router(zeus, responses={code: {"description": _ZEUS[code]} for code in _ZEUS})
+    app.include_router(build_zeus_router(history, Auto()))
     app.include_router(build_pages_router(history, may_read=_may_read, account=account))
     return requests
-
-
-def _authorize(request: Request, job: str, write: bool) -> None:
-    access = access_of(request)
-    (access.check_write if write else access.check_read)(job)
-
-
-def _log_write(request: Request, action: str, subject: str) -> None:
-    write_entry(request.app.state.history.engine, access_of(request).entry(action, subject))
 
 
 def _may_read(request: Request, job: str) -> bool:

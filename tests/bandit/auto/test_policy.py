@@ -88,6 +88,12 @@ def test_a_speed_check_that_disappoints_sends_the_choice_elsewhere():
     assert choose(run(64, 10, per_epoch=1e5), speed_checked(arm, 9e5)).global_batch_size != arm
 
 
+def test_a_run_that_cannot_be_replaced_has_no_speed_check():
+    decision = choose(run(64, 10, per_epoch=1e5), speed_checks=False)
+    assert decision.stage is Stage.EXPLORE
+    assert "measure" not in decision.why
+
+
 def test_short_runs_have_no_speed_check():
     assert choose(run(64, 10, per_epoch=100.0)).stage is Stage.EXPLORE
 

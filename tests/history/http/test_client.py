@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from tests.contracts.history import HistoryContract
-from tests.contracts.shared import SharedContract
+from tests.contracts.history import HistoryContract, begin, build_trial
+from tests.contracts.shared import SharedContract, with_uuid
+from tests.factories import REACHED
 from tests.servers import running
 from zeusrun.history.http.client import HttpHistory
 
@@ -42,4 +43,13 @@ class TestHttpHistory(HistoryContract):
 
 
 class TestSharedOverHttp(SharedContract):
-    pass
+    def test_trials_are_added_all_or_none(self, history):
+        """Of one job: those of several jobs are several requests."""
+        first = begin(history, with_uuid())
+        with pytest.raises(ValueError, match="another trial digits-1-1"):
+            history.add([build_trial(2).finish(REACHED), with_uuid(1).finish(REACHED)])
+        assert history.trials("digits") == [first]
+
+    def test_the_job_file_is_kept(self, history, database):
+        history.keep_settings("digits", "name: digits  # €\n")
+        assert database.settings("digits") == "name: digits  # €\n"

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from tests.contracts.history import HistoryContract
-from tests.contracts.shared import SharedContract
+from tests.contracts.history import HistoryContract, begin
+from tests.contracts.shared import SharedContract, offline_trial, with_uuid
 from zeusrun.history.shared.store import SharedHistory
 
 
@@ -25,5 +25,18 @@ class TestSharedHistory(HistoryContract):
     pass
 
 
+@pytest.mark.long  # the default tier tries it over HTTP
 class TestSharedHistoryAsShared(SharedContract):
-    pass
+    def test_a_trial_that_began_offline_gets_the_next_number(self, history):
+        begin(history, with_uuid(7))
+        trial = offline_trial()
+        (numbered,) = history.add([trial])
+        assert numbered.trial == "digits-8-1"
+        assert history.trials("digits")[1:] == [numbered]
+        assert history.find(trial.trial) == numbered  # by the copy
+
+    def test_a_trial_that_began_offline_does_not_begin_online(self, history, database):
+        trial = offline_trial()
+        assert begin(history, trial) == trial
+        assert database.trials("digits") == []
+        assert history.unfinished("digits") == [trial]

@@ -10,12 +10,11 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 
-from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
-from zeusrun.bandit.registry import create_policy
+from zeusrun.server.app import build_app
+from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.server.zeus.messages import Settings
-from zeusrun.server.zeus.routes import build_router
 
 JOB = {
     "job_id": "mnist",
@@ -42,23 +41,12 @@ def history(sql_history):
 class ZeusClient:
     """Sends what Zeus's client sends: JSON without a content type, cumulative time and energy."""
 
-    def __init__(self, history, policy="auto", prefix=""):
-        self.prefix, self.denied, self.audit = prefix, set(), []
-        router = build_router(
-            history,
-            create_policy(policy),
-            authorize=self._authorize,
-            audit=lambda _, action, subject: self.audit.append((action, subject)),
+    def __init__(self, database_url, prefix=""):
+        app = build_app(ServerSettings(database_url=database_url, limits={"rate": 1e9}))
+        self.prefix = prefix
+        self.http = TestClient(
+            app, "http://127.0.0.1", raise_server_exceptions=False, client=("127.0.0.1", 50000)
         )
-        app = FastAPI()
-        app.include_router(router)
-        app.include_router(router, prefix="/zeus/{token}", include_in_schema=False)
-        self.http = TestClient(app, raise_server_exceptions=False)
-
-    def _authorize(self, request, job, write):
-        self.token = request.path_params.get("token")
-        if job in self.denied:
-            raise HTTPException(403, "this token is not valid for that job")
 
     def send(self, method, path, body=None, **params):
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)
@@ -95,5 +83,11 @@ class ZeusClient:
 
 
 @pytest.fixture
-def zeus(history):
-    return ZeusClient(history)
+def connect(history, sqlite_url):
+    """Make clients, each of a server of its own with the same database."""
+    return lambda prefix="": ZeusClient(sqlite_url, prefix)
+
+
+@pytest.fixture
+def zeus(connect):
+    return connect()

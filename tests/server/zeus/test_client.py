@@ -15,11 +15,11 @@ import pytest
 pytest.importorskip("uvicorn")
 
 import uvicorn
-from fastapi import FastAPI
 
 from tests.factories import CHILDREN
-from zeusrun.bandit.registry import create_policy
-from zeusrun.server.zeus.routes import build_router
+from zeusrun.history.sql.tokens import create_token
+from zeusrun.server.app import build_app
+from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.trial import TrialStatus
 
 pytestmark = pytest.mark.long
@@ -56,12 +56,9 @@ def zeus_python(tmp_path_factory):
 
 
 @pytest.fixture
-def url(history):
-    app = FastAPI()
-    router = build_router(history, create_policy("auto"), authorize=lambda *_: None)
-    app.include_router(router)
-    app.include_router(router, prefix="/zeus/{token}")
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
+def url(history, sqlite_url):
+    app = build_app(ServerSettings(database_url=sqlite_url))
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -161,7 +158,10 @@ def test_clients_train_at_once(train, history):
 
 
 def test_a_token_stands_in_the_url(train, history):
-    (seen,) = train([{}], path="/zeus/t0ken")
+    token = create_token(history.engine, "dig*", can_write=True)[0]
+    (refused,) = train([{}])
+    assert "status code 401" in refused["error"]
+    (seen,) = train([{}], path=f"/zeus/{token}")
     assert seen["converged"]
     assert history.count("digits") == 1
 
@@ -171,5 +171,5 @@ def test_other_settings_are_refused_and_migrate_by_the_url(train, history):
     (refused,) = train([{}], max_epochs=30)
     assert "ZeusBSORuntimError: Zeus server returned status code 409" in refused["error"]
     (migrated,) = train([{}], max_epochs=30, path="/migrate")
-    assert migrated["converged"]
+    assert migrated["epochs"]
     assert [trial.max_epochs for trial in history.trials("digits")] == [40, 30]

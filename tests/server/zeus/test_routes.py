@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.factories import begin, build_trial
-from tests.server.zeus.conftest import JOB, ZeusClient
+from tests.factories import ROOT, begin, build_trial
+from tests.server.zeus.conftest import JOB
+from zeusrun.history.sql.audit import list_entries
+from zeusrun.history.sql.tokens import create_token
 from zeusrun.trial import TrialStatus
 from zeusrun.view.tables import history_table
 
@@ -24,20 +27,20 @@ class TestRegistering:
         zeus.register()
         refused = zeus.register(max_epochs=7)
         assert refused.status_code == 409
-        assert "max_epochs is 7, not 10" in refused.json()["message"]
-        assert "/migrate" in refused.json()["message"]
+        assert "max_epochs is 7, not 10" in refused.json()["error"]["message"]
+        assert "/migrate" in refused.json()["error"]["message"]
         migrated = zeus.send("POST", "/jobs", {**JOB, "max_epochs": 7}, migrate="true")
         assert (migrated.status_code, migrated.json()["max_epochs"]) == (200, 7)
         assert zeus.register(max_epochs=7).status_code == 200
 
-    def test_a_client_migrates_by_the_end_of_its_url(self, history, zeus):
+    def test_a_client_migrates_by_the_end_of_its_url(self, history, zeus, connect):
         zeus.register()
         zeus.train(zeus.begin(), epochs=2)
-        migrating = ZeusClient(history, prefix="/zeus/secret/migrate")
+        migrating = connect("/migrate")
         assert migrating.register(target_metric=0.4).status_code == 200
         assert migrating.begin()["trial_number"] == 2
         (known, new) = history.trials("mnist")
-        assert (known.target, new.target, migrating.token) == (0.9, 0.4, "secret")
+        assert (known.target, new.target) == (0.9, 0.4)
 
     @pytest.mark.parametrize(
         "changes",
@@ -64,8 +67,7 @@ class TestRegistering:
     )
     def test_invalid_settings_are_refused(self, zeus, changes):
         refused = zeus.register(**changes)
-        assert refused.status_code == 422
-        assert refused.json()["detail"]
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid")
 
     @pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"job_id": NaN}', "[" * 5000])
     def test_what_is_no_job_is_refused(self, zeus, body):
@@ -288,8 +290,8 @@ class TestConcurrency:
         assert numbers == list(range(1, 9))
         assert history.count("mnist") == 8
 
-    def test_concurrent_servers_do_not_disturb_each_other(self, history, zeus):
-        other = ZeusClient(history)
+    def test_concurrent_servers_do_not_disturb_each_other(self, connect, zeus):
+        other = connect()
         zeus.register()
         ready = threading.Barrier(6)
 
@@ -323,43 +325,54 @@ class TestDeleting:
 
 
 class TestAccess:
-    def test_every_route_asks_whether_it_may(self, zeus):
-        zeus.register()
-        trial = zeus.begin()
-        zeus.denied = {"mnist"}
+    def test_every_route_needs_a_token_that_may_write_the_job(self, history, connect):
+        open_to_all = connect()
+        open_to_all.register()
+        trial = open_to_all.begin()
         report = {**trial, "time": 1, "energy": 1, "metric": 1, "current_epoch": 1}
-        answers = [
-            zeus.register(),
-            zeus.send("GET", "/jobs/batch_size", job_id="mnist"),
-            zeus.send("POST", "/report", report),
-            zeus.end(trial),
-            zeus.send("DELETE", "/jobs", job_id="mnist"),
+        engine = history.engine
+        may_not = [
+            create_token(engine, "mnist", can_write=False)[0],
+            create_token(engine, "other", can_write=True)[0],
+            "unknown",
         ]
-        assert [answer.status_code for answer in answers] == [403] * 5
-        zeus.denied = set()
-        assert zeus.register().status_code == 200
+        for token, code in zip(may_not, (403, 403, 401), strict=True):
+            zeus = connect(f"/zeus/{token}")
+            answers = [
+                zeus.register(),
+                zeus.send("GET", "/jobs/batch_size", job_id="mnist"),
+                zeus.send("POST", "/report", report),
+                zeus.end(trial),
+                zeus.send("DELETE", "/jobs", job_id="mnist"),
+            ]
+            assert [answer.status_code for answer in answers] == [code] * 5
+            assert not any(token in answer.text for answer in answers)
+        assert history.count("mnist") == 1
 
-    def test_the_token_stands_in_the_path(self, history):
-        zeus = ZeusClient(history, prefix="/zeus/t0ken")
+    def test_the_token_stands_in_the_path_and_changes_are_audited(self, history, connect):
+        text, token = create_token(history.engine, "mn*", can_write=True)
+        zeus = connect(f"/zeus/{text}")
         zeus.register()
         zeus.train(zeus.begin(), epochs=2)
-        assert zeus.token == "t0ken"
         assert history.trials("mnist")[0].status is TrialStatus.REACHED
-        assert not any("t0ken" in text for each in zeus.audit for text in each)
-
-    def test_writes_are_audited(self, zeus):
-        zeus.register()
-        zeus.train(zeus.begin(), epochs=1)
-        assert zeus.audit == [
-            ("zeus job", "mnist"),
+        migrating = connect(f"/zeus/{text}/migrate")
+        assert migrating.register(max_epochs=7).status_code == 200
+        zeus.send("DELETE", "/jobs", job_id="mnist")
+        entries = list_entries(history.engine, 20)[1:]  # after that of the token
+        assert {entry.token for entry in entries} == {token.id}
+        assert [(entry.action, entry.subject) for entry in entries] == [
+            ("create zeus job", "mnist"),
             ("begin", "mnist-1-1"),
-            ("report", "mnist-1-1"),
-            ("end", "mnist-1-1"),
+            ("finish", "mnist-1-1"),
+            ("change zeus job", "mnist"),
+            ("delete zeus job", "mnist"),
         ]
 
     def test_the_description_lists_each_route_once(self, zeus):
-        paths = zeus.http.get("/openapi.json").json()["paths"]
-        assert sorted(paths) == ["/jobs", "/jobs/batch_size", "/report", "/trials"]
+        paths = zeus.http.get("/api/v1/openapi.json").json()["paths"]
+        own = {path for path, routes in paths.items() if "zeus" in str(routes)}
+        assert own >= {"/jobs", "/jobs/batch_size", "/report", "/trials"}
+        assert not any("migrate" in path or "token" in path for path in paths)
 
 
 def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
@@ -374,3 +387,12 @@ def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
     shown = capsys.readouterr().out
     assert "64" in shown
     assert "reached" in shown.lower()
+
+
+def test_the_job_of_the_page_on_clients_is_accepted(zeus):
+    page = (ROOT / "docs" / "zeus-clients.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    session = {"ZeusMonitor": object, "JobSpec": dict, "BatchSizeOptimizer": dict}
+    exec(block, session)
+    gpus = {"max_power": 300, "number_of_gpus": 1, "gpu_model": "Fake A100"}
+    assert zeus.send("POST", "/jobs", {**session["optimizer"]["job"], **gpus}).status_code == 201

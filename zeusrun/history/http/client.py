@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -33,6 +34,7 @@ _SHORT_S = 10.0  # of one that reads or writes a trial
 _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
 _MOST_ADDED = 500  # trials in one request
 _MOST_ADDED_BYTES = 4 << 20
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _ADVICE = (
     f"`zeusrun token create` on the server makes a token; set {TOKEN_VARIABLE} to it, or write it "
     "into the file 'token' of ZEUSRUN_HOME"
@@ -157,6 +159,8 @@ class HttpHistory:
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
         """See ``Shared.report_host``."""
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"{host[:200]!r} is no name of a machine that a URL can contain")
         self._ask("PUT", f"/hosts/{quote(host, safe='')}", facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:

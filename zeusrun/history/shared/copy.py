@@ -73,12 +73,14 @@ class LocalCopy:
         while True:
             with self._open() as file:
                 before = _state(file, job)
-            known = before is not None and before.has(most)
-            found = fetch(before.version if before is not None and known else None, most)
-            with self._open(write=True) as file:
+            known = before if before is not None and before.has(most) else None
+            found = fetch(None if known is None else known.version, most)
+            changed = known is None or found.version != known.version
+            with self._open(write=changed) as file:
                 if _state(file, job) != before:
                     continue  # another process was faster
-                _store(file, job, found, before)
+                if changed:
+                    _store(file, job, found, before)
                 return Snapshot(tuple(self._newest(file, job, last)), found.version)
 
     def jobs(self) -> list[str]:

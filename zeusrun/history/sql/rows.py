@@ -31,7 +31,7 @@ _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again 
 _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to execute it.
-_NUMBER = sa.bindparam("own_number")
+_NUMBER: sa.BindParameter[int] = sa.bindparam("own_number")
 _LOCK_JOB = (
     sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
     .where(JOBS.c.name == sa.bindparam("own_name"))
@@ -50,7 +50,7 @@ _LAST_LIVE = sa.select(LEASES.c.live).where(LEASES.c.number == TRIALS.c.number).
 _KEEP_LIVE = _UPDATE_TRIAL.values(live=sa.func.coalesce(_LAST_LIVE, TRIALS.c.live))
 # The lease, too, is locked: no heartbeat can renew it while its trial is lost.
 _LOCK_EXPIRED = (
-    sa.select(TRIALS.c.record, now_s())
+    sa.select(TRIALS.c.record, now_s(), LEASES.c.live)
     .join(LEASES, LEASES.c.number == TRIALS.c.number)
     .where(LEASES.c.number == _NUMBER, LEASES.c.expires_at < now_s())
     .with_for_update()
@@ -163,7 +163,7 @@ def find(connection: Connection, name: str) -> Found | None:
     return None if row is None else Found(row.number, decode_trial(row.record))
 
 
-def _find_row(connection: Connection, name: str) -> sa.Row[Any] | None:
+def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row, or ``None``
     if rules.is_uuid(name):
         return connection.execute(_FIND_UUID, {"own_name": name}).first()
     if rules.job_of(name) is None:
@@ -245,9 +245,19 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
     if row is None:
         return None
     known = decode_trial(row[0])
-    lost = known.finish(known.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
+    seen = _read_live(row[2], known) or known
+    lost = known.finish(seen.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
     locked.store(lost, Found(number, known))
     return lost
+
+
+def _read_live(live: str | None, known: Trial) -> Trial | None:
+    """Return a trial with what its launcher reported last; ``None`` if that cannot be read."""
+    try:
+        seen = Trial.from_json(json.loads(live or "null"))
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return seen if (seen.trial, seen.uuid) == (known.trial, known.uuid) else None
 
 
 def encode_json(value: object, what: str) -> str:

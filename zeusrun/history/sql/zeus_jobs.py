@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from zeusrun.history.sql.engine import now_s, reading, writing
+from zeusrun.history.sql.engine import now_s, reading, write
 from zeusrun.history.sql.schema import ZEUS_JOBS
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    from sqlalchemy.engine import Connection, Engine
 
 
 class ZeusJob(NamedTuple):
@@ -39,25 +39,27 @@ class ZeusJobs:
     def add(self, new: ZeusJob) -> bool:
         """Register a job durably; ``False`` if its id or the name of its history is taken."""
         values = {"job_id": new.job_id, "job": new.job, "settings": json.dumps(new.settings)}
-        with writing(self._engine) as connection:
+
+        def work(connection: Connection) -> bool:
             try:
                 with connection.begin_nested():
                     connection.execute(sa.insert(ZEUS_JOBS).values(**values, created_at=now_s()))
             except sa.exc.IntegrityError:
                 return False
-        return True
+            return True
+
+        return write(self._engine, work)
 
     def change(self, job_id: str, settings: dict[str, Any]) -> None:
         """Replace the settings of a job; nothing happens if it is not registered."""
         update = sa.update(ZEUS_JOBS).where(ZEUS_JOBS.c.job_id == job_id)
-        with writing(self._engine) as connection:
-            connection.execute(update.values(settings=json.dumps(settings)))
+        changed = update.values(settings=json.dumps(settings))
+        write(self._engine, lambda connection: connection.execute(changed))
 
     def remove(self, job_id: str) -> bool:
         """Remove a job, not its history; ``False`` if it is not registered."""
         delete = sa.delete(ZEUS_JOBS).where(ZEUS_JOBS.c.job_id == job_id)
-        with writing(self._engine) as connection:
-            return bool(connection.execute(delete).rowcount)
+        return write(self._engine, lambda connection: bool(connection.execute(delete).rowcount))
 
     def _find(self, which: sa.ColumnElement[bool]) -> ZeusJob | None:
         query = sa.select(ZEUS_JOBS.c.job_id, ZEUS_JOBS.c.job, ZEUS_JOBS.c.settings).where(which)

@@ -95,7 +95,8 @@ def _runs(runs: Sequence[LiveRun]) -> Html:
         tag(
             "li",
             _LINKS.link_run(run.trial.trial),
-            f" · batch size {run.trial.global_batch_size} · {units.power(run.power_w)}",
+            f" · batch size {run.trial.global_batch_size}",
+            "" if run.power_w is None else f" · {units.power(run.power_w)}",
             data_key=run.trial.trial,
         )
         for run in runs

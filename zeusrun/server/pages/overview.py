@@ -65,14 +65,14 @@ def _head(view: Overview, running: int) -> Html:
     runs = sum(head.runs for head in view.heads)
     net = _join_net([digest.net for digest in digests if digest.net is not None])
     net_cost_j = sum(digest.net_cost_j for digest in digests)
-    compared = sum(digest.compared for digest in digests)
+    compared = [digest.compared for digest in digests if digest.compared]
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared:
         text = net_text(net, net_cost_j)
         mood = "good" if net_cost_j >= 0 else "bad"
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
-            f"{plural(compared, 'recurrence')} of {plural(len(view.heads), 'job')}, exploring "
+            f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
             "included."
         )
     else:

@@ -70,7 +70,10 @@
     source.addEventListener("changed", () => soon());
     source.addEventListener("error", () => {
       say("Reconnecting", "The server does not respond. This page shows what it last sent.");
-      if (source && source.readyState === EventSource.CLOSED) { hang(); setTimeout(listen, 5000); }
+      if (source && source.readyState === EventSource.CLOSED) {
+        hang(); /* refused: perhaps whoever reads this has to sign in again, which load finds out */
+        setTimeout(() => { load(); listen(); }, 5000);
+      }
     });
   }
 

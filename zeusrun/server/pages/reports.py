@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
 _COSTS = 40  # recurrences whose costs are drawn in the list of jobs
+_PAUSE_S = 0.02  # before each digest: one of 100 trials takes as long, and requests come first
 _NO_HOME = Path(os.devnull)  # the run directories are on other machines
 _NO_SETTINGS = (
     "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
@@ -89,10 +90,12 @@ class Reports:
         self._digests: dict[str, Digest] = {}
         self._pending: dict[str, Future[Digest]] = {}
         self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._worker = ThreadPoolExecutor(1, "zeusrun-digests")
 
     def close(self) -> None:
         """Wait for the job that is being computed; drop the others."""
+        self._closing.set()
         self._worker.shutdown(cancel_futures=True)
 
     def view(self, job: str) -> JobView | None:
@@ -134,6 +137,7 @@ class Reports:
             return {head.job: known for head in heads if (known := self._digests.get(head.job))}
 
     def _digest(self, head: JobHead) -> Digest:
+        self._closing.wait(_PAUSE_S)
         try:
             return self._build_digest(head)
         except UnavailableError:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zeusrun.server")
 _CARDS = 24  # runs that are shown as cards on a page
-_WAIT_S = 0.4  # for what is being computed; the rest of a page does not wait longer
+_WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait longer
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONGEST = 200  # characters of a search
@@ -230,7 +230,7 @@ class _Pages:
 
         return self._draw(request, build, figure, theme, v)
 
-    def static(self, name: str) -> Response:
+    async def static(self, name: str) -> Response:
         """Send the style sheet or the script."""
         if name not in STATIC:
             return Response("There is no such file.", 404, media_type="text/plain")
@@ -316,7 +316,8 @@ class _Pages:
             return Response(status_code=304, headers=headers)
         try:
             drawn = self._pictures.read(figure, report, version, theme)
-        except ImportError:
+        except (ImportError, ValueError, ArithmeticError) as error:
+            _LOG.warning("a figure cannot be drawn: %s", error)
             drawn = None
         if drawn is None:
             return Response("There is nothing to draw.", 404, media_type="text/plain")

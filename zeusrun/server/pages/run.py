@@ -175,11 +175,13 @@ def _everything(trial: Trial) -> Html:
     rows.append(
         {"what": "ended", "value": units.moment(trial.finished_at or UNKNOWN, "%Y-%m-%d %H:%M")}
     )
-    rows.append({"what": "directory", "value": trial.run_dir})
+    rows.append({"what": "directory", "value": trial.run_dir or UNKNOWN})
     return table("Everything that is known of this run", rows)
 
 
 def _commands(trial: Trial) -> Html:
+    if not trial.run_dir.startswith("/"):  # of Zeus's own client, which keeps no files
+        return Html()
     where = f"on {trial.host}" if trial.host else "on its machine"
     verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
     said: list[str] = [f"More {where}: "]

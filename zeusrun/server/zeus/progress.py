@@ -55,18 +55,18 @@ class Training:
 
     @classmethod
     def from_json(cls, stored: Trial, live: dict[str, Any] | None) -> Training:
-        """Return a training as last stored; ``stored`` is its trial in the history."""
-        if live is None:  # the server ended between two writes
+        """Return a training as last stored; ``stored`` is its trial in the history.
+
+        If its lease has expired, its bound is no longer known.
+        """
+        if live is None:
             return cls(stored, None, LEASE_S)
         kept = live["bound"]
         bound = None
         if kept is not None:
             paces = tuple(tuple((n, value) for n, value in pace) for pace in kept["paces"])
             bound = Bound(kept["cost_j"], paces)
-        trial = Trial.from_json(live)
-        if len(stored.curve) > len(trial.curve):  # reports that came after its lease had expired
-            trial = stored
-        return cls(trial, bound, live["lease_s"])
+        return cls(Trial.from_json(live), bound, live["lease_s"])
 
     def with_report(self, report: Report) -> Training:
         """Return the training after another report; one that is late changes nothing.

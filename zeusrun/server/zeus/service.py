@@ -11,9 +11,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.clock import timestamp
-from zeusrun.errors import ZeusrunError
 from zeusrun.history.base import NEWEST, Conflict, UnavailableError
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
+from zeusrun.server.refusals import Refusal, overloaded
 from zeusrun.server.zeus.job import (
     build_problem,
     choose,
@@ -23,7 +23,6 @@ from zeusrun.server.zeus.job import (
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
 from zeusrun.server.zeus.progress import Training, first_lease_s
-from zeusrun.server.zeus.recent import RecentTrials
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.server.auth import Access
     from zeusrun.server.zeus.messages import Report
     from zeusrun.trial import Outcome, Trial
 
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
 _PATIENCE_S = 4.0
 _RECENT = 20  # trials that show how long an epoch takes
 _DELETED = "its job was deleted by DELETE /jobs"
-
-
-class RefusedError(ZeusrunError):
-    """A request that cannot be served, with the status code that Zeus's own server answers."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Registered(NamedTuple):
@@ -65,12 +57,14 @@ class Registration(NamedTuple):
 
 
 class ZeusService:
-    """Serves Zeus's requests from a shared history; safe for threads, processes and machines."""
+    """Serves Zeus's requests from a shared history; safe for threads, processes and machines.
+
+    Every method raises ``Refusal`` if the request names what does not exist.
+    """
 
     def __init__(self, history: SqlHistory, policy: Policy) -> None:
         self._history = history
         self._jobs = ZeusJobs(history.engine)
-        self._recent = RecentTrials(history)
         self._policy = policy
         # The requests of a job wait for each other here, so that they seldom conflict below.
         self._locks = [Lock() for _ in range(64)]
@@ -80,13 +74,13 @@ class ZeusService:
         found = self._find(job_id)
         return next(job_names(job_id)) if found is None else found.job
 
-    def register(self, settings: Settings, *, migrate: bool) -> Registration:
+    def register(self, settings: Settings, access: Access, *, migrate: bool) -> Registration:
         """Register a job, or compare it with the one that is registered under its id.
 
         ``migrate``: other settings replace the registered ones, and the history stays.
 
         Raises:
-            RefusedError: If the registered job has other settings.
+            Refusal: If the registered job has other settings.
         """
         while True:
             new = settings
@@ -95,26 +89,27 @@ class ZeusService:
                 new = settings.model_copy(update={"job_id": job_id})
             known = self._find(new.job_id or "")
             if known is None:
-                if self._add(new):
+                if self._add(new, access):
                     return Registration(new, created=True)
                 continue  # another request was faster
             if settings.job_id is None:
                 continue
             differences = known.settings.differences(new)
             if differences and not migrate:
-                raise RefusedError(409, _describe_mismatch(new, differences))
+                raise Refusal(409, "conflict", _describe_mismatch(new, differences))
             if differences:
-                self._jobs.change(new.job_id or "", _to_json(new, known.since))
+                with access.audited("change zeus job", known.job):
+                    self._jobs.change(new.job_id or "", _to_json(new, known.since))
             return Registration(new, created=False)
 
-    def begin(self, job_id: str, host: str | None) -> TrialId:
+    def begin(self, job_id: str, access: Access) -> TrialId:
         """Choose the batch size of a new training, and begin its trial."""
         known = self._registered(job_id, 400)
         deadline = time.monotonic() + _PATIENCE_S
         with self._turn(known.job):
             while True:
                 try:
-                    trial = self._begin(known, host)
+                    trial = self._begin(known, access)
                 except Conflict:
                     if time.monotonic() > deadline:
                         raise _too_busy(known.job) from None
@@ -126,7 +121,7 @@ class ZeusService:
                     trial_number=trial.recurrence,
                 )
 
-    def report(self, report: Report) -> Answer:
+    def report(self, report: Report, access: Access) -> Answer:
         """Take the report of a training, and decide whether it goes on."""
         known = self._registered(report.job_id, 400)
         stored = self._trial(known, report, 400)
@@ -141,21 +136,26 @@ class ZeusService:
         if outcome is None:
             self._keep(stored, training)
             return _goes_on("the target is not reached yet")
-        ended = self._finish(stored, outcome)
+        with access.audited("finish", stored.trial):
+            ended = self._finish(stored, outcome)
         reached = ended.status is TrialStatus.REACHED
         return Answer(stop_train=True, converged=reached, message=_describe_end(ended))
 
-    def end(self, named: TrialId) -> None:
+    def end(self, named: TrialId, access: Access) -> None:
         """Note that the process of a training has ended; if no rule stopped it, it died."""
         known = self._registered(named.job_id, 404)
         stored = self._trial(known, named, 404)
         if not stored.status.finished or stored.status is TrialStatus.LOST:
-            self._finish(stored, self._training(stored).end(timestamp()))
+            outcome = self._training(stored).end(timestamp())
+            with access.audited("finish", stored.trial):
+                self._finish(stored, outcome)
 
-    def delete(self, job_id: str) -> None:
+    def delete(self, job_id: str, access: Access) -> None:
         """Remove a job. Its trials stay in the history, but teach a later job nothing."""
         known = self._registered(job_id, 404)
-        if not self._jobs.remove(job_id):
+        with access.audited("delete zeus job", known.job):
+            removed = self._jobs.remove(job_id)
+        if not removed:
             raise _unknown_job(job_id, 404)
         for trial in self._history.unfinished(known.job):
             if trial.run_dir.startswith(run_directory(job_id)):
@@ -178,7 +178,7 @@ class ZeusService:
             raise _unknown_job(job_id, status)
         return found
 
-    def _add(self, settings: Settings) -> bool:
+    def _add(self, settings: Settings, access: Access) -> bool:
         """Register a job under the first name that no other job has."""
         job_id = settings.job_id or ""
         for name in job_names(job_id):
@@ -187,13 +187,12 @@ class ZeusService:
             if of_others or self._jobs.find_by_name(name) is not None:
                 continue
             since = 1 + max((trial.recurrence for trial in newest), default=0)
-            return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
-        raise RefusedError(
-            409, f"no name is free for the history of {job_id!r}; use another job_id"
-        )
+            with access.audited("create zeus job", name):
+                return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+        raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
-    def _begin(self, known: Registered, host: str | None) -> Trial:
-        snapshot = self._recent.snapshot(known.job)
+    def _begin(self, known: Registered, access: Access) -> Trial:
+        snapshot = self._history.snapshot(known.job, NEWEST)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
         decision = choose(known.settings, self._policy, trials, recurrence)
@@ -204,23 +203,25 @@ class ZeusService:
             decision,
             started_at=timestamp(),
             uuid=uuid.uuid4().hex,
-            host=host,
+            host=access.client,
         )
-        trial = self._history.begin(drafted, after=snapshot.version)
+        with access.audited("begin", drafted.trial):
+            trial = self._history.begin(drafted, after=snapshot.version)
         with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
             self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
         return trial
 
     def _trial(self, known: Registered, named: TrialId, status: int) -> Trial:
-        """Return the trial that a client names; ``RefusedError`` if it is none of the job's."""
+        """Return the trial that a client names; ``Refusal`` if it is none of the job's."""
         trial = self._history.find(f"{known.job}-{named.trial_number}-1")
         if (
             trial is None
             or trial.run_dir != run_directory(named.job_id, named.trial_number)
             or trial.global_batch_size != named.batch_size
         ):
-            raise RefusedError(
+            raise Refusal(
                 status,
+                "unknown",
                 f"job {named.job_id!r} has no trial {named.trial_number} with batch size "
                 f"{named.batch_size}; GET /jobs/batch_size begins one",
             )
@@ -278,9 +279,8 @@ def _describe_end(trial: Trial) -> str:
     return f"batch size {trial.global_batch_size} is {trial.status.value}: {trial.reason}."
 
 
-def _too_busy(job: str) -> RefusedError:
-    text = f"too many trainings of {job} begin at once; try again in a few seconds"
-    return RefusedError(503, text)
+def _too_busy(job: str) -> Refusal:
+    return overloaded(f"too many trainings of {job} begin at once; try again in a few seconds")
 
 
 def _describe_mismatch(settings: Settings, differences: list[str]) -> str:
@@ -291,5 +291,5 @@ def _describe_mismatch(settings: Settings, differences: list[str]) -> str:
     )
 
 
-def _unknown_job(job_id: str, status: int) -> RefusedError:
-    return RefusedError(status, f"unknown job {job_id[:200]!r}; register it by POST /jobs")
+def _unknown_job(job_id: str, status: int) -> Refusal:
+    return Refusal(status, "unknown", f"unknown job {job_id[:200]!r}; register it by POST /jobs")

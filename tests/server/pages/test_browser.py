@@ -1,0 +1,300 @@
+"""The pages in a real browser: Chromium, straight and behind nginx with a path prefix."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("sqlalchemy")
+
+from tests.factories import REACHED, begin, build_trial
+from tests.server.pages.conftest import fetch, serve
+from tests.server.pages.values import LIVE, fill, named
+from tests.view.report.test_browser import CHROMIUM, FLAGS, NEEDED
+from tests.view.report.values import run
+from zeusrun.server.pages import changes
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+    pytest.mark.skipif(
+        not all(map(importlib.util.find_spec, NEEDED)),
+        reason='needs playwright and axe: pip install -e ".[browser]"',
+    ),
+]
+PATHS = ["", "job/job", "run/job-2-1", "run/job-4-1", "machines", "run/nosuch-1-1"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def site(store, monkeypatch):
+    """Return a filled store and the address of its pages."""
+    monkeypatch.setattr(changes, "POLL_S", 0.1)
+    fill(store)
+    with serve(store) as port:
+        yield store, f"http://127.0.0.1:{port}/"
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; return it and what happened that should not: messages, errors, requests."""
+    contexts = []
+
+    def open_page(address, path, width=1280, theme="light", **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, **options
+        )
+        contexts.append(context)
+        page, seen = context.new_page(), []
+        page.on("console", lambda message: seen.append(message.text))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", lambda r: r.url.startswith((address, "data:")) or seen.append(r.url))
+        page.goto(address + path)
+        return page, seen
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def show_everything(page):
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    for image in page.locator("figure img:visible").all():
+        image.scroll_into_view_if_needed()
+    until(page, "[...document.images].every((i) => i.offsetParent === null || i.naturalWidth)")
+
+
+def until(page, condition, timeout_s=10):
+    """Wait for a condition; the page's policy forbids playwright's own way."""
+    from playwright.sync_api import Error
+
+    def holds():
+        with contextlib.suppress(Error):  # it is on its way to another page
+            return page.evaluate(condition)
+
+    end_t = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end_t, condition
+        page.wait_for_timeout(20)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_and_nothing_is_said_or_loaded_from_elsewhere(visit, site, theme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for path in PATHS:
+        page, seen = visit(site[1], path, theme=theme, bypass_csp=True)
+        show_everything(page)
+        found = Axe().run(page).response["violations"]
+        serious = [each for each in found if each["impact"] in {"serious", "critical"}]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], path
+        page, seen = visit(site[1], path, theme=theme)
+        show_everything(page)
+        expected = [
+            "Failed to load resource: the server responded with a status of 404 (Not Found)"
+        ]
+        assert seen == (expected if "nosuch" in path else []), path
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
+def test_nothing_but_figures_and_tables_scrolls_sideways(visit, site, width):
+    for path in PATHS:
+        page, _ = visit(site[1], path, width)
+        show_everything(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_a_figure_is_loaded_once_and_in_the_theme_that_is_chosen(visit, site):
+    loaded = "performance.getEntriesByType('resource').map((r) => r.name)"
+    page, _ = visit(site[1], "job/job", theme="dark")
+    show_everything(page)
+    figures = [url for url in page.evaluate(loaded) if ".svg" in url]
+    assert len(figures) == len(set(figures)) == 4
+    assert all("theme=dark" in url for url in figures)
+    page.locator("#theme").click()
+    assert page.locator("#theme").inner_text() == "Theme: light"
+    show_everything(page)
+    assert sum("theme=light" in url for url in page.evaluate(loaded)) == 4
+
+
+def test_the_space_of_a_figure_is_reserved(visit, site):
+    page, _ = visit(site[1], "job/job")
+    page.route("**/*.svg*", lambda route: None)
+    page.reload(wait_until="commit")
+    until(page, "document.readyState !== 'loading' && document.images.length > 0")
+    before = page.evaluate("document.documentElement.scrollHeight")
+    page.unroute("**/*.svg*")
+    page.reload()
+    show_everything(page)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = false)")
+    assert page.evaluate("document.documentElement.scrollHeight") == before
+
+
+def test_the_keyboard_reaches_everything(visit, site):
+    page, _ = visit(site[1], "")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    names = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        names.append(page.evaluate("document.activeElement.textContent"))
+    assert {"job-4-1", "job", "other"} <= set(names)
+    page.locator("main a", has_text="other").focus()
+    page.keyboard.press("Enter")
+    until(page, "location.pathname === '/job/other'")
+
+
+WATCH = """() => {
+  window.changed = [];
+  new MutationObserver((all) => all.forEach((each) => {
+    const at = each.target.nodeType === 1 ? each.target : each.target.parentElement;
+    window.changed.push(at.closest('[data-key], [id]')?.dataset.key || at.closest('[id]').id);
+  })).observe(document.querySelector('main'),
+    {subtree: true, childList: true, characterData: true, attributes: true});
+  window.still = document.querySelector('tr[data-key=job-2-1]');
+}"""
+
+
+def test_a_page_updates_without_flicker(visit, site):
+    store, address = site
+    page, seen = visit(address, "job/job", width=390, reduced_motion="reduce")
+    until(page, "document.getElementById('state').textContent === 'Live'")
+    show_everything(page)
+    details = page.locator("details").first
+    page.locator("tr[data-key='job-2-1'] a").focus()
+    page.wait_for_timeout(300)
+    top = "document.activeElement.getBoundingClientRect().top"
+    before = page.evaluate(top), page.locator("img.light").first.get_attribute("src")
+    page.evaluate(WATCH)
+
+    store.renew("job-4-1", {**LIVE, "power_w": 456.0, "epochs": 3})
+    until(page, "document.querySelector('.card').textContent.includes('456 W')")
+    assert "3 epochs of at most 5" in page.locator(".card").inner_text()
+    assert set(page.evaluate("window.changed")) == {"job-4-1"}
+    assert page.evaluate(top) == before[0]
+    assert page.locator("img.light").first.get_attribute("src") == before[1]
+
+    store.finish("job-4-1", REACHED)
+    begin(store, build_trial(5, global_batch_size=64, eta_knob=1.0))
+    until(page, "document.querySelector('tr[data-key=job-5-1]')")
+    assert page.evaluate("window.still === document.querySelector('tr[data-key=job-2-1]')")
+    assert page.evaluate("document.activeElement.textContent") == "job-2-1"
+    assert details.get_attribute("open") is not None
+    assert page.locator("img.light").first.get_attribute("src") != before[1]
+    assert page.locator(".card").count() == 1
+    assert abs(page.evaluate(top) - before[0]) < 60
+    assert seen == []
+
+
+def test_the_first_page_follows_new_jobs_and_keeps_what_is_typed(visit, site):
+    store, address = site
+    for number in range(14):
+        store.add([named(f"extra-{number}", run(1, 32))])
+    page, seen = visit(address, "")
+    until(page, "document.getElementById('state').textContent === 'Live'")
+    page.locator("#q").fill("extra-1")
+    store.add([named("brand-new", run(1, 32))])
+    until(page, "document.querySelector('tr[data-key=brand-new]')")
+    assert page.locator("#q").input_value() == "extra-1"
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.press("Enter")
+    until(page, "location.search === '?q=extra-1'")
+    assert page.locator("tbody tr").count() == 5
+    assert seen == []
+
+
+def test_a_server_that_restarts_is_found_again(visit, store, monkeypatch):
+    monkeypatch.setattr(changes, "POLL_S", 0.1)
+    fill(store)
+    with serve(store) as port:
+        page, _ = visit(f"http://127.0.0.1:{port}/", "")
+        until(page, "document.getElementById('state').textContent === 'Live'")
+    until(page, "document.getElementById('state').textContent === 'Reconnecting'", 20)
+    assert page.locator("tr[data-key=job]").count() == 1
+    store.add([named("later", run(1, 32))])
+    with serve(store, port=port):
+        until(page, "document.getElementById('state').textContent === 'Live'", 30)
+        until(page, "document.querySelector('tr[data-key=later]')")
+
+
+def test_without_scripts_everything_can_be_read(visit, site):
+    page, _ = visit(site[1], "job/job", java_script_enabled=False)
+    assert page.locator("h1").is_visible()
+    assert not page.locator("#theme").is_visible()
+    assert page.locator("figure img.light").first.is_visible()
+
+
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    location /tools/zeusrun/ {{
+      proxy_pass http://127.0.0.1:{behind}/;
+      proxy_http_version 1.1;
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
+def test_it_works_behind_a_path_prefix(visit, site, tmp_path, unused_port):
+    store, address = site
+    config = tmp_path / "nginx.conf"
+    behind = address.rpartition(":")[2].strip("/")
+    config.write_text(NGINX.format(folder=tmp_path, port=unused_port, behind=behind))
+    nginx = subprocess.Popen([shutil.which("nginx"), "-c", str(config), "-p", str(tmp_path)])
+    try:
+        prefix = f"http://127.0.0.1:{unused_port}/tools/zeusrun/"
+        end_t = time.monotonic() + 10
+        while True:
+            try:
+                assert fetch(unused_port, "/tools/zeusrun/").status == 200
+                break
+            except OSError:
+                assert time.monotonic() < end_t
+                time.sleep(0.05)
+        page, seen = visit(prefix, "")
+        until(page, "document.getElementById('state').textContent === 'Live'")
+        page.locator("main a", has_text="other").click()
+        until(page, "location.pathname === '/tools/zeusrun/job/other'")
+        page.goto(f"{prefix}job/job")
+        show_everything(page)
+        until(page, "document.getElementById('state').textContent === 'Live'")
+        store.renew("job-4-1", {**LIVE, "power_w": 456.0})
+        until(page, "document.querySelector('.card').textContent.includes('456 W')")
+        page.locator("nav a", has_text="Machines").click()
+        until(page, "location.pathname === '/tools/zeusrun/machines'")
+        assert seen == []
+    finally:
+        nginx.terminate()
+        nginx.wait()
+
+
+def test_a_page_of_a_long_history_is_small(store):
+    store.add([run(n, (32, 64, 128)[n % 3], 1.0 + n / 5000) for n in range(1, 1501)])
+    with serve(store) as port:
+        for path in ("/", "/job/job", "/run/job-9-1"):
+            assert len(fetch(port, path).text.encode()) < 300_000

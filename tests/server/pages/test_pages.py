@@ -1,0 +1,311 @@
+"""The pages as they are sent: well-formed, escaped, strict, and only what may be read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("sqlalchemy")
+
+from tests.factories import begin, build_trial
+from tests.server.pages.conftest import fetch, open_store, serve
+from tests.server.pages.values import EVIL, LIVE, fill, host, named, trace
+from tests.view.report.test_page import Checker
+from tests.view.report.values import run
+from zeusrun.history.sql.store import SqlHistory
+from zeusrun.server.pages import pictures
+
+PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
+
+
+class PageChecker(Checker):
+    """Checks also that nothing is inline, and every address is relative."""
+
+    def handle_starttag(self, name, attributes):
+        super().handle_starttag(name, attributes)
+        if name in {"img", "input"}:
+            self.open.pop()
+        for key, value in attributes:
+            assert key != "style"
+            assert not key.startswith("on")
+            if key in {"src", "href", "action", "data-events"} and value != "data:,":
+                assert not value.startswith("/")
+
+    def handle_startendtag(self, name, attributes):
+        self.handle_starttag(name, attributes)
+        if name not in {"img", "input", "meta", "link"}:
+            self.handle_endtag(name)
+
+
+def check(text):
+    checker = PageChecker()
+    checker.feed(text)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    return checker
+
+
+@pytest.fixture(scope="module")
+def filled(empty_sqlite, tmp_path_factory):
+    with open_store(empty_sqlite, tmp_path_factory.mktemp("pages") / "history.db") as store:
+        fill(store)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def port(filled):
+    with serve(filled) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_well_formed_and_strict(port, path):
+    answer = fetch(port, path)
+    assert answer.status == 200
+    checker = check(answer.text)
+    assert (
+        checker.tags.count("h1") == checker.tags.count("main") == checker.tags.count("script") == 1
+    )
+    assert "<script src=" in answer.text
+    policy = answer.headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
+    text = fetch(port, "/").text
+    assert ">800 Wh" in text
+    assert ": 3 recurrences of 1 job, exploring included" in text
+    assert 'href="run/job-4-1">job-4-1</a>' in text
+    assert "2 epochs of at most 5" in text
+    assert "321 W" in text
+    for job in ("job", "other"):
+        assert f'<th scope="row"><a href="job/{job}">{job}</a></th>' in text
+
+
+def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
+    text = fetch(port, "/job/job").text
+    assert "saves 30\N{NO-BREAK SPACE}% a run against batch size 32" in text
+    assert "The next run uses batch size" in text
+    assert "every day at 01:00" in text
+    assert "ended with exit code 4" in text
+    assert text.count('data-key="job-') == 5 + 1  # the rows, and the card
+    assert 'href="../run/job-3-1"' in text
+    assert "too few epochs" in text
+
+
+def test_a_job_without_settings_says_that_its_policy_is_unknown(port):
+    assert "as for runs of Zeus&#x27;s own client" in fetch(port, "/job/other").text
+
+
+def test_a_run_has_why_and_everything_and_a_running_one_its_numbers_so_far(port):
+    text = fetch(port, "/run/job-2-1").text
+    assert "32 is the default and comes first" in text
+    assert '<a href="../job/job">job</a>' in text
+    assert "zeusrun logs job-2-1" in text
+    assert 'src="../run/job-2-1/power.svg' in text
+    running = fetch(port, "/run/job-4-1").text
+    assert "0.4" in running
+    assert "zeusrun cancel job-4-1" in running
+    assert "the attempt before" in fetch(port, "/run/job-3-2").text
+
+
+def test_the_machines_have_gpus_runs_and_schedules(port):
+    text = fetch(port, "/machines").text
+    assert text.index("node-a") < text.index("node-b")
+    assert "450 W" in text
+    assert 'href="run/job-4-1">job-4-1</a> · batch size 64 · 321 W' in text
+    assert "every day at 01:00" in text
+
+
+@pytest.mark.parametrize(
+    "path", ["/job/nosuch", "/job/a%20b", "/run/nosuch-1-1", "/run/%00", "/run/x"]
+)
+def test_what_does_not_exist_is_a_page_that_says_so(port, path):
+    answer = fetch(port, path)
+    assert answer.status == 404
+    check(answer.text)
+    assert "There is no such" in answer.text or "There is no job" in answer.text
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(port):
+    first = fetch(port, "/run/job-1-1")
+    again = fetch(port, "/run/job-1-1", If_None_Match=first.headers["ETag"])
+    assert (again.status, again.text) == (304, "")
+    assert fetch(port, "/run/job-1-1", "HEAD").status == 200
+
+
+@pytest.mark.parametrize("name", ["cost", "curves", "arms", "power"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_figure_is_a_file_of_its_own_in_the_colours_of_the_theme(port, name, theme):
+    text = fetch(port, "/job/job").text
+    tag = re.search(rf'<img src="\.\./(job/job/{name}\.svg\?theme={theme}[^"]*)"[^>]*>', text)
+    assert 'width="680" height="' in tag[0]
+    answer = fetch(port, "/" + tag[1].replace("&amp;", "&"))
+    assert answer.headers["Content-Type"] == "image/svg+xml"
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert "var(" not in answer.text
+    assert ("#e7e9ed" in answer.text or "#a1a8b5" in answer.text) == (theme == "dark")
+    height = re.search(r'height="(\d+)"', tag[0])[1]
+    assert f'height="{height}"' in answer.text[:300]
+    again = fetch(port, f"/job/job/{name}.svg", If_None_Match=answer.headers["ETag"])
+    assert again.status == 304
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/job/job/nosuch.svg", "/job/job/cost.svg?theme=x", "/job/nosuch/cost.svg", "/run/x/cost.svg"],
+)
+def test_a_figure_that_does_not_exist_is_not_found(port, path):
+    assert fetch(port, path).status == 404
+
+
+def test_without_matplotlib_the_page_says_how_to_get_figures(port, monkeypatch):
+    monkeypatch.setattr("zeusrun.server.pages.job.can_draw", lambda: False)
+    monkeypatch.setattr(pictures, "can_draw", lambda: False)
+    text = fetch(port, "/job/job").text
+    assert "<img" not in text
+    assert "pip install &quot;zeusrun[report]&quot;" in text
+    assert "Table of the recurrences" in text
+
+
+def test_static_files_are_kept_by_the_browser(port):
+    addresses = re.findall(r'(?:href|src)="(static/[^"]+)"', fetch(port, "/").text)
+    assert len(addresses) == 2
+    for address in addresses:
+        answer = fetch(port, f"/{address}")
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert answer.text
+    assert fetch(port, "/static/router.py").status == 404
+    assert fetch(port, "/static/..%2frouter.py").status == 404
+
+
+def test_only_what_may_be_read_is_shown(filled):
+    with serve(filled, may_read=lambda _request, job: job == "other") as port:
+        for path in ("/", "/machines"):
+            text = fetch(port, path).text
+            assert "other" in text
+            assert "job/job" not in text
+            assert "job-4-1" not in text
+        hidden = ("/job/job", "/run/job-1-1", "/job/job/cost.svg", "/run/job-2-1/power.svg")
+        assert [fetch(port, path).status for path in (*hidden, "/events?job=job")] == [404] * 5
+        unknown = fetch(port, "/run/nosuch-1-1").text
+        assert fetch(port, "/run/job-1-1").text == unknown
+        assert fetch(port, "/job/other").status == 200
+
+
+def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
+    evil = {"metric": EVIL, "reason": EVIL, "variant": EVIL, "gpu_model": EVIL, "why": EVIL}
+    evil |= {"currency": EVIL, "price": 1.0, "host": EVIL, "warnings": (EVIL,), "cause": EVIL}
+    evil |= {"run_dir": "/" + EVIL}
+    store.add([run(1, 32), run(2, 64, 0.5, **evil)])
+    store.keep_settings("job", EVIL)
+    store.keep_trace("job-2-1", {**trace().to_json(), "throttled": {EVIL: 0.5}})
+    begin(store, build_trial(3, metric=EVIL, host=EVIL))
+    store.renew("job-3-1", {**LIVE, "host": EVIL, "updated_at": EVIL})
+    facts = host("job", model=EVIL, held_by=EVIL, error=EVIL, energy_source=EVIL)
+    facts["gpus"][0]["throttle_reasons"] = [EVIL]
+    facts["schedules"][0] |= {"words": EVIL, "next": [EVIL], "firings": [{"why": EVIL}]}
+    store.report_host("</script><script>alert(1)</script>", {**facts, "version": EVIL})
+    with serve(store) as port:
+        paths = ("/", "/job/job", "/run/job-2-1", "/run/job-3-1", "/machines", "/?q=%3Cscript%3E")
+        for path in paths:
+            answer = fetch(port, path)
+            assert answer.status == 200, path
+            checker = check(answer.text)
+            assert checker.tags.count("script") == 1
+            assert not re.search("[\x00\x1b\u202e]", answer.text)
+        for name in ("curves", "power"):
+            assert "<script" not in fetch(port, f"/run/job-2-1/{name}.svg").text
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"gpus": 3, "schedules": "x", "version": 7},
+        {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
+        {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
+        {"schedules": [{"job": "../x", "next": {}, "firings": [{"occurrence": 3}, 4]}]},
+    ],
+)
+def test_a_machine_may_report_anything(store, facts):
+    store.report_host("node", facts)
+    with serve(store) as port:
+        answer = fetch(port, "/machines")
+        assert answer.status == 200
+        check(answer.text)
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        {"curve": 3},
+        {"trial": "other-1-1", "job": "other", "status": "REACHED"},
+        {"power_w": "x", "host": 3, "updated_at": 4},
+        {"epochs": 10**9, "curve": [[1, 1.0, None, None]]},
+        {"curve": [[1, 1.0, None, -1e308], [2, 2.0, None, 1e308]]},
+    ],
+)
+def test_a_heartbeat_may_say_anything_and_changes_no_name(store, live):
+    begin(store, build_trial(1))
+    store.renew("job-1-1", live)
+    with serve(store) as port:
+        for path in ("/", "/job/job", "/run/job-1-1", "/run/job-1-1/curves.svg"):
+            answer = fetch(port, path)
+            assert answer.status == (200 if "svg" not in path else answer.status)
+            assert "other-1-1" not in answer.text
+            assert answer.status in {200, 404}
+
+
+def test_an_empty_history_says_what_to_do(store):
+    with serve(store) as port:
+        text = fetch(port, "/").text
+        assert "No run has been sent here yet" in text
+        assert "No machine has reported yet" in fetch(port, "/machines").text
+
+
+def test_a_database_that_is_gone_is_a_page_that_comes_back(unused_port):
+    pytest.importorskip("psycopg")
+    url = f"postgresql://someone:secret@127.0.0.1:{unused_port}/history"
+    with serve(SqlHistory(url)) as port:
+        answer = fetch(port, "/")
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "5"
+        assert "Traceback" not in answer.text
+        assert "secret" not in answer.text
+        assert "postgresql" not in answer.text
+        check(answer.text)
+        assert fetch(port, "/job/job/cost.svg").status == 503
+
+
+def test_lists_have_pages_and_jobs_can_be_found(store):
+    store.add([run(n, 32, 1.0 + n / 1000) for n in range(1, 121)])
+    for number in range(130):
+        store.add([named(f"many-{number:03d}", run(1, 32))])
+    with serve(store) as port:
+        text = fetch(port, "/job/job").text
+        assert "Runs: 50 of 120, the newest first" in text
+        seen = []
+        while True:
+            seen += re.findall(r'<tr data-key="(job-\d+-1)"', text)
+            older = re.search(r'href="(\.\./job/job\?before=\d+)#runs">older', text)
+            if older is None:
+                break
+            text = fetch(port, older[1].removeprefix("..")).text
+        assert seen == [f"job-{n}-1" for n in range(120, 0, -1)]
+        first = fetch(port, "/").text
+        assert first.count("<tr data-key=") == 100
+        assert "Page 1 of 2" in first
+        assert fetch(port, "/?page=2").text.count("<tr data-key=") == 31
+        assert fetch(port, "/?page=99").text.count("<tr data-key=") == 31
+        found = fetch(port, "/?q=MANY-04").text
+        assert re.findall(r'<tr data-key="([\w-]+)"', found) == [
+            f"many-{n:03d}" for n in range(49, 39, -1)
+        ]
+        assert "No job has such a name" in fetch(port, "/?q=nosuch").text
+        assert fetch(port, "/?page=0").status == 422

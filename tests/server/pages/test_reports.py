@@ -1,0 +1,144 @@
+"""What pages show of jobs: the same as the report, kept until the history changes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("sqlalchemy")
+
+import sqlalchemy as sa
+
+from tests.factories import REACHED, begin, build_trial
+from tests.server.pages.values import SETTINGS, named, trace
+from tests.view.report.values import run
+from zeusrun.analysis.totals import add_up
+from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.schema import TRIALS as TABLE
+from zeusrun.history.sql.survey import add_up as add_up_parts
+from zeusrun.history.sql.survey import list_heads
+from zeusrun.server.pages import reports as module
+from zeusrun.server.pages.reports import Reports, build_total, join_totals
+from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.view.report.facts import build_facts
+
+TRIALS = [
+    run(1, 32, price=0.3, currency="EUR", carbon_g=400.0),
+    run(2, 64, 0.5, price=0.2, currency="USD", energy_source=EnergySource.ESTIMATED),
+    run(3, 64, None, cost_j=None, status=TrialStatus.LOST, time_s=None, steps=None),
+    run(4, 64, None, cost_j=None),
+    run(5, 64, 0.5, status=TrialStatus.STOPPED),
+]
+
+
+@pytest.fixture
+def reports(store):
+    opened = Reports(store)
+    yield opened
+    opened.close()
+
+
+def test_the_database_adds_up_what_the_report_adds_up(store):
+    store.add([*TRIALS, named("other", run(1, 32))])
+    begin(store, build_trial(6))
+    found = build_total("job", add_up_parts(store.engine, "job"))
+    assert found == add_up("job", TRIALS)
+    both = join_totals("all", [found, add_up("other", [run(1, 32)])])
+    assert both == add_up("all", [*TRIALS, run(6, 32)])
+
+
+def test_a_view_is_the_report_of_the_job(store, reports):
+    store.add(TRIALS)
+    begin(store, build_trial(6))
+    view = reports.view("job")
+    assert view.report.facts == build_facts("job", store.trials("job"))
+    assert (view.runs, view.newest.trial, view.whole) == (6, "job-6-1", True)
+    assert reports.view("nosuch") is None
+
+
+def test_a_view_follows_the_history_and_reads_only_what_changed(store, reports, monkeypatch):
+    store.add(TRIALS)
+    begin(store, build_trial(6))
+    first = reports.view("job")
+    assert reports.view("job").report.facts is first.report.facts
+    read = []
+    changes = store.changes
+    monkeypatch.setattr(
+        store, "changes", lambda *args: read.append(found := changes(*args)) or found
+    )
+    store.finish("job-6-1", REACHED)
+    store.forget("job-2-1", forgotten=True)
+    second = reports.view("job")
+    assert second.version != first.version
+    assert second.report.facts == build_facts("job", store.trials("job"))
+    assert [trial.trial for trial in read[0].trials] == ["job-2-1", "job-6-1"]
+
+
+def test_of_a_long_history_the_sums_count_all_and_the_rest_the_newest(store, reports, monkeypatch):
+    monkeypatch.setattr(module, "NEWEST", 3)
+    store.add(TRIALS)
+    view = reports.view("job")
+    assert (view.runs, view.whole) == (5, False)
+    assert view.report.facts.total == add_up("job", TRIALS)
+    assert view.report.facts.reached == 3
+    assert len(view.report.facts.recurrences) == 3
+    store.add([run(6, 32)])
+    assert [each.recurrence for each in reports.view("job").report.facts.recurrences] == [4, 5, 6]
+
+
+def test_what_has_not_ended_has_no_report_yet(store, reports):
+    begin(store, build_trial(1))
+    view = reports.view("job")
+    assert (view.report, view.runs) == (None, 1)
+
+
+def test_the_belief_follows_the_settings(store, reports):
+    store.add(TRIALS)
+    assert "Zeus's own client" in reports.view("job").report.belief.missing
+    store.keep_settings("job", "name: [")
+    assert "What the policy believes is unknown" in reports.view("job").report.belief.missing
+    store.keep_settings("job", SETTINGS)
+    belief = reports.view("job").report.belief
+    assert [arm.global_batch_size for arm in belief.arms] == [32, 64, 128]
+    assert reports.view("job").report.belief is belief
+
+
+def test_power_is_that_of_the_newest_runs_and_a_damaged_trace_is_none(store, reports):
+    store.add(TRIALS)
+    for number in (1, 2):
+        store.keep_trace(f"job-{number}-1", trace().to_json())
+    store.keep_trace("job-4-1", {"spans": "x"})
+    assert [each.trial for each in reports.view("job").report.power] == ["job-1-1", "job-2-1"]
+
+
+def test_digests_follow_the_history(store, reports):
+    store.add([*TRIALS, named("other", run(1, 32))])
+    found = reports.digests(list_heads(store.engine), 30)
+    assert set(found) == {"job", "other"}
+    assert found["job"].total == add_up("job", TRIALS)
+    assert found["job"].net == build_facts("job", TRIALS).net
+    assert found["job"].costs[0] == (3.6e6, True)
+    assert found["other"].share is None
+    store.add([named("other", run(2, 64, 0.5))])
+    assert reports.digests(list_heads(store.engine), 30)["other"].share == 0.25
+    assert reports.digests([], 0) == {}
+
+
+def test_a_damaged_trial_costs_no_other_job_its_digest(store, reports):
+    store.add([run(1, 32), named("other", run(1, 32))])
+    with writing(store.engine) as connection:
+        connection.execute(sa.update(TABLE).where(TABLE.c.job == "job").values(record="{}"))
+    found = reports.digests(list_heads(store.engine), 30)
+    assert found["other"].total.runs == 1
+    assert found["job"].total.energy_j is None
+
+
+def test_a_late_result_of_an_old_run_is_in_the_sums(store, reports, monkeypatch):
+    monkeypatch.setattr(module, "NEWEST", 2)
+    lost = run(1, 32, None, status=TrialStatus.LOST, cost_j=None, time_s=None, uuid="a" * 32)
+    store.add([lost, *(run(n, 32) for n in (2, 3, 4))])
+    assert reports.view("job").report.facts.total.energy_j == 3 * 3.6e6
+    store.add([dataclasses.replace(run(1, 32), uuid="a" * 32)])
+    assert reports.view("job").report.facts.total.energy_j == 4 * 3.6e6
