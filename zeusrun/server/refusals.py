@@ -6,6 +6,7 @@ server's own log.
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from pathlib import Path
@@ -28,6 +29,14 @@ RETRY_S = 2
 """When a client that was refused for now should try again."""
 
 
+class Json(JSONResponse):
+    """JSON in ASCII: texts of training scripts may have halves of surrogate pairs."""
+
+    def render(self, content: Any) -> bytes:  # noqa: ANN401 - JSON is any
+        """Return the body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
     """A request is refused. ``code`` is one word for programs."""
 
@@ -38,10 +47,10 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
         self.status, self.code, self.message = status, code, message
         self.headers = dict(headers or {})
 
-    def answer(self) -> JSONResponse:
+    def answer(self) -> Json:
         """Return the response."""
         content = {"error": {"code": self.code, "message": self.message}}
-        return JSONResponse(content, self.status, headers=self.headers)
+        return Json(content, self.status, headers=self.headers)
 
 
 def invalid(message: object) -> Refusal:
