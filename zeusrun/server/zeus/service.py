@@ -186,6 +186,7 @@ class ZeusService:
             of_others = newest and not newest[-1].run_dir.startswith(run_directory(job_id))
             if of_others or self._jobs.find_by_name(name) is not None:
                 continue
+            access.check_write(name)  # it may be another name than that of the request
             since = 1 + max((trial.recurrence for trial in newest), default=0)
             with access.audited("create zeus job", name):
                 return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
