@@ -42,14 +42,14 @@ outcomes = st.builds(
 )
 choices = st.fixed_dictionaries(
     {
-        "global_batch_size": counts,
+        "global_batch_size": st.integers(1, 2**40),  # a server refuses what nobody could use
         "power_limit_w": unsure,
         "learning_rate": unsure,
         "gpu_model": st.none() | texts,
         "run_dir": texts,
         "why": texts,
         "target": numbers,
-        "eta_knob": numbers,
+        "eta_knob": st.floats(0, 1),
     }
 )
 

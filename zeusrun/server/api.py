@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from zeusrun import __version__
 from zeusrun.clock import unix_seconds
@@ -19,7 +19,7 @@ from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import Refusal, invalid
+from zeusrun.server.refusals import JSONResponse, Refusal, invalid
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:

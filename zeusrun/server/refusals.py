@@ -6,13 +6,14 @@ server's own log.
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette import responses
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zeusrun.server")
 RETRY_S = 2
 """When a client that was refused for now should try again."""
+
+
+class JSONResponse(responses.JSONResponse):
+    """JSON in ASCII: texts of trials may contain lone surrogates, which UTF-8 cannot encode."""
+
+    def render(self, content: object) -> bytes:
+        """Return the body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server

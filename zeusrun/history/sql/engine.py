@@ -113,7 +113,7 @@ def parse_url(text: str) -> URL:
         return url.set(database=str(Path(str(url.database)).absolute()))
     if not url.database:
         raise UsageError("the URL of the database has no name of a database after the host")
-    if "@" in url.database:
+    if "@" in f"{url.host}{url.database}":
         raise UsageError(
             "the password in the URL of the database contains a special character: encode it, such "
             "as %2F for /, %3F for ? and %40 for @"
