@@ -74,7 +74,7 @@ def restored(*, database_url: DatabaseUrl = None) -> None:
 
 @contextlib.contextmanager
 def _opened(url: str | None) -> Iterator[tuple[SqlHistory, str]]:
-    settings = server_settings({"database_url": url})
+    settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
     from zeusrun.history.sql.faults import describe  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
 

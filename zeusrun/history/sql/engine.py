@@ -153,11 +153,11 @@ def open_engine(url: URL) -> Engine:
 
 
 def _open_sqlite(
-    _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
-) -> None:
+    dialect: sa.Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> object:
     # A file that does not exist is an error, and not a new database.
-    arguments[0] = f"file:{quote(arguments[0])}?mode=rw"
-    options["uri"] = True
+    uri = f"file:{quote(arguments[0])}?mode=rw"
+    return dialect.connect(uri, *arguments[1:], **{**options, "uri": True})
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - sqlite3's
