@@ -297,6 +297,15 @@ class TestConcurrency:
         with ThreadPoolExecutor(6) as pool:
             assert sorted(pool.map(ask, range(6))) == [1, 2, 3, 4, 5, 6]
 
+    def test_a_training_that_would_begin_too_late_does_not_begin(self, zeus, history, monkeypatch):
+        from zeusrun.server.zeus import routes
+
+        zeus.register()
+        monkeypatch.setattr(routes, "PATIENCE_S", 0.0)
+        busy = zeus.send("GET", "/jobs/batch_size", job_id="mnist")
+        assert (busy.status_code, "try again" in busy.text) == (503, True)
+        assert history.count("mnist") == 0
+
     def test_a_job_is_created_once(self, zeus):
         with ThreadPoolExecutor(4) as pool:
             codes = sorted(pool.map(lambda _: zeus.register().status_code, range(4)))
