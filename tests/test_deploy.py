@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
 
 import pytest
 import yaml
@@ -83,3 +90,51 @@ def test_systemd_accepts_the_unit(tmp_path):
         ["systemd-analyze", "verify", "--man=no", unit], check=False, capture_output=True, text=True
     )
     assert "zeusrun-server.service:" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
+    """In a virtual environment instead of an image; it needs a package index."""
+    text = read("Dockerfile").replace("\\\n", "")
+    copied = re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE)
+    for source in (name for line in copied for name in line.split()[:-1]):
+        to = tmp_path / "src" / source
+        to.parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, to)
+    venv = tmp_path / "venv"
+    install = re.search(r"^RUN (python deploy.*)$", text, re.MULTILINE)[1]
+    install = install.replace("/opt/zeusrun", str(venv)).replace("/tmp/", f"{tmp_path}/")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}
+    env = {**kept, "PATH": f"{venv}/bin:{os.environ['PATH']}", "ZEUSRUN_HOME": f"{tmp_path}/home"}
+    done = subprocess.run(
+        ["sh", "-ec", install],
+        cwd=tmp_path / "src",
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode and re.search("No matching distribution|onnection", done.stderr):
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    (image,) = re.findall(r"^CMD (.*)$", text, re.MULTILINE)
+    (health,) = re.findall(r"^HEALTHCHECK CMD (.*)$", text, re.MULTILINE)
+    check = json.loads(health.replace("8787", str(port)))
+    served = subprocess.Popen(
+        ["zeusrun", *json.loads(image), "--port", str(port)], cwd=tmp_path, env=env
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while subprocess.run(check, env=env, capture_output=True, check=False).returncode:
+            assert time.monotonic() < deadline
+            assert served.poll() is None
+            time.sleep(0.2)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+    finally:
+        served.terminate()
+        assert served.wait(30) == 0
