@@ -105,7 +105,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         elif backend != "sqlite":
             # In MySQL each change of a table ends a transaction, but not this lock.
-            name = sa.func.concat("zeusrun ", sa.func.database())
+            name = sa.func.concat("zeusrun ", sa.func.md5(sa.func.database()))
             if not connection.scalar(sa.select(sa.func.get_lock(name, _WAIT_S))):
                 raise HistoryError(
                     f"another process has been migrating {describe(engine.url)} for {_WAIT_S} s; "
