@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from zeusrun.errors import HistoryError, UsageError, unwritable
 from zeusrun.files.private import make_folder, open_for_writing
-from zeusrun.history.sql.engine import reading, writing
+from zeusrun.history.sql.engine import open_engine, reading, writing
 from zeusrun.history.sql.faults import describe
 from zeusrun.history.sql.identity import read_revision, refuse_newer, start_incarnation
 from zeusrun.history.sql.schema import HISTORY, REVISIONS
@@ -99,21 +99,26 @@ def _create_file(path: Path) -> None:
 @contextmanager
 def _alone(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that writes, while no other process migrates the same database."""
-    with writing(engine) as connection:  # SQLite allows one at a time
-        backend = engine.dialect.name
-        if backend == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-        elif backend != "sqlite":
-            # In MySQL each change of a table ends a transaction, but not this lock.
-            name = sa.func.concat("zeusrun ", sa.func.md5(sa.func.database()))
+    if engine.dialect.name in {"sqlite", "postgresql"}:
+        with writing(engine) as connection:  # SQLite allows one at a time
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            yield connection
+        return
+    # In MySQL each change of a table ends a transaction, and a large table may take minutes. This
+    # lock lasts as long as the connection.
+    name = sa.func.concat("zeusrun ", sa.func.md5(sa.func.database()))
+    own = open_engine(engine.url.update_query_dict({"read_timeout": "7200"}))
+    try:
+        with writing(own) as connection:
             if not connection.scalar(sa.select(sa.func.get_lock(name, _WAIT_S))):
                 raise HistoryError(
                     f"another process has been migrating {describe(engine.url)} for {_WAIT_S} s; "
                     "try again"
                 )
-        yield connection
-        if backend not in {"postgresql", "sqlite"}:
-            connection.execute(sa.select(sa.func.release_all_locks()))
+            yield connection
+    finally:
+        own.dispose()
 
 
 def _configure(connection: Connection) -> Config:
