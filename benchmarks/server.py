@@ -62,6 +62,7 @@ class Launcher:
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, dict, float]:  # type: ignore[type-arg]
         """Ask until the server answers; return the answer and how long the last try took."""
+        count = 0
         while True:
             started = time.perf_counter()
             try:
@@ -72,7 +73,8 @@ class Launcher:
                 if status < 500 and status != 429:
                     return status, answer, time.perf_counter() - started
                 self.tally.errors[str(status)] += 1
-            await asyncio.sleep(0.05 + 0.2 * RANDOM.random())
+            count += 1
+            await asyncio.sleep(0.1 + min(5.0, 0.1 * 2**count) * RANDOM.random())
 
     async def run(self, trains_s: float) -> None:
         """Run one trial."""

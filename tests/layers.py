@@ -20,7 +20,17 @@ LAYERS = (
     ("sidecar",),
     ("jobfile", "files"),
     ("trial", "plugins"),
-    ("cost", "redaction", "plain_text", "target", "clock", "job_name", "errors", "tariff"),
+    (
+        "cost",
+        "redaction",
+        "plain_text",
+        "target",
+        "clock",
+        "job_name",
+        "errors",
+        "tariff",
+        "record_json",
+    ),
 )
 
 VALUES = frozenset(LAYERS[-1]) | frozenset(LAYERS[-2])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-import types
-import typing
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.record_json import read_fields, write_fields
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 class TrialStatus(str, Enum):
@@ -183,7 +181,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return write_fields(self)
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Outcome:
@@ -192,20 +190,7 @@ class Outcome:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        decoders = _outcome_decoders()
-        try:
-            return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
-        except (TypeError, OverflowError) as error:
-            raise ValueError(f"not an outcome: {error}") from error
-
-
-MAX_COUNT = 1 << 53
-"""A larger number of steps or ranks comes from a damaged file, and is not exact as a float."""
-_NUMBER: set[type] = {int, float}
-_MAYBE = _NUMBER | {type(None)}
-_CURVE_TYPES: tuple[set[type], ...] = ({int}, _NUMBER, _MAYBE, _MAYBE)  # by column
-_CHANGE_TYPES: tuple[set[type], ...] = ({int}, {int})
-_PROFILE_TYPES = (_MAYBE, _NUMBER, _NUMBER)
+        return read_fields(cls, record, "an outcome")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +333,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return write_fields(self)
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trial:
@@ -357,70 +342,4 @@ class Trial:
         Raises:
             ValueError: If a field is missing or has the wrong type.
         """
-        decoders = _trial_decoders()
-        try:
-            return cls(**{n: decoders[n](value) for n, value in record.items() if n in decoders})
-        except (TypeError, OverflowError) as error:
-            raise ValueError(f"not a trial: {error}") from error
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
-    if isinstance(value, tuple):
-        return [list(each) if isinstance(each, tuple) else each for each in value]
-    return value.value if isinstance(value, Enum) else value
-
-
-@functools.cache
-def _trial_decoders() -> dict[str, Callable[[Any], Any]]:
-    """Return what reads each field of a trial; cached, as a history has thousands of trials."""
-    return _build_decoders(Trial)
-
-
-@functools.cache
-def _outcome_decoders() -> dict[str, Callable[[Any], Any]]:
-    return _build_decoders(Outcome)
-
-
-def _build_decoders(record: type[Trial | Outcome]) -> dict[str, Callable[[Any], Any]]:
-    kinds = typing.get_type_hints(record)
-    decoders = {f.name: _decoder(f.name, kinds[f.name]) for f in dataclasses.fields(record)}
-    return decoders | {
-        "curve": lambda rows: tuple(map(CurvePoint._make, _checked(rows, _CURVE_TYPES))),
-        "power_profile": lambda rows: tuple(map(PowerPoint._make, _checked(rows, _PROFILE_TYPES))),
-        "batch_sizes": lambda rows: tuple(map(SizeChange._make, _checked(rows, _CHANGE_TYPES))),
-        "warnings": _decode_texts,
-    }
-
-
-def _decoder(name: str, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type of any form
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    expected, optional = options[0], type(None) in options
-
-    def decode(value: Any) -> Any:  # noqa: ANN401 - JSON is any
-        if value is None and optional:
-            return None
-        if expected is float and type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-        if type(value) is expected and expected is not float:
-            if expected is int and abs(value) > MAX_COUNT:
-                raise ValueError(f"not a trial: {name} is a number of {len(str(value))} digits")
-            return value
-        if issubclass(expected, Enum):
-            return expected(value)
-        raise ValueError(f"not a trial: {name} is {value!r}")
-
-    return decode
-
-
-def _checked(rows: Any, kinds: Sequence[set[type]]) -> Any:  # noqa: ANN401 - JSON is any
-    """Return the rows of a table if each column has only its types; by column, as that is fast."""
-    for column, kind in zip(zip(*rows, strict=True), kinds, strict=True) if rows else ():
-        if not set(map(type, column)) <= kind or not all(map(math.isfinite, filter(None, column))):
-            raise ValueError("a point of the curve or of the power profile is no measurement")
-    return rows
-
-
-def _decode_texts(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any
-    if type(texts) is not list or not {str}.issuperset(map(type, texts)):
-        raise ValueError("a warning is not a sentence")
-    return tuple(texts)
+        return read_fields(cls, record, "a trial")

@@ -225,4 +225,4 @@ def test_a_request_that_never_ends_does_not_keep_the_server(zeusrun):
         child.send_signal(signal.SIGTERM)
         started_t = time.monotonic()
         assert child.wait(40) == 0
-        assert time.monotonic() - started_t < 25
+        assert time.monotonic() - started_t < 45  # it waits for the database at most 30 s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
 import threading
 import time
@@ -19,6 +20,9 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
+from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.identity import start_incarnation
+from zeusrun.history.sql.schema import METADATA
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server import auth
@@ -128,7 +132,21 @@ def start(sqlite_url):
         )
 
 
+@pytest.fixture(scope="module")
+def shared_server(empty_sqlite, tmp_path_factory):
+    """A server that needs no token, for all tests of a module: one costs 0.1 s."""
+    path = tmp_path_factory.mktemp("server") / "history.db"
+    shutil.copy(empty_sqlite, path)
+    with serving(database_url=f"sqlite:///{path}") as server:
+        yield server
+
+
 @pytest.fixture
-def server(start):
+def server(shared_server):
     """A server with an empty history that needs no token."""
-    return start()
+    yield shared_server
+    with shared_server.history() as history, writing(history.engine) as connection:
+        for table in METADATA.sorted_tables:
+            if table.name != "history":
+                connection.execute(table.delete())
+        start_incarnation(connection)  # what is cached is of another history

@@ -155,6 +155,16 @@ def test_what_can_never_succeed_is_refused_with_the_place_and_the_reason(server)
         assert answer.message.startswith(place)
 
 
+def test_half_of_a_surrogate_pair_comes_back_as_it_was_sent(server):
+    """File names and output of scripts may be no UTF-8."""
+    trial = build_trial(why="caf\udce9", metric="a\x00b")
+    assert server.begin(trial).json["trial"] == trial.to_json()
+    server.ask("PUT", "/api/v1/trials/job-1-1/lease", {"live": {"\udcff": "\ud800"}})
+    assert server.get("/api/v1/trials/job-1-1/lease").json["live"] == {"\udcff": "\ud800"}
+    refused = server.begin(build_trial(2, mode="max", stage="explore", trial="caf\udce9"))
+    assert (refused.status, refused.code) == (422, "invalid")
+
+
 def test_a_body_that_is_no_json_is_refused(server):
     kind = {"Content-Type": "application/json"}
     deep = b"[" * 100_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http.cookies import SimpleCookie
 
-import pytest
-
 HTML = {"Accept": "text/html,*/*"}
 
 
@@ -59,11 +57,11 @@ def test_pages_of_other_sites_neither_sign_in_nor_out(server):
         assert server.submit_form("/logout", {}, **headers).status == 403
 
 
-@pytest.mark.parametrize(
-    "to", ["https://evil.example/", "//evil.example", "/\\evil.example", "evil", "", "/\r\nX: y"]
-)
-def test_nobody_is_sent_elsewhere_after_signing_in(server, to):
-    assert sign_in(server, server.create_token(), to).headers["location"] == "/"
+def test_nobody_is_sent_elsewhere_after_signing_in(server):
+    token = server.create_token()
+    foreign = ["https://evil.example/", "//evil.example", "/\\evil.example", "/\r\nX: y"]
+    for to in (*foreign, "evil", "/caf\xe9", ""):
+        assert sign_in(server, token, to).headers["location"] == "/"
 
 
 def test_a_link_from_another_site_goes_on_by_itself(server):
@@ -89,7 +87,7 @@ def test_behind_a_path_prefix_all_of_this_is_under_it(start):
     for path in ("/team/zeusrun/api/v1/jobs", "/api/v1/jobs"):
         assert server.get(path, token).json == {"jobs": []}
     zeus = server.get(f"/team/zeusrun/zeus/{token}/jobs/batch_size?job_id=a")
-    assert (zeus.status, "unknown job" in zeus.json["message"]) == (400, True)  # Zeus's own answer
+    assert (zeus.status, b"unknown job" in zeus.body) == (400, True)  # Zeus's own answer
 
 
 def test_the_cookie_is_secure_behind_https(server):

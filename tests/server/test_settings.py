@@ -14,7 +14,6 @@ def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
     settings = load_settings(tmp_path, {})
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8787, 1)
     assert settings.database_url == f"sqlite:///{tmp_path}/server/history.db"
-    assert settings.own_database
     assert settings.require_token is None
     assert settings.limits.body_bytes == 32 << 20
 
@@ -27,7 +26,6 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     file = load_settings(tmp_path, {})
     assert (file.database_url, file.port, file.workers) == ("sqlite:///file.db", 1000, 3)
     assert (file.limits.body_bytes, file.limits.requests) == (1_000_000, Limits().requests)
-    assert not file.own_database
     assert load_settings(tmp_path, environment).database_url == "sqlite:///environment.db"
     given = {"database_url": "sqlite:///flag.db", "port": 2000, "workers": None}
     flags = load_settings(tmp_path, environment, given)
@@ -41,7 +39,6 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
         ("\nport: high", "server.yaml:2: 'port' must be a whole number, not 'high'"),
         ("limits: {rate: 0}", "'limits.rate' must be greater than 0, not 0"),
         ("limits: {body: 5}", "'limits.body' must be a number with kB"),
-        ("own_database: true", "unknown key 'own_database'"),
         ("database_url: [postgresql://me:hunter2@host/x]", "'database_url' must be text"),
         ("path_prefix: zeusrun/", "'path_prefix' must be a path such as /zeusrun"),
         ("path_prefix: /a//b", "'path_prefix' must be a path such as /zeusrun"),

@@ -38,6 +38,10 @@ def serve(
         bool | None,
         Option("--insecure", help="Listen to other machines without HTTPS, or without tokens."),
     ] = None,
+    trusted_proxies: Annotated[
+        str | None,
+        Option(metavar="ADDRESSES", help="Proxies that say for whom they ask; 127.0.0.1."),
+    ] = None,
     access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
 ) -> None:
     """Serve one history to many machines, with a page to look at it.

@@ -13,13 +13,12 @@ from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, Typ
 from starlette.responses import Response
 
 from zeusrun import __version__
-from zeusrun.clock import unix_seconds
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import JSONResponse, Refusal, invalid
+from zeusrun.server.refusals import Json, Refusal, invalid
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ router = APIRouter(
 def describe(history: History) -> Response:
     """Describe the server: its API, its version, its clock, its database."""
     incarnation, now = history.identify()
-    return JSONResponse(
+    return Json(
         {
             "api": API,
             "oldest_client": OLDEST_CLIENT,
@@ -214,7 +213,7 @@ def describe(history: History) -> Response:
 @router.get("/jobs", response_model=Jobs)
 def list_jobs(history: History, access: Allowed) -> Response:
     """List the jobs that have a history."""
-    return JSONResponse({"jobs": [job for job in history.jobs() if access.covers(job)]})
+    return Json({"jobs": [job for job in history.jobs() if access.covers(job)]})
 
 
 @router.get("/jobs/{job}/trials", response_model=ChangesJson)
@@ -224,14 +223,14 @@ def list_trials(
     """List the trials of a job that changed since a version, or else the newest ones."""
     access.check_read(job)
     found = history.changes(job, after, last)
-    return JSONResponse({**found._asdict(), "trials": [each.to_json() for each in found.trials]})
+    return Json({**found._asdict(), "trials": [each.to_json() for each in found.trials]})
 
 
 @router.get("/jobs/{job}/unfinished", response_model=Trials)
 def list_unfinished(job: JobName, history: History, access: Allowed) -> Response:
     """List the trials of a job that have not ended."""
     access.check_read(job)
-    return JSONResponse({"trials": [each.to_json() for each in history.unfinished(job)]})
+    return Json({"trials": [each.to_json() for each in history.unfinished(job)]})
 
 
 @router.post("/jobs/{job}/trials", status_code=201, response_model=OneTrial)
@@ -244,7 +243,7 @@ def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Re
             stored = history.begin(trial, after=body.after)
     except ValueError as error:
         raise invalid(error) from None
-    return JSONResponse({"trial": stored.to_json()}, 201)
+    return Json({"trial": stored.to_json()}, 201)
 
 
 @router.post("/jobs/{job}/imports", response_model=Trials)
@@ -257,7 +256,7 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
             stored = history.add(trials)
     except ValueError as error:
         raise invalid(error) from None
-    return JSONResponse({"trials": [each.to_json() for each in stored]})
+    return Json({"trials": [each.to_json() for each in stored]})
 
 
 @router.get("/trials/{trial}", response_model=OneTrial)
@@ -267,7 +266,7 @@ def read(trial: TrialName, history: History, access: Allowed) -> Response:
     found = history.find(trial)
     if found is None:
         raise rules.unknown_trial(trial)
-    return JSONResponse({"trial": found.to_json()})
+    return Json({"trial": found.to_json()})
 
 
 @router.post("/trials/{trial}/outcome", response_model=OneTrial)
@@ -279,7 +278,7 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
             stored = history.finish(trial, Outcome.from_json(body))
     except ValueError as error:
         raise invalid(error) from None
-    return JSONResponse({"trial": stored.to_json()})
+    return Json({"trial": stored.to_json()})
 
 
 @router.post("/trials/{trial}/forgotten", response_model=OneTrial)
@@ -291,7 +290,7 @@ def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed)
             stored = history.forget(trial, forgotten=body.forgotten)
     except ValueError as error:
         raise invalid(error) from None
-    return JSONResponse({"trial": stored.to_json()})
+    return Json({"trial": stored.to_json()})
 
 
 @router.put("/trials/{trial}/lease", status_code=204, response_class=Response)
@@ -306,7 +305,7 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
     """Return whether the launcher of a trial still renews its lease, and what it sent last."""
     _check(history, access.check_read, trial)
-    return JSONResponse({"held": history.lease_held(trial), "live": history.live(trial)})
+    return Json({"held": history.lease_held(trial), "live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
@@ -342,16 +341,6 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
         raise invalid(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
-    for name, well in (
-        ("global_batch_size", trial.global_batch_size >= 1),
-        ("world_size", trial.world_size >= 1),
-        ("max_epochs", trial.max_epochs >= 1),
-        ("eta_knob", 0 <= trial.eta_knob <= 1),
-        ("mode", trial.mode in {"min", "max"}),
-        ("started_at", unix_seconds(trial.started_at) is not None),
-    ):
-        if not well:  # nobody who reads this history could do anything with it
-            raise invalid(f"trial {trial.trial} cannot have {name} {getattr(trial, name)!r:.60}")
     return trial
 
 

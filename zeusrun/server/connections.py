@@ -97,9 +97,10 @@ class Connection(H11Protocol):
         self._stalled.start(_STALLED_S, self.transport.abort)
 
     def shutdown(self) -> None:
-        """Stop; an answer that never ends by itself ends now."""
+        """Stop; but do not wait for the rest of a request, or of an answer without an end."""
         super().shutdown()
-        if self.scope is not None and STREAM in self.scope:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering and (self.cycle.more_body or STREAM in self.scope):
             self.transport.close()
 
     def _watch(self) -> None:

@@ -17,7 +17,7 @@ _PAUSE_S = 1.0
 
 
 def open_database(settings: Settings, *, wait_s: float = 0.0) -> SqlHistory:
-    """Open the database, and bring it up to date if it is zeusrun's own or ``migrate`` is set.
+    """Open the database; create a SQLite file, and with ``migrate`` bring any up to date.
 
     Args:
         settings: Which one.
@@ -32,7 +32,7 @@ def open_database(settings: Settings, *, wait_s: float = 0.0) -> SqlHistory:
     until_t = time.monotonic() + wait_s
     while True:
         try:
-            if settings.migrate or settings.own_database or is_new(history.engine):
+            if settings.migrate or is_new(history.engine):
                 upgrade(history.engine)
             history.identify()
         except UnavailableError as error:

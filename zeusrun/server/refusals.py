@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starlette import responses
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
@@ -29,12 +29,12 @@ RETRY_S = 2
 """When a client that was refused for now should try again."""
 
 
-class JSONResponse(responses.JSONResponse):
-    """JSON in ASCII: texts of trials may contain lone surrogates, which UTF-8 cannot encode."""
+class Json(JSONResponse):
+    """JSON in ASCII: texts of training scripts may have halves of surrogate pairs."""
 
-    def render(self, content: object) -> bytes:
+    def render(self, content: Any) -> bytes:  # noqa: ANN401 - JSON is any
         """Return the body."""
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
@@ -47,10 +47,10 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
         self.status, self.code, self.message = status, code, message
         self.headers = dict(headers or {})
 
-    def answer(self) -> JSONResponse:
+    def answer(self) -> Json:
         """Return the response."""
         content = {"error": {"code": self.code, "message": self.message}}
-        return JSONResponse(content, self.status, headers=self.headers)
+        return Json(content, self.status, headers=self.headers)
 
 
 def invalid(message: object) -> Refusal:

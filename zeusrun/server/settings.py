@@ -44,7 +44,6 @@ class Settings(Section):
     """The settings of a server; ``load_settings`` reads them."""
 
     database_url: str = Field(repr=False, description="SQLAlchemy's; see docs/server.md.")
-    own_database: bool = Field(False, exclude=True)  # it is zeusrun's default one
     host: str = Field("127.0.0.1", min_length=1, description="The address to listen on.")
     port: int = Field(8787, ge=0, le=65535, description="The port to listen on.")
     path_prefix: str = Field("", description="The path of the server behind a proxy: /zeusrun.")
@@ -96,9 +95,6 @@ def load_settings(
             if value is not None:
                 document.data[key] = value
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
-    if "own_database" in document.data:
-        document.complain(("own_database",), "unknown key 'own_database'")
-    document.data["own_database"] = "database_url" not in document.data
     document.data.setdefault("database_url", f"sqlite:///{home}/server/history.db")
     errors: list[Any] = []
     settings = None
@@ -127,4 +123,4 @@ def _is_plain(part: str) -> bool:
     return part.replace("-", "").replace("_", "").isalnum() and part.isascii()
 
 
-_KEYS = list_keys(Settings, {"own_database"})
+_KEYS = list_keys(Settings)

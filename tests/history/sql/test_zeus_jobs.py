@@ -6,14 +6,23 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from tests.databases import opened
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
 
 JOB = ZeusJob("mnist/ä", "mnist--1", {"job": {"batch_sizes": [32]}, "since": 1})
 
 
-@pytest.fixture
-def jobs(sql_history):
-    return ZeusJobs(sql_history.engine)
+DATABASES = [
+    "sqlite_url",
+    pytest.param("postgres_url", marks=pytest.mark.long),
+    pytest.param("mariadb_url", marks=pytest.mark.long),
+]
+
+
+@pytest.fixture(params=DATABASES)
+def jobs(request):
+    for history in opened(request.getfixturevalue(request.param)):
+        yield ZeusJobs(history.engine)
 
 
 def test_a_job_is_found_as_it_was_added(jobs):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 
-pytest.importorskip("sqlalchemy")
-pytest.importorskip("fastapi")
-pytest.importorskip("httpx")
-
-from fastapi.testclient import TestClient
-
-from zeusrun.server.app import build_app
-from zeusrun.server.settings import Settings as ServerSettings
+from tests.databases import opened
 from zeusrun.server.zeus.messages import Settings
 
 JOB = {
@@ -34,14 +28,26 @@ def build_settings(**changes) -> Settings:
 
 
 @pytest.fixture
-def history(sql_history):
-    return sql_history
+def database_url(sqlite_url):
+    return sqlite_url
+
+
+@pytest.fixture
+def history(database_url):
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    yield from opened(database_url)
 
 
 class ZeusClient:
     """Sends what Zeus's client sends: JSON without a content type, cumulative time and energy."""
 
     def __init__(self, database_url, prefix=""):
+        from fastapi.testclient import TestClient
+
+        from zeusrun.server.app import build_app
+        from zeusrun.server.settings import Settings as ServerSettings
+
         app = build_app(ServerSettings(database_url=database_url, limits={"rate": 1e9}))
         self.prefix = prefix
         self.http = TestClient(
@@ -83,9 +89,16 @@ class ZeusClient:
 
 
 @pytest.fixture
-def connect(history, sqlite_url):
+def connect(history, database_url):
     """Make clients, each of a server of its own with the same database."""
-    return lambda prefix="": ZeusClient(sqlite_url, prefix)
+    with contextlib.ExitStack() as stack:
+
+        def open_client(prefix=""):
+            client = ZeusClient(database_url, prefix)
+            stack.enter_context(client.http)  # one event loop for all of its requests
+            return client
+
+        yield open_client
 
 
 @pytest.fixture

@@ -12,14 +12,7 @@ import time
 
 import pytest
 
-pytest.importorskip("uvicorn")
-
-import uvicorn
-
 from tests.factories import CHILDREN
-from zeusrun.history.sql.tokens import create_token
-from zeusrun.server.app import build_app
-from zeusrun.server.settings import Settings as ServerSettings
 from zeusrun.trial import TrialStatus
 
 pytestmark = pytest.mark.long
@@ -56,8 +49,13 @@ def zeus_python(tmp_path_factory):
 
 
 @pytest.fixture
-def url(history, sqlite_url):
-    app = build_app(ServerSettings(database_url=sqlite_url))
+def url(history, database_url):
+    import uvicorn
+
+    from zeusrun.server.app import build_app
+    from zeusrun.server.settings import Settings as ServerSettings
+
+    app = build_app(ServerSettings(database_url=database_url))
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -158,6 +156,8 @@ def test_clients_train_at_once(train, history):
 
 
 def test_a_token_stands_in_the_url(train, history):
+    from zeusrun.history.sql.tokens import create_token
+
     token = create_token(history.engine, "dig*", can_write=True)[0]
     (refused,) = train([{}])
     assert "status code 401" in refused["error"]

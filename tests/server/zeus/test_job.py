@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("pydantic")
 
 from tests.factories import build_trial
 from tests.server.zeus.conftest import build_settings

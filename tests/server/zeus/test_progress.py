@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pydantic")
-
 from tests.factories import build_trial
 from tests.server.zeus.conftest import build_settings
 from zeusrun.bandit.registry import create_policy
@@ -54,6 +52,13 @@ def test_it_reads_back_as_it_was_stored():
 
 def test_without_what_is_stored_while_it_runs_it_goes_on_unbounded():
     assert Training.from_json(build_trial(), None) == Training(build_trial(), None, LEASE_S)
+
+
+def test_reports_after_its_lease_had_expired_count():
+    training = build_training(Bound(2e4)).with_report(build_report(1, 0.2))
+    live = json.loads(json.dumps(training.to_json(NOW)))
+    later = training.with_report(build_report(2, 0.4))
+    assert Training.from_json(later.trial, live) == later
 
 
 def test_a_later_report_of_the_same_epoch_replaces_the_earlier_one():

@@ -6,14 +6,31 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
-from zeusrun.history.sql.audit import list_entries
-from zeusrun.history.sql.tokens import create_token
+from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import TrialStatus
-from zeusrun.view.tables import history_table
+
+INVALID = [
+    {"default_batch_size": 100},
+    {"default_batch_size": 0},
+    {"batch_sizes": []},
+    {"batch_sizes": [0, 64]},
+    {"max_epochs": 0},
+    {"eta_knob": 1.1},
+    {"beta_knob": 0},
+    {"max_power": 0},
+    {"max_power": float("nan")},
+    {"target_metric": float("inf")},
+    {"number_of_gpus": 0},
+    {"gpu_model": ""},
+    {"job_id": "other"},
+    {"job_id": "", "job_id_prefix": ""},
+    {"job_id": "mnist\x00"},
+    {"job_id": "mnist\ud800"},
+    {"job_id": "mnist" + "x" * 200},
+    {"batch_sizes": [10**30], "default_batch_size": 10**30},
+]
 
 
 class TestRegistering:
@@ -42,36 +59,14 @@ class TestRegistering:
         (known, new) = history.trials("mnist")
         assert (known.target, new.target) == (0.9, 0.4)
 
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"default_batch_size": 100},
-            {"default_batch_size": 0},
-            {"batch_sizes": []},
-            {"batch_sizes": [0, 64]},
-            {"max_epochs": 0},
-            {"eta_knob": 1.1},
-            {"beta_knob": 0},
-            {"max_power": 0},
-            {"max_power": float("nan")},
-            {"target_metric": float("inf")},
-            {"number_of_gpus": 0},
-            {"gpu_model": ""},
-            {"job_id": "other"},
-            {"job_id": "", "job_id_prefix": ""},
-            {"job_id": "mnist\x00"},
-            {"job_id": "mnist\ud800"},
-            {"job_id": "mnist" + "x" * 200},
-            {"batch_sizes": [10**30], "default_batch_size": 10**30},
-        ],
-    )
-    def test_invalid_settings_are_refused(self, zeus, changes):
-        refused = zeus.register(**changes)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid")
+    def test_invalid_settings_are_refused(self, zeus):
+        for changes in INVALID:
+            refused = zeus.register(**changes)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid")
 
-    @pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"job_id": NaN}', "[" * 5000])
-    def test_what_is_no_job_is_refused(self, zeus, body):
-        assert zeus.send("POST", "/jobs", body).status_code in {400, 422}
+    def test_what_is_no_job_is_refused(self, zeus):
+        for body in ("", "{", "[]", "null", '{"job_id": NaN}', "[" * 5000):
+            assert zeus.send("POST", "/jobs", body).status_code in {400, 422}
 
     def test_without_an_id_the_server_makes_one(self, zeus):
         made = [zeus.register(job_id=None).json()["job_id"] for _ in range(2)]
@@ -119,8 +114,8 @@ class TestTraining:
         zeus.register()
         zeus.report(zeus.begin(), 1, 0.5)
         (running,) = history.unfinished("mnist")
-        live = history.live(running.trial)
-        assert (live["epochs"], live["last_metric"], live["power_w"]) == (1, 0.5, 200.0)
+        live = Live.from_json(history.live(running.trial))  # as `status` reads it
+        assert (live.trial.epochs, live.last_metric, live.power_w) == (1, 0.5, 200.0)
         assert history.lease_held(running.trial)
 
     def test_the_last_epoch_without_the_target_is_a_miss(self, zeus, history):
@@ -302,6 +297,15 @@ class TestConcurrency:
         with ThreadPoolExecutor(6) as pool:
             assert sorted(pool.map(ask, range(6))) == [1, 2, 3, 4, 5, 6]
 
+    def test_a_training_that_would_begin_too_late_does_not_begin(self, zeus, history, monkeypatch):
+        from zeusrun.server.zeus import routes
+
+        zeus.register()
+        monkeypatch.setattr(routes, "PATIENCE_S", 0.0)
+        busy = zeus.send("GET", "/jobs/batch_size", job_id="mnist")
+        assert (busy.status_code, "try again" in busy.text) == (503, True)
+        assert history.count("mnist") == 0
+
     def test_a_job_is_created_once(self, zeus):
         with ThreadPoolExecutor(4) as pool:
             codes = sorted(pool.map(lambda _: zeus.register().status_code, range(4)))
@@ -326,6 +330,8 @@ class TestDeleting:
 
 class TestAccess:
     def test_every_route_needs_a_token_that_may_write_the_job(self, history, connect):
+        from zeusrun.history.sql.tokens import create_token
+
         open_to_all = connect()
         open_to_all.register()
         trial = open_to_all.begin()
@@ -350,6 +356,9 @@ class TestAccess:
         assert history.count("mnist") == 1
 
     def test_the_token_stands_in_the_path_and_changes_are_audited(self, history, connect):
+        from zeusrun.history.sql.audit import list_entries
+        from zeusrun.history.sql.tokens import create_token
+
         text, token = create_token(history.engine, "mn*", can_write=True)
         zeus = connect(f"/zeus/{text}")
         zeus.register()
@@ -377,6 +386,8 @@ class TestAccess:
 
 def test_history_shows_zeus_trials_like_others(zeus, history, capsys):
     from rich.console import Console
+
+    from zeusrun.view.tables import history_table
 
     zeus.register()
     zeus.train(zeus.begin(), epochs=2)

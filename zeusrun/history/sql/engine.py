@@ -113,7 +113,7 @@ def parse_url(text: str) -> URL:
         return url.set(database=str(Path(str(url.database)).absolute()))
     if not url.database:
         raise UsageError("the URL of the database has no name of a database after the host")
-    if "@" in url.database:
+    if "@" in f"{url.host}{url.database}":
         raise UsageError(
             "the password in the URL of the database contains a special character: encode it, such "
             "as %2F for /, %3F for ? and %40 for @"
@@ -153,11 +153,11 @@ def open_engine(url: URL) -> Engine:
 
 
 def _open_sqlite(
-    _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
-) -> None:
+    dialect: sa.Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> object:
     # A file that does not exist is an error, and not a new database.
-    arguments[0] = f"file:{quote(arguments[0])}?mode=rw"
-    options["uri"] = True
+    uri = f"file:{quote(arguments[0])}?mode=rw"
+    return dialect.connect(uri, *arguments[1:], **{**options, "uri": True})
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - sqlite3's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -59,6 +60,10 @@ class Fault(Enum):
         "the database {where} does not contain the tables of this zeusrun: {what}; run: "
         "zeusrun db upgrade"
     )
+    IN_THE_WAY = (
+        "the database {where} contains tables that zeusrun cannot change: {what}; they belong to "
+        "another program, or an upgrade was interrupted: use an empty database, or restore a backup"
+    )
     DAMAGED = "the database {where} is damaged: {what}; restore a backup (docs/server-database.md)"
     OTHER = "the database {where} reports an error: {what}"
 
@@ -85,6 +90,8 @@ _SQLSTATES = {
     "42P01": Fault.NO_TABLES,
     "42703": Fault.NO_TABLES,
     "3F000": Fault.NO_TABLES,
+    "42P07": Fault.IN_THE_WAY,
+    "42701": Fault.IN_THE_WAY,
     "XX001": Fault.DAMAGED,
     "XX002": Fault.DAMAGED,
 }
@@ -99,6 +106,7 @@ _MYSQL_NUMBERS = {
     Fault.DENIED: (1044, 1045, 1142, 1143, 1227, 1370, 1698),
     Fault.NO_DATABASE: (1046, 1049),
     Fault.NO_TABLES: (1054, 1146),
+    Fault.IN_THE_WAY: (1050, 1060, 1061),
     Fault.DAMAGED: (126, 127, 145, 1034, 1194, 1712),
 }
 _MYSQL = {number: fault for fault, numbers in _MYSQL_NUMBERS.items() for number in numbers}
@@ -108,6 +116,7 @@ _TEXTS = (
     (re.compile(r"readonly database|read-only"), Fault.READ_ONLY),
     (re.compile(r"disk is full|No space left"), Fault.FULL),
     (re.compile(r"no such (table|column)|has no column"), Fault.NO_TABLES),
+    (re.compile(r"already exists|duplicate column"), Fault.IN_THE_WAY),
     (re.compile(r"unable to open database file"), Fault.NO_DATABASE),
     (re.compile(r"UNIQUE constraint failed"), Fault.INTERRUPTED),
     (re.compile(r"malformed|not a database|disk I/O error"), Fault.DAMAGED),
@@ -141,8 +150,9 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
     if fault is Fault.NO_DATABASE and url.get_backend_name() == "sqlite":
         fault = Fault.NO_ACCESS if Path(str(url.database)).exists() else fault
     what = _message(error, original)
-    if url.password:
-        what = what.replace(str(url.password), "***")
+    for secret in (url.password, url.query.get("password")):
+        if secret:
+            what = what.replace(str(secret), "***")
     message = fault.value.format(where=describe(url), what=what)
     if fault is Fault.INTERRUPTED:
         return InterruptedWriteError(message)
@@ -150,16 +160,18 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
 
 
 def _find_fault(error: exc.SQLAlchemyError, original: Any) -> Fault:  # noqa: ANN401 - the driver's
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
-        return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2]) or Fault.OTHER
     number = original.args[0] if original.args else None
     if isinstance(number, int) and number in _MYSQL:
         return _MYSQL[number]
+    state = getattr(original, "sqlstate", None)
+    if state is not None:
+        return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2]) or Fault.OTHER
     found = next((fault for pattern, fault in _TEXTS if pattern.search(str(original))), None)
     if found is not None:
         return found
     lost = getattr(error, "connection_invalidated", False)
+    if isinstance(original, sqlite3.Error):
+        return Fault.OTHER
     if lost or isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)):
         return Fault.AWAY
     return Fault.OTHER
@@ -167,12 +179,12 @@ def _find_fault(error: exc.SQLAlchemyError, original: Any) -> Fault:  # noqa: AN
 
 def _message(error: exc.SQLAlchemyError, original: Any) -> str:  # noqa: ANN401 - the driver's
     """Return the first line of what the database says, if it cannot contain a value."""
-    code = getattr(original, "sqlstate", None) or (original.args[0] if original.args else "")
+    code = original.args[0] if original.args else ""
     has_value = isinstance(error, exc.DataError) or (
         isinstance(error, exc.IntegrityError) and isinstance(code, int)
     )
     if has_value:
-        return f"{type(original).__name__} {code}"
+        return f"{type(original).__name__} {getattr(original, 'sqlstate', None) or code}"
     diagnosis = getattr(original, "diag", None)
     text = getattr(diagnosis, "message_primary", None) or str(original)
     return " ".join(text.split())[:_LONGEST]

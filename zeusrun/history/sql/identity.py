@@ -26,8 +26,8 @@ def read_revision(connection: Connection) -> str | None:
     return connection.scalar(sa.select(_REVISION.c.version_num))
 
 
-def check_revision(engine: Engine) -> None:
-    """Raise ``HistoryError`` unless the tables of a database are those of this zeusrun."""
+def check_revision(engine: Engine) -> str:
+    """Return the revision of a database; raise ``HistoryError`` unless it is this zeusrun's."""
     with reading(engine) as connection:
         revision = read_revision(connection)
     where, newest = describe(engine.url), REVISIONS[-1]
@@ -41,6 +41,7 @@ def check_revision(engine: Engine) -> None:
             f"the database {where} has the tables of an older zeusrun (revision {revision}, needed "
             f"is {newest}); stop what uses it, back it up, then run: zeusrun db upgrade"
         )
+    return revision
 
 
 def refuse_newer(revision: str | None, where: str) -> None:
@@ -60,12 +61,12 @@ def read_incarnation(connection: Connection) -> str:
     return str(found)
 
 
-def start_incarnation(connection: Connection, *, after: str | None = None) -> None:
+def start_incarnation(connection: Connection, *, after: str | None = None) -> bool:
     """Give the history in a database a new id, so that all copies of it are read anew.
 
-    ``after``: only if it still has this id.
+    ``after``: only if it still has this id. Return whether it has a new one.
     """
     update = sa.update(HISTORY).values(incarnation=uuid.uuid4().hex)
     if after is not None:
         update = update.where(HISTORY.c.incarnation == after)
-    connection.execute(update)
+    return bool(connection.execute(update).rowcount)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from zeusrun.errors import HistoryError, UsageError, unwritable
 from zeusrun.files.private import make_folder, open_for_writing
-from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.engine import reading, writing
 from zeusrun.history.sql.faults import describe
 from zeusrun.history.sql.identity import read_revision, refuse_newer, start_incarnation
 from zeusrun.history.sql.schema import HISTORY, REVISIONS
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 _LOCK = 0x7A657573  # any number, the same for all; others rarely lock a number
 _WAIT_S = 60
-VERSIONS = ["zeusrun.history.sql:migrations/versions"]
 
 
 def is_new(engine: Engine) -> bool:
-    """Whether the database is a SQLite file that does not exist yet."""
-    return engine.dialect.name == "sqlite" and not Path(str(engine.url.database)).exists()
+    """Whether the database is a SQLite file that does not exist yet, or is empty."""
+    if engine.dialect.name != "sqlite":
+        return False
+    if not Path(str(engine.url.database)).exists():
+        return True
+    with reading(engine) as connection:  # another process may be creating the tables
+        return not connection.scalar(sa.text("SELECT count(*) FROM sqlite_master"))
 
 
 def upgrade(engine: Engine) -> str | None:
@@ -41,8 +45,10 @@ def upgrade(engine: Engine) -> str | None:
     Raises:
         HistoryError: If the database cannot be changed, or a newer zeusrun has migrated it.
     """
-    if is_new(engine):
-        _create_file(Path(str(engine.url.database)))
+    if engine.dialect.name == "sqlite":
+        path = Path(str(engine.url.database))
+        if not path.exists():
+            _create_file(path)
     with _alone(engine) as connection:
         before = read_revision(connection)
         refuse_newer(before, describe(engine.url))
@@ -115,7 +121,5 @@ def _configure(connection: Connection) -> Config:
 
     config = Config()
     config.set_main_option("script_location", "zeusrun.history.sql:migrations")
-    config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", "\n".join(VERSIONS))
     config.attributes["connection"] = connection
     return config

@@ -31,7 +31,7 @@ _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again 
 _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to execute it.
-_NUMBER = sa.bindparam("own_number")
+_NUMBER: sa.BindParameter[int] = sa.bindparam("own_number")
 _LOCK_JOB = (
     sa.select(JOBS.c.changes, JOBS.c.trials, JOBS.c.recurrences)
     .where(JOBS.c.name == sa.bindparam("own_name"))
@@ -163,7 +163,7 @@ def find(connection: Connection, name: str) -> Found | None:
     return None if row is None else Found(row.number, decode_trial(row.record))
 
 
-def _find_row(connection: Connection, name: str) -> sa.Row[Any] | None:
+def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row, or ``None``
     if rules.is_uuid(name):
         return connection.execute(_FIND_UUID, {"own_name": name}).first()
     if rules.job_of(name) is None:

@@ -113,11 +113,23 @@ class SqlHistory:
             found = _read_changes(connection, job, after, last)
         if found is not None:
             return found.decode()
-        # An older backup of the database has been restored. Its versions will be counted again, and
-        # must not be taken for those that were lost.
-        lost, _, _ = (after or "").partition(":")
-        self._write(lambda connection: start_incarnation(connection, after=lost))
+        # An older backup has been restored, and nobody has said so.
+        self.start_anew(after=(after or "").partition(":")[0])
         return self.changes(job, None, last)
+
+    def start_anew(self, *, after: str | None = None) -> None:
+        """Give the history of a restored database a new random id.
+
+        Its versions are counted on from those of the backup. With the old id, a client that has
+        seen the lost ones would take the new ones for them. Leases start anew, too: the launchers
+        could not renew them. ``after``: only if it still has this id.
+        """
+
+        def work(connection: Connection) -> None:
+            if start_incarnation(connection, after=after):
+                connection.execute(sa.update(LEASES).values(expires_at=now_s() + LEASE_S))
+
+        self._write(work)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_validator
 
-from zeusrun.trial import MAX_COUNT
+from zeusrun.record_json import MAX_COUNT
 
 _MOST_SIZES = 256  # a policy inverts a matrix of this size
 _MOST_RUNS = 10**15

@@ -57,16 +57,18 @@ class Training:
     def from_json(cls, stored: Trial, live: dict[str, Any] | None) -> Training:
         """Return a training as last stored; ``stored`` is its trial in the history.
 
-        If its lease has expired, its bound is no longer known.
+        Reports that came after its lease had expired are in the trial alone.
         """
-        if live is None:
+        if live is None:  # the server ended between two writes
             return cls(stored, None, LEASE_S)
         kept = live["bound"]
         bound = None
         if kept is not None:
             paces = tuple(tuple((n, value) for n, value in pace) for pace in kept["paces"])
             bound = Bound(kept["cost_j"], paces)
-        return cls(Trial.from_json(live), bound, live["lease_s"])
+        seen = Trial.from_json(live)
+        newest = stored if len(stored.curve) > len(seen.curve) else seen
+        return cls(newest, bound, live["lease_s"])
 
     def with_report(self, report: Report) -> Training:
         """Return the training after another report; one that is late changes nothing.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from zeusrun.server.api import Error
 from zeusrun.server.auth import Access, access_of
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 MIGRATE = "/migrate"
 """Ends the server's URL of a client whose settings replace those registered."""
+PATIENCE_S = 4.0
+"""The client waits 5 s for a batch size. A trial that began later would have no training."""
 
 
 def build_router(history: SqlHistory, policy: Policy) -> APIRouter:
@@ -47,11 +51,15 @@ def build_router(history: SqlHistory, policy: Policy) -> APIRouter:
         return settings
 
     @router.get("/jobs/batch_size", responses=_refusals(400, 503))
-    def choose_batch_size(request: Request, response: Response, job_id: str) -> TrialId:
+    async def choose_batch_size(request: Request, response: Response, job_id: str) -> TrialId:
         """Begin a training: return its batch size and its number."""
-        access = check_access(request, job_id)
         response.headers["Cache-Control"] = "no-store"
-        return service.begin(job_id, access)
+        until_t = time.monotonic() + PATIENCE_S  # from here on, as it may wait for a thread
+
+        def begin() -> TrialId:
+            return service.begin(job_id, check_access(request, job_id), until_t)
+
+        return await run_in_threadpool(begin)
 
     @router.post("/report", responses=_refusals(400))
     def report(request: Request, result: Report) -> Answer:

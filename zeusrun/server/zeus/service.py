@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from zeusrun.server.zeus.messages import Report
     from zeusrun.trial import Outcome, Trial
 
-# The client waits 5 s for an answer. A trial that begins later would have no training.
-_PATIENCE_S = 4.0
 _RECENT = 20  # trials that show how long an epoch takes
 _DELETED = "its job was deleted by DELETE /jobs"
 
@@ -102,24 +100,20 @@ class ZeusService:
                     self._jobs.change(new.job_id or "", _to_json(new, known.since))
             return Registration(new, created=False)
 
-    def begin(self, job_id: str, access: Access) -> TrialId:
-        """Choose the batch size of a new training, and begin its trial."""
+    def begin(self, job_id: str, access: Access, until_t: float) -> TrialId:
+        """Choose the batch size of a new training, and begin its trial.
+
+        ``until_t``: nothing begins later, by the monotonic clock.
+        """
         known = self._registered(job_id, 400)
-        deadline = time.monotonic() + _PATIENCE_S
-        with self._turn(known.job):
-            while True:
-                try:
+        with self._turn(known.job, until_t):
+            while time.monotonic() < until_t:
+                with contextlib.suppress(Conflict):
                     trial = self._begin(known, access)
-                except Conflict:
-                    if time.monotonic() > deadline:
-                        raise _too_busy(known.job) from None
-                    time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
-                    continue
-                return TrialId(
-                    job_id=job_id,
-                    batch_size=trial.global_batch_size,
-                    trial_number=trial.recurrence,
-                )
+                    size, number = trial.global_batch_size, trial.recurrence
+                    return TrialId(job_id=job_id, batch_size=size, trial_number=number)
+                time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
+        raise _too_busy(known.job)
 
     def report(self, report: Report, access: Access) -> Answer:
         """Take the report of a training, and decide whether it goes on."""
@@ -186,6 +180,7 @@ class ZeusService:
             of_others = newest and not newest[-1].run_dir.startswith(run_directory(job_id))
             if of_others or self._jobs.find_by_name(name) is not None:
                 continue
+            access.check_write(name)  # it may be another name than that of the request
             since = 1 + max((trial.recurrence for trial in newest), default=0)
             with access.audited("create zeus job", name):
                 return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
@@ -250,9 +245,9 @@ class ZeusService:
             return found
 
     @contextlib.contextmanager
-    def _turn(self, job: str) -> Iterator[None]:
+    def _turn(self, job: str, until_t: float) -> Iterator[None]:
         lock = self._locks[hash(job) % len(self._locks)]
-        if not lock.acquire(timeout=_PATIENCE_S):
+        if not lock.acquire(timeout=max(0.0, until_t - time.monotonic())):
             raise _too_busy(job)
         try:
             yield

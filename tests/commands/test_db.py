@@ -1,0 +1,60 @@
+"""The verbs of ``db``, over SQLite files and what is no database."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+
+def test_a_database_is_created_and_upgraded_once(cli, tmp_path):
+    url, path = f"sqlite:///{tmp_path}/db/history.db", f"{tmp_path}/db/history.db"
+    code, _, err = cli("db", "current", "--database-url", url)
+    assert (code, path in err, "zeusrun db upgrade" in err) == (6, True, True)
+    assert cli("db", "upgrade", "--database-url", url) == (
+        *(0, f"{path}: created the tables (revision 0001).\n"),
+        "",
+    )
+    assert cli("db", "upgrade", "--database-url", url)[1] == (
+        f"{path}: nothing to do; the tables are at revision 0001.\n"
+    )
+    assert cli("db", "current", "--database-url", url)[:2] == (
+        *(0, f"{path}: revision 0001, which is that of this zeusrun.\n"),
+    )
+    assert cli("db", "downgrade", "0001", "--database-url", url)[:2] == (
+        *(0, f"{path}: nothing to do; the tables are at revision 0001.\n"),
+    )
+    assert cli("db", "restored", "--database-url", url)[:2] == (
+        *(0, f"{path}: all clients will read this history anew.\n"),
+    )
+
+
+def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("ZEUSRUN_DATABASE_URL", f"sqlite:///{tmp_path}/own.db")
+    assert cli("db", "upgrade")[0] == 0
+    assert (tmp_path / "own.db").exists()
+    monkeypatch.delenv("ZEUSRUN_DATABASE_URL")
+    _, out, _ = cli("db", "upgrade")
+    assert "/home/server/history.db: created" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (("upgrade", "--database-url", "nonsense"), 2, "cannot be read"),
+        (("upgrade", "--database-url", "mssql://me:s3cret@host/d"), 2, "neither sqlite:"),
+        (("upgrade", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
+        (("current", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
+        (("restored", "--database-url", "sqlite:////nowhere/history.db"), 6, "no database"),
+        (("downgrade", "base"), 2, "there is no revision 'base' of the tables; there are: 0001"),
+        (("downgrade",), 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_done_is_said_without_a_password(cli, arguments, code, expected):
+    pytest.importorskip("psycopg")
+    found, out, err = cli("db", *arguments)
+    assert (found, out) == (code, "")
+    assert expected in err
+    assert "s3cret" not in err

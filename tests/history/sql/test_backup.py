@@ -1,0 +1,157 @@
+"""Backups as the docs make them, and what clients notice after one was restored."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from tests.contracts.history import begin
+from tests.contracts.shared import with_uuid
+from tests.databases import as_user, expire_lease
+from tests.factories import REACHED, ROOT
+from zeusrun.history.base import Conflict
+from zeusrun.history.sql.store import SqlHistory
+from zeusrun.trial import TrialStatus
+
+PAGE = (ROOT / "docs" / "server-database.md").read_text(encoding="utf-8")
+
+
+def documented(program):
+    """Return the command of the docs that begins with a program."""
+    return re.search(rf"^ *({program} .*)$", PAGE, re.MULTILINE)[1]
+
+
+def shell(command, folder):
+    subprocess.run(["sh", "-ec", command], cwd=folder, check=True, capture_output=True)
+
+
+class Lost:
+    """A history after an older backup of it was restored.
+
+    Attributes:
+        versions: What two clients have seen before, of the backup and of what was lost.
+    """
+
+    def __init__(self, history):
+        self.history = history
+        self.versions = {}
+
+    def before(self):
+        for number in (1, 2):
+            trial = begin(self.history, with_uuid(number))
+        self.history.finish("digits-1-1", REACHED)
+        self.running = trial
+        self.versions["backup"] = self.history.changes("digits", None).version
+
+    def after(self):
+        for number in (3, 4):
+            begin(self.history, with_uuid(number))
+        self.versions["lost"] = self.history.changes("digits", None).version
+
+    def check_old(self):
+        """Check that the history is that of the backup."""
+        assert [trial.recurrence for trial in self.history.trials("digits")] == [1, 2]
+
+    def check_clients(self):
+        """Check that no client takes a version from before for one of today."""
+        for version in self.versions.values():
+            found = self.history.changes("digits", version, 1000)
+            assert found.whole
+            assert found.trials == tuple(self.history.trials("digits"))
+            with pytest.raises(Conflict):
+                self.history.begin(with_uuid(3), after=version)
+        new = self.history.changes("digits", None).version
+        assert begin(self.history, with_uuid(3)).recurrence == 3
+        assert not self.history.changes("digits", new).whole
+
+
+@pytest.fixture
+def lost(sql_history, tmp_path):
+    """A history of which an older backup was put in place."""
+    lost = Lost(sql_history)
+    lost.before()
+    if shutil.which("sqlite3") is None:
+        pytest.skip("no sqlite3 is installed")
+    shell(documented("sqlite3"), tmp_path)
+    lost.after()
+    sql_history.close()
+    shell(f"{documented('rm')}\n{documented('cp')}", tmp_path)
+    lost.check_old()
+    return lost
+
+
+def test_clients_of_a_restored_history_read_it_anew(lost):
+    lost.history.start_anew()
+    lost.check_old()
+    lost.check_clients()
+
+
+def test_a_version_of_the_future_gives_a_restored_history_away(lost):
+    lost.history.changes("digits", lost.versions["lost"])
+    lost.check_clients()
+
+
+def test_a_running_trial_survives_the_time_in_which_nobody_could_renew_its_lease(lost):
+    expire_lease(lost.history, "digits-2-1")
+    lost.history.start_anew()
+    assert lost.history.unfinished("digits") == [lost.running]
+    finished = lost.history.finish(lost.running.uuid, REACHED)
+    assert finished.status is TrialStatus.REACHED
+
+
+def test_what_the_backup_does_not_know_is_delivered_anew(lost):
+    trial = with_uuid(3)
+    lost.history.start_anew()
+    assert lost.history.add([trial.finish(REACHED)]) == [trial.finish(REACHED)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_dump_is_restored(kind, request):
+    server = request.getfixturevalue(kind)
+    history = SqlHistory(request.getfixturevalue(f"{kind}_url"))
+    lost, name = Lost(history), history.engine.url.database
+    folder = server.folder / name
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    client = {
+        "postgres": {
+            "pg_dump": "pg_dump -U postgres -h",
+            "pg_restore": "pg_restore -U postgres -h",
+        },
+        "mariadb": {
+            "mariadb-dump": "mariadb-dump --no-defaults -u root --socket",
+            "mariadb": "mariadb --no-defaults -u root --socket",
+        },
+    }[kind]
+    dump, restore = (
+        documented(program)
+        .replace(f"{program} ", f"{options} {address(server)} ", 1)
+        .replace(" zeusrun", f" {name}")
+        .replace("=zeusrun", f"={name}")
+        for program, options in client.items()
+    )
+    lost.before()
+    run(server, dump, folder)
+    lost.after()
+    history.close()
+    run(server, restore, folder)
+    lost.check_old()
+    history.start_anew()
+    lost.check_clients()
+    history.close()
+
+
+def address(server):
+    return server.folder if "pg_ctl" in str(server._commands) else server.folder / "socket"
+
+
+def run(server, command, folder):
+    argv = as_user(server.kind.user, ["sh", "-ec", command])
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
