@@ -10,6 +10,64 @@ import threading
 from tests.runs import wait_for
 
 
+class Proxy:
+    """Passes connections on to a server, and disturbs them.
+
+    Attributes:
+        mode: ``pass``; ``refuse``: connections end at once; ``hang``: nothing passes; ``lose``: the
+            request arrives, and the answer does not.
+        requests: How many requests have passed.
+    """
+
+    def __init__(self, port):
+        self._target = port
+        self.mode, self.requests = "pass", 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+        self.cut()
+
+    def cut(self):
+        """End all connections."""
+        for each in list(self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if self.mode == "refuse":
+                    client.close()
+                    continue
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    client.close()
+                    continue
+                for ends in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _pump(self, source, target, is_request):
+        self._open.add(source)
+        with contextlib.suppress(OSError):
+            while (data := source.recv(1 << 16)) and self.mode != "refuse":
+                if self.mode == "hang":
+                    continue
+                if self.mode == "lose" and not is_request:
+                    break
+                self.requests += is_request and data[:5] in {b"GET /", b"POST ", b"PUT /"}
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+
+
 class HistoryServer:
     """``zeusrun serve`` in a thread, on a port that stays the same when it starts again."""
 
@@ -24,6 +82,9 @@ class HistoryServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
+        """Start, unless it runs."""
+        if self._thread is not None:
+            return
         import uvicorn
 
         from zeusrun.server.app import build_app

@@ -81,7 +81,7 @@ print(*sorted(name for name in sys.modules if name.startswith("zeusrun.commands.
 @pytest.mark.parametrize(
     ("typed", "found", "imported"),
     [
-        (["s"], "submit show schema simulate status schedule", ""),
+        (["s"], "submit show schema simulate status serve schedule", ""),
         (["schedule", "r"], "resume remove run-now", ""),
         (["schema", "--h"], "--help", "zeusrun.commands.job zeusrun.commands.options"),
     ],

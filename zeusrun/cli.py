@@ -56,10 +56,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "restored": ("db.restored", "Say that the database was restored from a backup."),
     },
     "token": {
-        "create": ("token.create", "Create a token, and print it once."),
-        "list": ("token.list_", "List all tokens, and when each was last used."),
-        "revoke": ("token.revoke", "Make a token invalid."),
-        "audit": ("token.audit", "Show who changed what through a server."),
+        "create": ("token.create", "Create a token, and print it: nobody can read it later."),
+        "list": ("token.list_", "List all tokens: what each permits, and when it was last used."),
+        "revoke": ("token.revoke", "Make a token invalid for ever."),
+        "audit": ("token.audit", "Show who changed what through a server, and when."),
     },
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),

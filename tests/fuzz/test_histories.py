@@ -25,7 +25,6 @@ from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
-from zeusrun.maintenance.running import running_json
 from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.snippet import job_snippet, reports_json
@@ -164,7 +163,7 @@ def test_any_live_record_is_a_running_trial_or_none(paths):
         paths.live.write_bytes(content)
         live = read_live(paths)
         if live is not None:
-            json.dumps(running_json(live), allow_nan=False)
+            json.dumps(live.to_json(), allow_nan=False)
             use([live.trial])
 
     run_inputs(live_records, mutated("live_records"))

@@ -6,6 +6,7 @@ Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,7 @@ from zeusrun.commands.options import (
     open_home,
 )
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.lock import lease_of
@@ -73,7 +75,8 @@ def status(
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
         shown = console()
-        shown.print(status_table(found, waiting, starts, width=shown.width))
+        host = platform.node()
+        shown.print(status_table(found, waiting, starts, host=host, width=shown.width))
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
@@ -118,7 +121,8 @@ def cancel(
     if not trial.status.final:
         files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
-    running = not trial.status.finished and paths is not None and lease_of(trial, paths).is_held()
+    going_on = not trial.status.finished or has_expired(trial)
+    running = going_on and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
         grace_s = _grace_s(paths)
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def upgrade(*, database_url: DatabaseUrl = None) -> None:
-    """Create the tables of a history in a database, or change them to those of this zeusrun.
+    """Create the tables, or change them to those of this zeusrun.
 
     First stop the servers that use the database, and back it up.
     """
@@ -39,7 +39,7 @@ def downgrade(
     *,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Change the tables back to those of an older zeusrun, before you install that.
+    """Change the tables back to those of an older zeusrun.
 
     First stop the servers that use the database, and back it up.
     """
@@ -54,7 +54,7 @@ def downgrade(
 
 
 def current(*, database_url: DatabaseUrl = None) -> None:
-    """Say whether the tables are those of this zeusrun; the exit code is 6 if not."""
+    """Say whether the tables are those of this zeusrun. The exit code is 6 if not."""
     with _opened(database_url) as (history, where):
         from zeusrun.history.sql.identity import check_revision  # noqa: PLC0415 - an extra
 
@@ -63,7 +63,7 @@ def current(*, database_url: DatabaseUrl = None) -> None:
 
 
 def restored(*, database_url: DatabaseUrl = None) -> None:
-    """Say that the database was restored from a backup, before a server uses it again.
+    """Say that the database was restored from a backup.
 
     Clients then read their copies of the history anew, and runs that go on are not LOST.
     """
@@ -74,7 +74,7 @@ def restored(*, database_url: DatabaseUrl = None) -> None:
 
 @contextlib.contextmanager
 def _opened(url: str | None) -> Iterator[tuple[SqlHistory, str]]:
-    settings = server_settings({"database_url": url})
+    settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
     from zeusrun.history.sql.faults import describe  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
 

@@ -25,7 +25,7 @@ from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from rich.console import Console
 
@@ -99,14 +99,16 @@ def tell(text: str) -> None:
     typer.echo(plain_text(f"zeusrun: {text}"), err=True)
 
 
-def server_settings(given: Mapping[str, object]) -> Settings:
-    """Return the settings of a server; ``given`` are those of flags.
+def server_settings(
+    given: Mapping[str, object], needs: Collection[str] = ("fastapi", "sqlalchemy", "uvicorn")
+) -> Settings:
+    """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
 
     Raises:
         UsageError: If what a server needs is not installed, or a flag is not usable.
         JobFileError: If ``server.yaml`` is not usable.
     """
-    for name in ("fastapi", "sqlalchemy", "uvicorn"):
+    for name in needs:
         if find_spec(name) is None:
             raise UsageError(f"a server needs the package {name}: pip install 'zeusrun[server]'")
     from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms

@@ -34,7 +34,7 @@ from zeusrun.commands.options import (
 )
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
-from zeusrun.history.base import NEWEST
+from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import plan
@@ -324,6 +324,8 @@ def _remove_old_runs(
     """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
     try:
         old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+    except UnavailableError:
+        return  # the next submit removes them
     except HistoryError as error:  # the recurrence is recorded
         view.show(Warned(f"old runs are not removed: {error}"))
         return

@@ -83,7 +83,7 @@ def revoke(
     *,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Make a token invalid for ever; a server notices within two seconds."""
+    """Make a token invalid for ever. A server notices within two seconds."""
     from zeusrun.history.sql.tokens import TOKEN, list_tokens, revoke_token  # noqa: PLC0415 - an extra
 
     whole = TOKEN.fullmatch(token)

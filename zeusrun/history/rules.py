@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError
-from zeusrun.history.base import Conflict, UnknownTrialError
+from zeusrun.history.base import LEASE_EXPIRED, Conflict, UnknownTrialError
 from zeusrun.job_name import check_job_name, is_job_name, list_known
 from zeusrun.trial import Trial, TrialStatus
 
@@ -76,6 +76,11 @@ def is_uuid(name: str) -> bool:
 def is_offline(trial: Trial) -> bool:
     """Whether a trial began offline and has no number yet."""
     return trial.uuid is not None and trial.trial == offline_name(trial.job, trial.uuid)
+
+
+def has_expired(trial: Trial) -> bool:
+    """Whether a trial is lost only because its machine sent no heartbeat."""
+    return (trial.status, trial.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
 
 
 def check_uuid(trial: Trial) -> None:

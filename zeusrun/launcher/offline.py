@@ -9,7 +9,7 @@ from uuid import uuid4
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.power import first_limit_w
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.bandit.tally import build_tally
+from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.files.home import runs_directory
 from zeusrun.history.rules import offline_name
 from zeusrun.launcher.choose import (
@@ -65,6 +65,11 @@ def _cheapest(problem: Problem, runs: Sequence[Run]) -> Decision:
     tally = build_tally(problem, runs)
     means = {arm: sum(costs) / len(costs) for arm, costs in tally.costs_j.items() if costs}
     means = {arm: mean for arm, mean in means.items() if arm in tally.fitting}
+    proven = likeliest_arm(tally)
+    if not means and proven is not None:
+        arm = proven[0]
+        why = f"{_AWAY}, and no cost is known here: {arm} has reached the target"
+        return Decision(arm, Stage.EXPLOIT, why, first_limit_w(problem, runs, arm))
     if not means:
         fits = problem.default in tally.fitting or not tally.fitting
         arm = problem.default if fits else tally.fitting[-1]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.cost import cost_j
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.registry import shared_of
+from zeusrun.history.rules import has_expired
 from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.lock import lease_of
@@ -49,7 +49,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     shared = shared_of(history, job) is not None
     trials = history.unfinished(job)
     if shared:
-        trials += [each for each in history.trials(job, _MOST_EXPIRED) if _has_expired(each)]
+        trials += [each for each in history.trials(job, _MOST_EXPIRED) if has_expired(each)]
     for trial in trials:
         paths = find_own(history, home, trial)
         if paths is None:
@@ -64,16 +64,11 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
         try:
             # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
-            if found is not None and (not found.status.finished or _has_expired(found)):
+            if found is not None and (not found.status.finished or has_expired(found)):
                 recovered += _recover(history, found, paths, finished_at)
         finally:
             lease.release()
     return recovered
-
-
-def _has_expired(trial: Trial) -> bool:
-    """Whether a trial is lost only because its machine sent no heartbeat."""
-    return (trial.status, trial.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
 
 
 def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> list[Trial]:

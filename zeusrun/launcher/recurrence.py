@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
-from zeusrun.history.base import NEWEST
+from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
 from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.events import FoundLost, Noted, Warned
@@ -64,7 +64,9 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
         for text in find_unused_choices(submission.spec):
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
-        recovered = recover_lost(submission.history, name, timestamp(), home)
+        recovered: list[Trial] = []
+        with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
+            recovered = recover_lost(submission.history, name, timestamp(), home)
         for lost in recovered:
             emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
             for warning in lost.warnings:

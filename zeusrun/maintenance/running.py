@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
+from zeusrun.files.home import runs_directory
+from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import shared_of
+from zeusrun.history.rules import has_expired
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import files_of, find_own
 from zeusrun.launcher.rundir.record import Live, read_live
@@ -22,8 +25,20 @@ if TYPE_CHECKING:
 
 def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live]:
     """Return the trials of these jobs that have not ended, in the order they began."""
-    found = [_read(history, home, trial) for job in jobs for trial in history.unfinished(job)]
+    found = []
+    for job in jobs:
+        found += [_read(history, home, trial) for trial in history.unfinished(job)]
+        found += _read_taken_for_lost(history, home, job)
     return sorted(found, key=lambda live: live.trial.started_at)
+
+
+def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
+    """Return the runs of this machine that go on although their server got no heartbeat."""
+    if shared_of(history, job) is None or not runs_directory(home, job).is_dir():
+        return []
+    lost = [each for each in history.trials(job, NEWEST) if has_expired(each)]
+    found = [_read(history, home, each) for each in lost if find_own(history, home, each)]
+    return [live for live in found if live.alive]
 
 
 def _read(history: History, home: Path, trial: Trial) -> Live:

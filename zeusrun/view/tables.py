@@ -167,7 +167,7 @@ def history_table(
         status = status_text(trial.status, alive=None if now is None else now.alive)
         cells: dict[str, str | Text] = {
             "when": units.moment(trial.started_at, form),
-            "run": f"{trial.recurrence}-{trial.attempt}",
+            "run": trial.trial.removeprefix(f"{job}-"),
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
             "epochs": units.number(trial.epochs),
@@ -235,21 +235,25 @@ def status_table(
     waiting: Sequence[Ticket] = (),
     deferred: Mapping[str, str] = MappingProxyType({}),
     *,
+    host: str | None = None,
     width: int = 80,
 ) -> RenderableType:
     """Return the running trials, oldest first, and the submits that wait, in their order.
 
     ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason.
-    If the names leave no room in ``width`` columns, energy, cost and power are not shown.
+    If a trial runs on another machine than ``host``, a column names the machines. If the names
+    leave no room in ``width`` columns, energy, cost and power are not shown.
     """
     rows = [_status_cells(running) for running in found]
-    names = ["run", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
+    names = ["run", "host", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
+    if host is None or {running.host for running in found} <= {None, host}:
+        names.remove("host")
     short = [{**cells, "run": cells["run"][:_NAME]} for cells in rows]  # longer ones fold
     names = _fitting(names, short, ("energy", "power", "cost"), width - 1)
     table = plain_table()
     for name in names:
-        if name == "run":
-            table.add_column(name, overflow="fold")  # the column that shrinks
+        if name in {"run", "host"}:
+            table.add_column(name, overflow="fold")  # the columns that shrink
         else:
             table.add_column(name, justify="right", no_wrap=True)
     for running, cells in zip(found, rows, strict=True):
@@ -279,6 +283,7 @@ def _status_cells(running: Live) -> dict[str, Text]:
     metric = units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}"
     return {
         "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
+        "host": Text(running.host or units.UNKNOWN),
         "batch": Text(units.batch_size(trial)),
         "epoch": Text(f"{trial.epochs or 0}/{trial.max_epochs}"),
         "metric": Text(metric),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
@@ -154,8 +155,18 @@ def later(monkeypatch):
 
     class Later:
         def __call__(self):
-            folder = Path(__file__).parent / "later"
-            monkeypatch.setattr(migrate, "VERSIONS", [*migrate.VERSIONS, str(folder)])
+            configure = migrate._configure
+
+            def with_another(connection):
+                config = configure(connection)
+                folders = [Path(migrate.__file__).parent / "migrations" / "versions"]
+                folders.append(Path(__file__).parent / "later")
+                for option in ("path_separator", "version_path_separator"):
+                    config.set_main_option(option, "os")
+                config.set_main_option("version_locations", os.pathsep.join(map(str, folders)))
+                return config
+
+            monkeypatch.setattr(migrate, "_configure", with_another)
             for module in ("migrate", "identity"):
                 name = f"zeusrun.history.sql.{module}.REVISIONS"
                 monkeypatch.setattr(name, (*schema.REVISIONS, "0002"))

@@ -1,4 +1,4 @@
-"""The history in an SQL database."""
+"""The history in an SQL database: both contracts over three databases."""
 
 from __future__ import annotations
 
@@ -6,35 +6,57 @@ import pytest
 
 from tests.contracts.history import HistoryContract
 from tests.contracts.shared import SharedContract
-from tests.databases import opened
+from tests.databases import clear, opened, prepare
 
 
-class TestSqlite(HistoryContract, SharedContract):
+@pytest.fixture(scope="module")
+def sqlite_history(empty_sqlite, tmp_path_factory):
+    path = tmp_path_factory.mktemp("sqlite") / "history.db"
+    path.write_bytes(empty_sqlite.read_bytes())
+    yield from opened(f"sqlite:///{path}")
+
+
+@pytest.fixture(scope="module")
+def postgres_history(postgres, postgres_template):
+    yield from opened(postgres.create_database(postgres_template))
+
+
+@pytest.fixture(scope="module")
+def mariadb_history(mariadb):
+    url = mariadb.create_database()
+    prepare(url)
+    yield from opened(url)
+
+
+class Over:
+    """Gives the contracts what they need, over a history that all tests share."""
+
+    shared = ""
+
     @pytest.fixture
-    def history(self, sql_history):
-        return sql_history
+    def history(self, request):
+        history = request.getfixturevalue(self.shared)
+        yield history
+        clear(history)
 
     @pytest.fixture
     def database(self, history):
         return history
 
 
-class TestPostgres(HistoryContract, SharedContract):
-    @pytest.fixture
-    def history(self, postgres_url):
-        yield from opened(postgres_url)
+class TestSqlite(Over, HistoryContract, SharedContract):
+    shared = "sqlite_history"
 
-    @pytest.fixture
-    def database(self, history):
-        return history
+
+class TestPostgres(Over, SharedContract):
+    shared = "postgres_history"
 
 
 @pytest.mark.long
-class TestMariaDB(HistoryContract, SharedContract):
-    @pytest.fixture
-    def history(self, mariadb_url):
-        yield from opened(mariadb_url)
+class TestPostgresHistory(Over, HistoryContract):
+    shared = "postgres_history"
 
-    @pytest.fixture
-    def database(self, history):
-        return history
+
+@pytest.mark.long
+class TestMariaDB(Over, HistoryContract, SharedContract):
+    shared = "mariadb_history"

@@ -234,7 +234,7 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
     error = found.get("error") if isinstance(found, dict) else None
     if isinstance(error, dict):
         code, said = str(error.get("code")), str(error.get("message"))[:500]
-    if status in _AGAIN:
+    if status in _AGAIN or (status == 500 and not code):  # also one that is just being stopped
         refused = UnavailableError(f"the server {url} does not respond: {said}")
         refused.retry_after_s = _seconds(answer.headers.get("Retry-After"))
         return refused

@@ -101,6 +101,8 @@ class Transport:
                 raise HistoryError(
                     f"the answer of {self.url} is longer than {_MOST_BYTES >> 20} MiB"
                 )
+        if response.length:  # the connection ended in the middle
+            raise http.client.IncompleteRead(bytes(pieces), response.length)
         if response.will_close:
             self._drop(connection)
         return Answer(response.status, response.headers, bytes(pieces))

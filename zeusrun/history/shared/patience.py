@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 5.0
-"""How long a command that reads, or records an outcome, tries to reach the history."""
+"""How long a launcher that records an outcome tries to reach the history."""
+READ_S = 2.0
+"""How long a command that reads tries to."""
 _AWAY_S = 10.0  # so long after a failure, a read does not wait again
 _LONG_S = 20.0  # a wait of which the user is told
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
@@ -42,9 +44,9 @@ class Patience:
         self._error = None
 
     def read(self, call: Callable[[], _Result]) -> _Result:
-        """Call for up to ``PATIENCE_S``; not at all if the history was away just now."""
+        """Call for up to ``READ_S``; not at all if the history was away just now."""
         self.check()
-        return self.keep_calling(call, PATIENCE_S)
+        return self.keep_calling(call, READ_S)
 
     def keep_calling(
         self,

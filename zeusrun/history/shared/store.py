@@ -69,6 +69,7 @@ class SharedHistory:
         self._wait_s, self._mode, self._show, self._pause = wait_s, offline, show, pause
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
+        self._told_offline = False
         self._patience = Patience(self._tell)
         self._conflicts = 0
 
@@ -120,12 +121,16 @@ class SharedHistory:
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; the id that a trial had offline is found, too."""
         waiting = self._waiting_trial(trial)
+        job = rules.offline_job(trial)
         try:
+            if job is not None and self._key(trial) == trial:  # delivered since it was copied
+                self._patience.read(lambda: self._copied(job, 0))
             found = self._patience.read(lambda: self.remote.find(self._key(trial)))
-        except UnavailableError:
+        except UnavailableError as error:
             found = self._copy_find(trial)
             if found is None and waiting is None:
                 raise
+            self._tell_offline(error)
         return _newer(found, waiting)
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
@@ -338,11 +343,16 @@ class SharedHistory:
     def _with_waiting(
         self, job: str, trials: Sequence[Trial], last: int | None = None
     ) -> list[Trial]:
-        """Return trials as they are with what waits; those that began offline come last."""
+        """Return trials as they are with what waits; those that the history lacks come last."""
         waiting = {key: each for key, each in self._waiting().items() if each.job == job}
         known = [_newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
         found = [each for each in known if each is not None]
-        found += [each for each in waiting.values() if rules.is_offline(each)]
+        newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
+        found += [
+            each
+            for each in waiting.values()
+            if rules.is_offline(each) or (each.recurrence, each.attempt) > newest
+        ]
         return found[0 if last is None else max(0, len(found) - last) :]
 
     def _given_up(self, error: UnavailableError) -> UnavailableError:
@@ -352,7 +362,9 @@ class SharedHistory:
         )
 
     def _tell_offline(self, error: UnavailableError) -> None:
-        self._tell(f"{error}; this is its local copy")
+        if not self._told_offline:
+            self._told_offline = True
+            self._show(f"{error}; zeusrun reads its local copy")
 
     def _tell(self, text: str) -> None:
         """Show a sentence once."""

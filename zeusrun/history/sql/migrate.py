@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _LOCK = 0x7A657573  # any number, the same for all; others rarely lock a number
 _WAIT_S = 60
-VERSIONS = ["zeusrun.history.sql:migrations/versions"]
 
 
 def is_new(engine: Engine) -> bool:
@@ -122,7 +121,5 @@ def _configure(connection: Connection) -> Config:
 
     config = Config()
     config.set_main_option("script_location", "zeusrun.history.sql:migrations")
-    config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", "\n".join(VERSIONS))
     config.attributes["connection"] = connection
     return config

@@ -1,0 +1,260 @@
+"""How the client reaches a server: addresses, proxies, deadlines, tokens, refusals."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.servers import Proxy
+from zeusrun.errors import HistoryError, UsageError
+from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.http.client import HttpHistory, read_token
+from zeusrun.history.http.transport import check_url, find_proxy
+
+SECRET = "a-very-secret-token"
+
+
+class Scripted:
+    """A server that answers every request with the same bytes, and keeps what it gets."""
+
+    def __init__(self, answer, *, pause_s=0.0, close=True):
+        self._answer, self._pause_s, self._close = answer, pause_s, close
+        self.got = []
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.ended = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while not self.ended.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        with client:
+            while data := client.recv(1 << 16):
+                self.got.append(data)
+                try:
+                    for at in range(0, len(self._answer), 20) if self._pause_s else [None]:
+                        piece = self._answer if at is None else self._answer[at : at + 20]
+                        client.sendall(piece)
+                        self.ended.wait(self._pause_s)
+                except OSError:
+                    return
+                if self._close:
+                    return
+
+    def close(self):
+        self.ended.set()
+        self._listener.close()
+
+
+def http(status, body, *headers):
+    text = body if isinstance(body, str) else json.dumps(body)
+    head = [f"HTTP/1.1 {status} X", f"Content-Length: {len(text)}", *headers]
+    return ("\r\n".join(head) + "\r\n\r\n" + text).encode()
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def make(*arguments, **options):
+        servers.append(Scripted(*arguments, **options))
+        return servers[-1]
+
+    yield make
+    for each in servers:
+        each.close()
+
+
+def ask(url, **environment):
+    history = HttpHistory(url, SECRET, environment)
+    try:
+        return history.find("digits-1-1")
+    finally:
+        history.close()
+
+
+def refusal(code, message="no"):
+    return {"error": {"code": code, "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (http(409, refusal("conflict")), Conflict, "no"),
+        (http(422, refusal("invalid", "bad")), ValueError, "bad"),
+        (http(413, "too much"), ValueError, "413"),
+        (http(401, refusal("unauthorized")), HistoryError, "ZEUSRUN_TOKEN"),
+        (http(403, refusal("forbidden")), HistoryError, "token create"),
+        (http(400, refusal("version", "update yours")), HistoryError, "update yours"),
+        (http(500, refusal("bug", "a bug")), HistoryError, "a bug"),
+        (http(503, refusal("overloaded", "later")), UnavailableError, "later"),
+        (http(502, "<html>bad gateway"), UnavailableError, "502"),
+        (http(200, "<html>hello"), HistoryError, "address of a zeusrun server"),
+        (http(200, []), HistoryError, "address of a zeusrun server"),
+        (http(404, "not here"), HistoryError, "address of a zeusrun server"),
+        (http(301, "", "Location: https://other/"), HistoryError, "redirects to https://other/"),
+        (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", UnavailableError, "does not respond"),
+        (b"", UnavailableError, "closed connection"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, bytes) else "",
+)
+def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, words):
+    server = serve(answer)
+    with pytest.raises(kind, match=words) as error:
+        ask(server.url)
+    assert type(error.value) is kind
+    assert SECRET not in str(error.value)
+    assert f"Bearer {SECRET}".encode() in b"".join(server.got)
+    assert b"Zeusrun-Api: 1" in b"".join(server.got)
+
+
+def test_a_server_may_say_when_to_try_again(serve):
+    server = serve(http(429, refusal("rate", "too many"), "Retry-After: 7"))
+    with pytest.raises(UnavailableError) as error:
+        ask(server.url)
+    assert error.value.retry_after_s == 7.0
+
+
+def test_a_trial_that_the_server_does_not_know_is_none(serve):
+    server = serve(http(404, refusal("unknown", "no trial")))
+    assert ask(server.url) is None
+    with pytest.raises(UnknownTrialError):
+        HttpHistory(server.url, environment={}).renew("digits-1-1")
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 30.0])
+def test_a_server_that_answers_too_slowly_is_left(serve, monkeypatch, pause_s):
+    monkeypatch.setattr("zeusrun.history.http.client._SHORT_S", 0.4)
+    server = serve(http(200, {"trial": " " * 5000}), pause_s=pause_s)
+    begun_t = time.monotonic()
+    with pytest.raises(UnavailableError, match="took too long"):
+        HttpHistory(server.url, environment={})._ask("GET", "/trials/a-1-1", limit_s=0.4)
+    assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
+
+
+def test_a_name_that_is_resolved_for_ever_is_left(monkeypatch):
+    monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.2)
+    waiting = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: waiting.wait(60))
+    with pytest.raises(UnavailableError, match="took too long"):
+        ask("http://zeus.example.org")
+    waiting.set()
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(UnavailableError, match="refused"):
+        ask(f"http://127.0.0.1:{port}")
+
+
+def test_a_connection_stays_open_and_one_that_was_closed_is_replaced(serve):
+    server = serve(http(200, {"jobs": ["a"]}), close=False)
+    history = HttpHistory(server.url, environment={})
+    assert [history.jobs() for _ in range(3)] == [["a"]] * 3
+    assert server.connections == 1
+    closing = serve(http(200, {"jobs": ["b"]}, "Connection: keep-alive"))
+    history = HttpHistory(closing.url, environment={})
+    assert [history.jobs() for _ in range(3)] == [["b"]] * 3  # it is closed after each answer
+    assert closing.connections == 3
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:secret@host",
+        "https://secret@host",
+        "ftp://host",
+        "https://",
+        "https://host:port",
+        "https://host?token=secret",
+        "https://[::1",
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_without_its_secrets(url):
+    with pytest.raises(UsageError) as error:
+        check_url(url)
+    assert "secret" not in str(error.value).replace("secret@host", "")
+
+
+PROXY = {"https_proxy": "http://proxy:3128", "HTTP_PROXY": "other:80", "no_proxy": ".local,a.org"}
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy"),
+    [
+        ("https://zeus.example.org", "proxy:3128"),
+        ("http://zeus.example.org", "other:80"),
+        ("https://a.org", None),
+        ("https://b.a.org", None),
+        ("https://ba.org", "proxy:3128"),
+        ("https://zeus.local", None),
+        ("http://localhost:8787", None),
+        ("http://127.0.0.1:8787", None),
+    ],
+)
+def test_a_proxy_of_the_environment_is_used_except_where_no_proxy_says(url, proxy):
+    found = find_proxy(check_url(url), PROXY)
+    assert (found and f"{found.hostname}:{found.port}") == proxy
+    assert find_proxy(check_url(url), {**PROXY, "no_proxy": "*"}) is None
+    assert find_proxy(check_url(url), {}) is None
+
+
+def test_a_proxy_of_another_kind_is_refused_without_its_password():
+    with pytest.raises(UsageError, match="socks5") as error:
+        ask("https://zeus.example.org", all_proxy="socks5://me:secret@proxy:1080")
+    assert "secret" not in str(error.value)
+
+
+def test_requests_pass_through_a_proxy(serve):
+    proxy = serve(http(200, {"jobs": ["a"]}))
+    environment = {"http_proxy": f"http://me:pw%40@127.0.0.1:{proxy.port}"}
+    assert HttpHistory("http://zeus.example.org/x", environment=environment).jobs() == ["a"]
+    assert proxy.got[0].startswith(b"GET http://zeus.example.org/x/api/v1/jobs HTTP/1.1")
+    assert b"Proxy-Authorization: Basic bWU6cHdA" in proxy.got[0]
+    secure = serve(http(407, "who are you?"))
+    environment = {"https_proxy": f"http://127.0.0.1:{secure.port}"}
+    with pytest.raises(UnavailableError, match=r"by the proxy 127.0.0.1.*407"):
+        HttpHistory("https://zeus.example.org", SECRET, environment).jobs()
+    assert secure.got[0].startswith(b"CONNECT zeus.example.org:443")
+    assert SECRET.encode() not in secure.got[0]
+
+
+def test_a_lost_answer_is_an_error_at_the_client(serve):
+    server = serve(http(200, {"jobs": ["a"]}))
+    proxy = Proxy(server.port)
+    proxy.mode = "lose"
+    with pytest.raises(UnavailableError):
+        HttpHistory(proxy.url, environment={}).jobs()
+    assert server.got
+    proxy.close()
+
+
+def test_a_token_comes_from_the_environment_or_from_a_file_of_the_home(tmp_path):
+    assert read_token(tmp_path, {}) is None
+    path = tmp_path / "token"
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
+    assert read_token(tmp_path, {}) == SECRET
+    assert read_token(tmp_path, {"ZEUSRUN_TOKEN": "another"}) == "another"
+    path.chmod(0o640)
+    with pytest.raises(HistoryError, match="chmod 600"):
+        read_token(tmp_path, {})
+    for wrong in ("", "a b", "zwei\nlines", "schlüssel"):
+        with pytest.raises(HistoryError, match="no token in ZEUSRUN_TOKEN") as error:
+            read_token(tmp_path, {"ZEUSRUN_TOKEN": wrong})
+        assert not wrong or wrong not in str(error.value)

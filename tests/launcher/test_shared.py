@@ -1,0 +1,423 @@
+"""Submits whose history is on a server, and the verbs that show them, over real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+from tests.databases import expire_lease
+from tests.factories import Zeusrun, begin, build_trial
+from tests.runs import only_trial, start_and_wait, wait_for
+from tests.servers import running
+from zeusrun.history.base import LEASE_EXPIRED
+from zeusrun.history.http.client import HttpHistory
+from zeusrun.history.shared.store import SharedHistory
+from zeusrun.launcher import heartbeat
+from zeusrun.launcher.heartbeat import Heartbeat
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
+from zeusrun.trial import CurvePoint, Outcome, TrialStatus
+
+
+@pytest.fixture(scope="module")
+def any_server(empty_sqlite):
+    with running(f"sqlite:///{empty_sqlite}") as server:
+        yield server
+
+
+@pytest.fixture
+def server(any_server, sqlite_url):
+    any_server.use(sqlite_url)
+    yield any_server
+    any_server.start()
+
+
+@pytest.fixture
+def database(server):
+    return server.history
+
+
+@pytest.fixture
+def job(zeusrun, server):
+    """A function that writes a job file whose history is on the server."""
+
+    def write(script="well.py", **history):
+        values = {"url": server.url, "wait_s": 0.2, **history}
+        return zeusrun.job(script, history=values, attempts=1)
+
+    return write
+
+
+@pytest.fixture
+def elsewhere(database):
+    """A function that begins a trial on another machine; returns it."""
+
+    def begin_there(recurrence=1, job="job", **values):
+        name = f"{job}-{recurrence}-1"
+        trial = build_trial(
+            recurrence,
+            job=job,
+            uuid=f"{recurrence:032x}",
+            host="node-2",
+            run_dir=f"/home/other/runs/{job}/{name}",
+            **values,
+        )
+        return begin(database, trial)
+
+    return begin_there
+
+
+def submit(zeusrun, job, *arguments):
+    code, result, err = zeusrun.submit(job, *arguments)
+    return code, result and only_trial(result), err
+
+
+def test_a_submit_is_recorded_on_the_server_with_all_that_its_page_shows(zeusrun, job, database):
+    code, trial, _ = submit(zeusrun, job())
+    assert code == 0
+    (stored,) = database.trials("job")
+    assert stored.to_json() == {key: trial[key] for key in stored.to_json()}
+    assert len(stored.uuid) == 32
+    assert database.settings("job").startswith("# copied from")
+    ((host, _, facts),) = database.hosts()
+    assert (host, sorted(facts)) == (os.uname().nodename, ["gpus", "schedules", "version"])
+    assert database.trace("job-1-1") is None or database.trace("job-1-1")["spans"]
+    assert not (zeusrun.home / "history").exists()
+
+
+def test_the_policy_learns_from_the_runs_of_other_machines(zeusrun, job, database, elsewhere):
+    done = Outcome(TrialStatus.OOM, "out of memory", "2025-06-01T13:00:00.000+00:00")
+    elsewhere(global_batch_size=32, world_size=1)
+    database.finish("job-1-1", done)
+    code, trial, _ = submit(zeusrun, job())
+    assert (code, trial["trial"], trial["global_batch_size"]) == (0, "job-2-1", 16)
+
+
+def test_the_home_remembers_the_history_of_a_job(zeusrun, job, server):
+    zeusrun.job("well.py", name="own")
+    assert zeusrun.submit(zeusrun.folder / "own.yaml")[0] == 0
+    submit(zeusrun, job())
+    assert {each["trial"] for each in zeusrun.history()} == {"job-1-1", "own-1-1"}
+    assert "job-1-1" in zeusrun("show", "job").stdout
+    assert zeusrun("logs", "job-1-1").stdout.count("epoch") >= 2
+    other = Zeusrun(zeusrun.folder / "other", zeusrun.folder)
+    assert "no job called 'job'" in other("history", "job").stderr
+    assert "1-1" in other("history", zeusrun.folder / "job.yaml").stdout
+    assert "job-1-1" in other("show", "job-1-1", ZEUSRUN_HISTORY=server.url).stdout
+    zeusrun.job()  # the job file names no history any more
+    assert zeusrun.submit(zeusrun.folder / "job.yaml")[1]["trials"][0]["trial"] == "job-2-1"
+    assert [each["trial"] for each in zeusrun.history("job")] == ["job-2-1"]
+
+
+def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
+    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    server.stop()
+    out, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, out
+    assert "the result of job-1-1 waits in" in " ".join(out.split())
+    assert "job-1-1 REACHED" in out
+    (shown,) = zeusrun.history()
+    assert shown["status"] == "REACHED"
+    assert "wait for" in zeusrun("doctor").stdout
+    server.start()
+    assert server.history.find("job-1-1").status is TrialStatus.DISPATCHED
+    code, trial, _ = submit(zeusrun, job())
+    assert (code, trial["trial"]) == (0, "job-2-1")
+    first, second = server.history.trials("job")
+    assert (first.status, second.status) == (TrialStatus.REACHED, TrialStatus.REACHED)
+    assert server.history.trace("job-1-1") is not None
+
+
+def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job, server):
+    path = job()
+    server.stop()
+    done = zeusrun("submit", path)
+    assert done.returncode == 6
+    assert "tried for 0.2 s (history.wait_s)" in done.stderr
+    assert not (zeusrun.home / "runs" / "job").exists()
+
+
+def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server, database):
+    submit(zeusrun, job(), "--batch-size", "16")
+    server.stop()
+    code, trial, err = submit(zeusrun, job(offline="cheapest"))
+    assert code == 0, err
+    name = trial["trial"]
+    assert name == f"job-offline-{trial['uuid'][:8]}"
+    assert trial["global_batch_size"] == 16
+    assert "the shared history does not respond" in trial["why"]
+    run_dir = zeusrun.home / "runs" / "job" / name
+    assert trial["run_dir"] == str(run_dir)
+    assert f"the result of {name} waits in" in err
+    assert zeusrun.history()[-1]["trial"] == name
+    server.start()
+    assert zeusrun("schedule", "tick").stdout == ""
+    numbered = server.history.trials("job")[-1]
+    assert (numbered.trial, numbered.uuid, numbered.run_dir) == (
+        "job-2-1",
+        trial["uuid"],
+        str(run_dir),
+    )
+    assert "job-2-1" in zeusrun("show", name).stdout
+    assert "epoch 2" in zeusrun("logs", "job-2-1").stdout
+    for number in (3, 4):
+        assert submit(zeusrun, job())[1]["trial"] == f"job-{number}-1"
+    assert zeusrun("gc", "--last", "1").returncode == 0
+    assert not (run_dir / "logs").exists()
+    assert (run_dir / "trial.json").exists()
+    assert json.loads(zeusrun("repair", "--json").stdout) == []
+
+
+def test_an_unknown_job_runs_its_default_offline(zeusrun, job, server):
+    path = job(offline="cheapest")
+    server.stop()
+    code, trial, _ = submit(zeusrun, path)
+    assert (code, trial["global_batch_size"]) == (0, 32)
+    assert "no cost is known here: 32 is the default" in trial["why"]
+
+
+def test_an_offline_recurrence_makes_one_attempt(zeusrun, job, server):
+    path = zeusrun.job(
+        objective={"target": 9.0},
+        history={"url": server.url, "wait_s": 0, "offline": "cheapest"},
+    )
+    server.stop()
+    code, trial, err = submit(zeusrun, path)
+    assert (code, trial["status"]) == (4, "MISSED")
+    assert "there is no further attempt, because the shared history does not respond" in err
+
+
+# Leases.
+
+
+@pytest.fixture
+def shared(server, tmp_path):
+    history = SharedHistory(HttpHistory(server.url, environment={}), tmp_path / "s", server.url)
+    yield history
+    history.remote.close()
+
+
+class Bare:
+    """As much of a submission as a heartbeat needs."""
+
+    host = "node-1"
+
+    def __init__(self, spec):
+        self.spec = spec
+
+    @staticmethod
+    def describe_machine():
+        return {"version": "1"}
+
+
+@pytest.fixture
+def beat(shared, zeusrun, job, monkeypatch):
+    """A function that begins a trial, and returns it, its files and its heartbeat."""
+    from zeusrun.jobfile.spec import load_spec
+
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.02)
+    spec = load_spec(job())
+
+    def start():
+        trial = begin(shared, build_trial(1, uuid="a" * 32))
+        paths = create_run(zeusrun.home, "job", trial.trial)
+        reserve_record(paths, trial)
+        return trial, paths, Heartbeat(Bare(spec), shared, trial, paths)
+
+    return start
+
+
+def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
+    trial, paths, beating = beat()
+    so_far = replace(trial, time_s=3.0, curve=(CurvePoint(1, 3.0, None, 0.4),), epochs=1)
+    with beating:
+        write_live(paths, Live(so_far, 4711, "node-1", "2025-06-01T12:00:09Z", 12.5))
+        live = wait_for(lambda: database.live(trial.trial), what="a heartbeat")
+        assert (live["pid"], live["power_w"], live["last_metric"]) == (4711, 12.5, 0.4)
+        expire_lease(database, trial.trial)
+        wait_for(lambda: database.lease_held(trial.trial), what="a heartbeat")
+    assert database.settings("job").startswith("# copied from")
+    assert [host for host, _, _ in database.hosts()] == ["node-1"]
+    expire_lease(database, trial.trial)
+    time.sleep(0.1)
+    assert not database.lease_held(trial.trial)
+
+
+def test_a_heartbeat_outlives_an_outage(beat, server, database):
+    trial, _, beating = beat()
+    with beating:
+        wait_for(lambda: database.settings("job"), what="the first message")
+        server.stop()
+        time.sleep(0.1)
+        server.start()
+        expire_lease(server.history, trial.trial)
+        wait_for(lambda: server.history.lease_held(trial.trial), what="a heartbeat")
+
+
+def test_what_breaks_a_heartbeat_reaches_the_main_thread(beat, monkeypatch):
+    _, _, beating = beat()
+    monkeypatch.setattr(beating._history, "renew", lambda *_: {}["missing"])
+    with pytest.raises(KeyError, match="missing"), beating:
+        beating._thread.join(60)
+
+
+def test_a_run_that_the_server_took_for_lost_is_recovered_by_its_machine(
+    zeusrun, job, server, database
+):
+    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    child.kill()
+    child.wait()
+    expire_lease(database, "job-1-1")
+    lost = database.trials("job")[0]
+    assert (lost.status, lost.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
+    assert zeusrun("repair").returncode == 0
+    found = database.find("job-1-1")
+    assert found.status is TrialStatus.LOST
+    assert found.reason != LEASE_EXPIRED
+    assert found.curve
+
+
+def test_a_run_that_lives_is_not_recovered_and_its_result_replaces_lost(
+    zeusrun, job, server, database
+):
+    child = start_and_wait(
+        zeusrun, zeusrun.job("checkpoints.py", objective={"max_epochs": 1000}, history=server.url)
+    )
+    expire_lease(database, "job-1-1")
+    assert database.trials("job")[0].status is TrialStatus.LOST
+    assert zeusrun("repair").returncode == 0
+    assert database.find("job-1-1").reason == LEASE_EXPIRED
+    (shown,) = json.loads(zeusrun("status", "--json").stdout)
+    assert (shown["trial"], shown["alive"], shown["pid"]) == ("job-1-1", True, child.pid)
+    assert zeusrun("cancel", "job-1-1").returncode == 0
+    child.wait(300)
+    assert database.find("job-1-1").status is TrialStatus.CANCELLED
+
+
+def test_a_dead_run_of_another_machine_is_left_to_its_lease(zeusrun, job, database, elsewhere):
+    trial = elsewhere(started_at="2025-06-01T12:00:00Z")
+    assert submit(zeusrun, job())[0] == 0
+    assert zeusrun("repair").returncode == 0
+    assert database.find(trial.trial) == trial
+
+
+def test_a_run_directory_of_an_earlier_history_is_another_run(zeusrun, job, database, elsewhere):
+    zeusrun.job()
+    assert zeusrun.submit(zeusrun.folder / "job.yaml")[0] == 0  # job-1-1 in the files of the home
+    trial = elsewhere(1, world_size=1)
+    path = job()
+    run_dir = zeusrun.run_dir("job-1-1")
+    before = sorted(each.name for each in run_dir.iterdir())
+    database.renew(trial.trial, None)
+    assert "runs on node-2" in zeusrun("logs", "job-1-1", ZEUSRUN_HISTORY=url(path)).stderr
+    expire_lease(database, trial.trial)
+    assert zeusrun("repair", ZEUSRUN_HISTORY=url(path)).returncode == 0
+    assert database.trials("job")[0].reason == LEASE_EXPIRED
+    assert zeusrun("gc", "--last", "1", ZEUSRUN_HISTORY=url(path)).returncode == 0
+    assert sorted(each.name for each in run_dir.iterdir()) == before
+    assert submit(zeusrun, path)[1]["trial"] == "job-2-1"
+
+
+def url(path):
+    return path.read_text().split("url: ")[1].split()[0]
+
+
+# Runs of other machines.
+
+
+def test_status_shows_a_run_of_another_machine_as_its_server_knows_it(
+    zeusrun, job, server, database, elsewhere
+):
+    trial = elsewhere()
+    so_far = replace(trial, time_s=60.0, epochs=3, curve=(CurvePoint(3, 60.0, None, 0.25),))
+    live = Live(so_far, 4711, "node-2", "2025-06-01T12:00:09Z", 250.0)
+    database.renew(trial.trial, live.to_json())
+    done = zeusrun("status", ZEUSRUN_HISTORY=server.url)
+    line = next(line for line in done.stdout.splitlines() if "job-1-1" in line)
+    assert {"node-2", "3/5", "250", "W"} <= set(line.split())
+    (shown,) = json.loads(zeusrun("status", "--json", ZEUSRUN_HISTORY=server.url).stdout)
+    assert (shown["host"], shown["alive"], shown["pid"]) == ("node-2", True, 4711)
+    sheet = zeusrun("show", "job", ZEUSRUN_HISTORY=server.url).stdout
+    assert "job-1-1 on node-2" in " ".join(sheet.split())
+
+
+@pytest.mark.parametrize("verb", ["logs", "cancel", "metrics", "rerun"])
+def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, verb):
+    elsewhere()
+    done = zeusrun(verb, "job-1-1", ZEUSRUN_HISTORY=server.url)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "zeusrun: job-1-1 runs on node-2, and its files are there "
+        "(/home/other/runs/job/job-1-1); run this command there\n"
+    )
+
+
+def test_a_preempted_run_of_another_machine_is_left_to_it(zeusrun, job, database, elsewhere):
+    trial = elsewhere(world_size=1)
+    cut = Outcome(TrialStatus.PREEMPTED, "SIGTERM", "2025-06-01T12:10:00Z")
+    database.finish(trial.trial, cut)
+    assert submit(zeusrun, job())[1]["trial"] == "job-2-1"
+    assert database.find(trial.trial).status is TrialStatus.PREEMPTED
+
+
+def test_a_preempted_run_is_continued_although_others_have_run_since(
+    zeusrun, job, database, elsewhere
+):
+    path = job("checkpoints.py")
+    child = start_and_wait(zeusrun, path)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(300) == 75
+    other = elsewhere(2, world_size=1)
+    database.finish(other.trial, Outcome(TrialStatus.FAILED, "it", "2025-06-01T12:10:00Z"))
+    _, trial, _ = submit(zeusrun, path)
+    assert (trial["trial"], trial["preemptions"]) == ("job-1-1", 1)
+    assert [each.trial for each in database.trials("job")] == ["job-1-1", "job-2-1"]
+
+
+# Maintenance.
+
+
+def test_doctor_checks_the_server(zeusrun, job, server, elsewhere, tmp_path):
+    submit(zeusrun, job())
+    lines = zeusrun("doctor", ZEUSRUN_TOKEN="zr_123").stdout
+    assert f"✓ server       {server.url}: 1 job, zeusrun" in lines
+    assert "✓ token        from ZEUSRUN_TOKEN" in lines
+    server.stop()
+    done = zeusrun("doctor")
+    assert done.returncode == 5
+    assert f"✗ server       the server {server.url} does not respond" in done.stdout
+
+
+def test_a_tick_reports_the_machine_now_and_then(zeusrun, job, server, database):
+    submit(zeusrun, job())
+
+    def reports():
+        database.report_host(os.uname().nodename, {})
+        assert zeusrun("schedule", "tick").returncode == 0
+        return [bool(facts) for _, _, facts in database.hosts()]
+
+    assert reports() == [True]
+    assert reports() == [False]  # it did so just now
+    (reported,) = zeusrun.home.glob("shared/*/reported")
+    _, digest = reported.read_text().split()
+    reported.write_text(f"{time.time() - 700} {digest}")
+    assert reports() == [True]
+
+
+def test_a_run_that_the_server_has_lost_is_restored_from_its_directory(zeusrun, job, database):
+    submit(zeusrun, job())
+    (trial,) = database.trials("job")
+    with database.engine.begin() as connection:  # as an older backup
+        for table in ("leases", "trials", "jobs"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    assert "lacks 1 ended trial" in zeusrun("repair").stdout
+    assert "1 of 1 runs" in zeusrun("repair", "--restore", "job").stdout
+    assert database.trials("job") == [trial]
