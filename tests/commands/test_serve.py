@@ -226,3 +226,33 @@ def test_a_request_that_never_ends_does_not_keep_the_server(zeusrun):
         started_t = time.monotonic()
         assert child.wait(40) == 0
         assert time.monotonic() - started_t < 45  # it waits for the database at most 30 s
+
+
+@pytest.mark.long
+def test_a_full_disk_refuses_new_trials_and_loses_none(zeusrun):
+    """``ulimit -f`` lets a file grow no further, as a full disk would."""
+    zeusrun("token", "list")  # makes the database
+    path = zeusrun.home / "server" / "history.db"
+    script = 'ulimit -f "$1"; shift; exec "$@"'
+    blocks = (path.stat().st_size + (300 << 10)) // 512
+    command = ["bash", "-c", script, "bash", str(blocks), *zeusrun.argv("serve", "--port", "0")]
+    child = subprocess.Popen(
+        command,
+        env=zeusrun.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    zeusrun.started.append(child)
+    text = "".join(iter(child.stdout.readline, "Ctrl-C stops it.\n"))
+    port = int(re.search(r"http://[^ ]*:(\d+)", text)[1])
+    wait_until_it_answers(port, child)
+    statuses = []
+    while len(statuses) < 3000 and 503 not in statuses:
+        status, answer = begin(port, len(statuses) + 1)
+        statuses.append(status)
+    assert set(statuses) == {201, 503}
+    assert answer["error"]["code"] == "unavailable"
+    found = ask(port, "GET", "/api/v1/jobs/job/trials")[1]
+    assert found["total"] == len(statuses) - 1
+    assert len(found["trials"]) == len(statuses) - 1

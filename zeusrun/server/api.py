@@ -6,7 +6,7 @@ Endpoints are ordinary functions: each runs in a thread of its own while it wait
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
@@ -20,9 +20,6 @@ from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
 from zeusrun.server.refusals import Json, Refusal, invalid
 from zeusrun.trial import Outcome, Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 API = 1
 OLDEST_CLIENT = 1
@@ -262,7 +259,7 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
 @router.get("/trials/{trial}", response_model=OneTrial)
 def read(trial: TrialName, history: History, access: Allowed) -> Response:
     """Return a trial."""
-    _check(history, access.check_read, trial)
+    _check(history, access, trial)
     found = history.find(trial)
     if found is None:
         raise rules.unknown_trial(trial)
@@ -272,7 +269,7 @@ def read(trial: TrialName, history: History, access: Allowed) -> Response:
 @router.post("/trials/{trial}/outcome", response_model=OneTrial)
 def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowed) -> Response:
     """Store how a trial ended; the same outcome again changes nothing."""
-    _check(history, access.check_write, trial)
+    _check(history, access, trial, write=True)
     try:
         with access.audited("finish", trial):
             stored = history.finish(trial, Outcome.from_json(body))
@@ -284,7 +281,7 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 @router.post("/trials/{trial}/forgotten", response_model=OneTrial)
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
-    _check(history, access.check_write, trial)
+    _check(history, access, trial, write=True)
     try:
         with access.audited("forget" if body.forgotten else "remember", trial):
             stored = history.forget(trial, forgotten=body.forgotten)
@@ -296,7 +293,7 @@ def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed)
 @router.put("/trials/{trial}/lease", status_code=204, response_class=Response)
 def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) -> Response:
     """Renew the lease of a running trial."""
-    _check(history, access.check_write, trial)
+    _check(history, access, trial, write=True)
     history.renew(trial, body.live)
     return Response(status_code=204)
 
@@ -304,14 +301,14 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 @router.get("/trials/{trial}/lease", response_model=Lease)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
     """Return whether the launcher of a trial still renews its lease, and what it sent last."""
-    _check(history, access.check_read, trial)
+    _check(history, access, trial)
     return Json({"held": history.lease_held(trial), "live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
 def keep_trace(trial: TrialName, body: FreeJson, history: History, access: Allowed) -> Response:
     """Keep the power over time of a trial."""
-    _check(history, access.check_write, trial)
+    _check(history, access, trial, write=True)
     history.keep_trace(trial, body)
     return Response(status_code=204)
 
@@ -344,10 +341,11 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
     return trial
 
 
-def _check(history: SqlHistory, check: Callable[[str], None], name: str) -> None:
+def _check(history: SqlHistory, access: Access, name: str, *, write: bool = False) -> None:
     """Check the access to a trial; for other jobs, this does not say whether the trial exists."""
+    check = access.check_write if write else access.check_read
     job = rules.job_of(name)
-    if job is None:  # a uuid
+    if job is None and access.jobs != "*":  # a uuid
         trial = history.find(name)
         if trial is None:
             raise rules.unknown_trial(name)

@@ -66,17 +66,16 @@ class Access:
         """Whether the request may read about a job."""
         return fnmatchcase(job, self.jobs)
 
-    def check_read(self, job: str) -> None:
-        """Raise ``Refusal`` if the request may not read about a job."""
-        if not self.covers(job):
+    def check_read(self, job: str | None) -> None:
+        """Raise ``Refusal`` if the request may not read about a job; ``None``: any."""
+        if job is not None and not self.covers(job):
             raise Refusal(
                 403, "forbidden", f"this token is for jobs called {self.jobs}, not for {job}"
             )
 
     def check_write(self, job: str | None = None) -> None:
         """Raise ``Refusal`` if the request may not change a job; ``None``: what is of no job."""
-        if job is not None:
-            self.check_read(job)
+        self.check_read(job)
         if not self.can_write:
             raise Refusal(
                 403, "forbidden", "this token may only read; a change needs one made with --write"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,8 @@ def listen(settings: Settings) -> Listening:
     listener = _open_port(settings)
     scheme = "http" if settings.ssl_certfile is None else "https"
     host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:  # all addresses of this machine
+        host = socket.gethostname()
     shown = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{shown}:{port}{settings.path_prefix}"
     valid = sum(token.valid for token in tokens)

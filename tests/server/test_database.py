@@ -1,0 +1,67 @@
+"""A database that cannot be used: clients are told to try later, and only the log says why."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.factories import DONE, build_trial
+from zeusrun.errors import HistoryError
+from zeusrun.history.sql.identity import REVISION_TABLE
+from zeusrun.server.database import open_database
+from zeusrun.server.run import listen
+
+
+def file_of(server):
+    return Path(server.settings.database_url.removeprefix("sqlite:///"))
+
+
+def execute(path, statement):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+def test_a_database_of_a_newer_zeusrun_is_not_touched(start, sqlite_url):
+    server = start()
+    execute(file_of(server), f"UPDATE {REVISION_TABLE} SET version_num = '9999'")
+    with pytest.raises(HistoryError, match="was migrated by a newer zeusrun"):
+        listen(server.settings)
+    with pytest.raises(HistoryError, match="newer zeusrun"):
+        open_database(server.settings.model_copy(update={"migrate": True}))
+
+
+def test_a_database_without_tables_is_not_ready(start, tmp_path):
+    path = tmp_path / "other.db"
+    execute(path, "CREATE TABLE others (id INTEGER)")
+    with pytest.raises(HistoryError, match="zeusrun db upgrade"):
+        start(database_url=f"sqlite:///{path}")
+
+
+def test_requests_of_a_server_whose_database_breaks_are_refused_for_now(start, capfd):
+    server = start()
+    server.begin(build_trial())
+    path = file_of(server)
+    execute(path, "ALTER TABLE jobs RENAME TO lost")  # as when a backup is being restored
+    for method, where, body in (
+        ("GET", "/api/v1/jobs", None),
+        ("GET", "/api/v1/jobs/job/trials", None),
+        ("POST", "/api/v1/trials/job-1-1/outcome", DONE.to_json()),
+        ("GET", "/metrics", None),
+    ):
+        answer = server.ask(method, where, body)
+        assert (answer.status, answer.code) == (503, "unavailable"), where
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.message in {
+            "the server's database cannot be used; the server's log says why",
+            "the server's database does not respond; the server's log says why",
+        }
+    assert server.get("/healthz").status == 200
+    execute(path, "ALTER TABLE lost RENAME TO jobs")
+    ended = server.ask("POST", "/api/v1/trials/job-1-1/outcome", DONE.to_json())
+    assert ended.status == 200
+    log = capfd.readouterr().err
+    assert "GET /api/v1/jobs: the database" in log
+    assert "Traceback" not in log
