@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import yaml
 
 pytest.importorskip("fastapi")
 
+from tests.factories import ROOT
 from zeusrun.errors import JobFileError, UsageError
-from zeusrun.server.settings import Limits, is_loopback, load_settings
+from zeusrun.server.settings import Limits, Settings, is_loopback, load_settings
 
 
 def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
@@ -30,6 +34,15 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     given = {"database_url": "sqlite:///flag.db", "port": 2000, "workers": None}
     flags = load_settings(tmp_path, environment, given)
     assert (flags.database_url, flags.port, flags.workers) == ("sqlite:///flag.db", 2000, 3)
+
+
+def test_the_docs_show_every_setting(tmp_path):
+    text = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    shown = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]
+    (tmp_path / "server.yaml").write_text(shown)
+    assert set(yaml.safe_load(shown)) == set(Settings.model_fields) - {"own_database"}
+    assert set(yaml.safe_load(shown)["limits"]) == set(Limits.model_fields)
+    assert load_settings(tmp_path, {}).limits == Limits()
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class TestUrl:
 class TestSqlite:
     def test_a_database_that_is_locked_for_too_long(self, sqlite_url):
         history = SqlHistory(f"{sqlite_url}?timeout=0.05")
-        with writing(history.engine):
+        with writing(SqlHistory(sqlite_url).engine):
             text = refusal(lambda: begin(history), UnavailableError)
             assert history.trials("digits") == []  # reading goes on
         assert "has been locked by another program for too long" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,6 +150,7 @@ def open_engine(url: URL) -> Engine:
         sa.event.listen(engine, "do_connect", _open_sqlite)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
+        engine.update_execution_options(one_writer=threading.Lock())
     return engine
 
 
@@ -194,10 +196,29 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """
     with (
         explained(engine),
+        _turn(engine),
         engine.connect().execution_options(writes=True) as connection,
         connection.begin(),
     ):
         yield connection
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[None]:
+    """Wait until no other thread writes to a SQLite file.
+
+    Between processes SQLite waits by sleeping longer and longer, up to 0.1 s at a time.
+    """
+    lock: threading.Lock | None = engine.get_execution_options().get("one_writer")
+    if lock is None:
+        yield
+        return
+    if not lock.acquire(timeout=_WAIT_S):
+        raise exc.TimeoutError("other threads of this process have been writing to it all the time")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write(engine: Engine, work: Callable[[Connection], _Result]) -> _Result:
