@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"[0-9a-f]{32}")
 _OFFLINE_ID = re.compile(r"(?P<job>.+)-offline-[0-9a-f]{8}")
 _TRIAL_ID = re.compile(r"(?P<job>.+)-[1-9][0-9]{0,17}-[1-9][0-9]{0,17}")
+OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})
+"""The statuses that a result replaces."""
 # What a resumed trial must share with the preempted one.
 _KEPT = (
     "global_batch_size",

@@ -31,6 +31,7 @@ MAX_BYTES = 64 * 1024  # pure-Python YAML takes about 10 us a byte; a real job f
 MAX_DIGITS = 18  # fits 64 bits, so no later conversion to float or C integer can overflow
 
 _VERBATIM = ("args", "env")  # these end as text, and "1.10" must not arrive there as "1.1"
+_SHORT = {"history": "url"}  # sections for which a text stands, and the key that it is then
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?[0-9]+\Z")
 # Wider than PyYAML's own, which takes 1e-3 for text.
@@ -280,6 +281,8 @@ def _apply_override(document: JobDocument, override: str) -> None:
     if not equals or not all(keys):
         raise JobFileError(f"{origin}: write it as key=value, such as objective.eta_knob=0.8")
     section = document.data
+    if keys[0] in _SHORT and len(keys) > 1 and isinstance(section.get(keys[0]), str):
+        section[keys[0]] = {_SHORT[keys[0]]: section[keys[0]]}
     for depth, key in enumerate(keys[:-1], start=1):
         if section.get(key) is None:
             document.origins[keys[:depth]] = origin

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError, UsageError
+from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE, shared_of
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import list_known
@@ -134,8 +135,13 @@ def _check(trials: Sequence[Trial], known: Sequence[Trial], job: str, target: st
 
 
 def _count_known(trials: Sequence[Trial], known: Sequence[Trial]) -> int:
-    ended = {trial.trial for trial in known if trial.status.finished}
-    return sum(trial.trial in ended for trial in trials)
+    """Return how many trials the target has already; a result is new to a lost one."""
+    there = {trial.trial: trial for trial in known}
+    return sum(
+        (other := there.get(trial.trial)) is not None
+        and (other.status not in rules.OPEN or other == trial)
+        for trial in trials
+    )
 
 
 def _runs(count: int) -> str:

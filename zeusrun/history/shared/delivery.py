@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.errors import HistoryError
+from zeusrun.history import rules
 from zeusrun.history.base import History, Shared, UnavailableError, UnknownTrialError
 from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.trial import TrialStatus
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 class Remote(History, Shared, Protocol):
     """A history on a server or in a database."""
-
-
-OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})
-"""The statuses that a result replaces."""
 
 
 def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
@@ -70,7 +67,7 @@ def _send(entry: Entry, remote: Remote) -> None:
         return
     if known.preemptions != trial.preemptions:
         return  # it has gone on since
-    if kind == "withdraw" and known.status not in OPEN:
+    if kind == "withdraw" and known.status not in rules.OPEN:
         return
     try:
         remote.finish(

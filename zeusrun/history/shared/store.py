@@ -13,7 +13,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import Conflict, Snapshot, UnavailableError, UnknownTrialError
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.delivery import OPEN, deliver
+from zeusrun.history.shared.delivery import deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
 from zeusrun.history.shared.spool import Spool
 from zeusrun.job_name import check_job_name
@@ -378,7 +378,7 @@ def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
     if known is None or waiting is None:
         return waiting if known is None else known
     if (
-        known.status not in OPEN
+        known.status not in rules.OPEN
         or not waiting.status.finished
         or known.preemptions != waiting.preemptions
     ):

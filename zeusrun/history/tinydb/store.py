@@ -19,7 +19,7 @@ from zeusrun.history.base import Snapshot
 from zeusrun.history.tinydb import storage
 from zeusrun.history.tinydb.restore import Restoration, restore
 from zeusrun.job_name import check_job_name, is_job_name
-from zeusrun.trial import Trial, TrialStatus
+from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Outcome
 
-_OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})  # a result replaces them
 _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 
 # Trials by record number, of the main file in one version and of volumes after so many changes.
@@ -256,7 +255,7 @@ class StoredTrials:
             known, record = self.find(trial.trial), rules.encode_trial(trial)
             if known is None:
                 new.append(record)
-            elif known.status in _OPEN and known != trial:
+            elif known.status in rules.OPEN and known != trial:
                 number = self._numbers[trial.trial]
                 if number in self.main:
                     table.update(record, doc_ids=[number])

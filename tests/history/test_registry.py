@@ -1,0 +1,132 @@
+"""Which history is opened for a name, and for a job."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.factories import begin, build_trial
+from zeusrun.errors import UsageError
+from zeusrun.history.http.client import HttpHistory
+from zeusrun.history.memory import MemoryHistory
+from zeusrun.history.registry import (
+    chosen_histories,
+    known_servers,
+    open_history,
+    open_named,
+    remember_choice,
+    shared_of,
+)
+from zeusrun.history.routed import RoutedHistory
+from zeusrun.history.shared.store import SharedHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
+
+
+def test_without_a_name_it_is_that_of_the_home(tmp_path):
+    history = open_history(tmp_path, {})
+    assert isinstance(history, TinyDBHistory)
+    assert shared_of(history, "job") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_opens_the_history_on_a_server(tmp_path):
+    name = "https://zeus.example.org:8443/team"
+    history = open_history(tmp_path, {"ZEUSRUN_HISTORY": name})
+    assert isinstance(history, SharedHistory)
+    assert shared_of(history, "job") is history
+    assert isinstance(history.remote, HttpHistory)
+    ((url, folder),) = known_servers(tmp_path).items()
+    assert (url, folder.name[:22]) == (name, "zeus.example.org-8443-")
+
+
+def test_a_database_is_opened_directly_and_its_password_is_kept_nowhere(tmp_path):
+    pytest.importorskip("psycopg")
+    history = open_named(tmp_path, {}, "postgresql://me:secret@db.example.org/zeusrun")
+    assert isinstance(history, SharedHistory)
+    assert history.name == "postgresql://me:***@db.example.org/zeusrun"
+    assert known_servers(tmp_path) == {}
+    other = open_named(tmp_path, {}, "postgresql://me:another@db.example.org/zeusrun")
+    assert other.spool.folder == history.spool.folder
+    for path in tmp_path.rglob("*"):
+        assert "secret" not in path.name
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("redis://me:secret@host/0", "no known kind"),
+        ("sqlite:///history.db", "relative path"),
+        ("https://me:secret@host", "must not contain a user name or a password"),
+        ("other", "no installed plugin"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_without_its_password(tmp_path, name, words):
+    with pytest.raises(UsageError, match=words) as error:
+        open_named(tmp_path, {}, name)
+    assert "secret" not in str(error.value)
+
+
+def test_without_sqlalchemy_a_database_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    for module in [each for each in sys.modules if each.startswith("zeusrun.history.sql")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(UsageError, match=r"pip install 'zeusrun\[server\]'"):
+        open_named(tmp_path, {}, "sqlite:////tmp/history.db")
+
+
+def test_the_home_remembers_which_history_a_job_file_names(tmp_path):
+    assert chosen_histories(tmp_path) == {}
+    remember_choice(tmp_path, "job", None)
+    assert list(tmp_path.iterdir()) == []
+    remember_choice(tmp_path, "job", "https://a.example.org")
+    remember_choice(tmp_path, "job", "https://b.example.org")
+    remember_choice(tmp_path, "other", "tinydb")
+    assert chosen_histories(tmp_path) == {"job": "https://b.example.org", "other": "tinydb"}
+    history = open_history(tmp_path, {"ZEUSRUN_HISTORY": "https://c.example.org"})
+    assert shared_of(history, "job").name == "https://b.example.org"
+    assert shared_of(history, "any").name == "https://c.example.org"
+    assert shared_of(history, "other") is None
+    remember_choice(tmp_path, "job", None)
+    assert list(chosen_histories(tmp_path)) == ["other"]
+
+
+def test_a_job_file_that_was_named_wins(tmp_path):
+    remember_choice(tmp_path, "job", "https://a.example.org")
+    history = open_history(tmp_path, {}, own={"job": "https://b.example.org"})
+    assert shared_of(history, "job").name == "https://b.example.org"
+
+
+class TestRoutedHistory:
+    @pytest.fixture
+    def stores(self):
+        return {"all": MemoryHistory(), "own": MemoryHistory()}
+
+    @pytest.fixture
+    def history(self, stores):
+        return RoutedHistory(stores.__getitem__, "all", {"job": "own"})
+
+    def test_each_job_is_asked_for_in_its_own_history(self, history, stores):
+        first, second = begin(history, build_trial(1)), begin(history, build_trial(1, job="other"))
+        assert stores["own"].trials("job") == [first]
+        assert stores["all"].trials("other") == [second]
+        assert history.jobs() == ["job", "other"]
+        assert history.find("job-1-1") == first
+        assert history.find("other-1-1") == second
+        assert history.find("nothing") is None
+        assert (history.count("job"), history.unfinished("other")) == (1, [second])
+
+    def test_only_what_is_needed_is_opened(self, stores):
+        opened = []
+
+        def open_(name):
+            opened.append(name)
+            return stores[name]
+
+        history = RoutedHistory(open_, "all", {"job": "own"})
+        assert history.trials("job") == []
+        assert opened == ["own"]
+        history.trials("job")
+        history.jobs()
+        assert opened == ["own", "all"]

@@ -1,0 +1,173 @@
+"""Histories between the files of a machine and a shared one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("sqlalchemy")
+
+from tests.contracts.history import outcomes
+from tests.databases import prepare
+from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial
+from zeusrun.errors import HistoryError, UsageError
+from zeusrun.history.registry import open_named
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.maintenance.transfer import transfer
+from zeusrun.trial import TrialStatus
+
+
+@pytest.fixture
+def local(tmp_path):
+    return TinyDBHistory(tmp_path / "home" / "history", volume_trials=3)
+
+
+@pytest.fixture
+def shared(tmp_path, sqlite_url):
+    return open_named(tmp_path / "home", {}, sqlite_url)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+def fill(local, count=10, job="job"):
+    for number in range(1, count + 1):
+        uuid = f"{number:032x}" if number % 2 else None  # earlier versions gave none
+        begin(local, build_trial(number, job=job, uuid=uuid))
+        local.finish(f"{job}-{number}-1", PREEMPTED if number == 4 else REACHED)
+    local.forget(f"{job}-3-1", forgotten=True)
+    return local.trials(job)
+
+
+def test_a_history_moves_to_the_server_and_back_without_loss(local, shared, home, tmp_path):
+    trials = fill(local)
+    (done,) = transfer(shared, home, None, to_shared=True)
+    assert (done.job, done.copied, done.known, done.running) == ("job", 10, 0, ())
+    assert shared.trials("job") == trials
+    other = tmp_path / "other"
+    (back,) = transfer(shared, other, None, to_shared=False)
+    assert (back.copied, back.known) == (10, 0)
+    assert TinyDBHistory(other / "history").trials("job") == trials
+
+
+def test_copying_again_changes_nothing(local, shared, home):
+    trials = fill(local)
+    transfer(shared, home, None, to_shared=True)
+    version = shared.snapshot("job").version
+    (done,) = transfer(shared, home, "job", to_shared=True)
+    assert (done.copied, done.known) == (0, 10)
+    assert shared.snapshot("job").version == version
+    before = local.snapshot("job").version
+    (back,) = transfer(shared, home, "job", to_shared=False)
+    assert (back.copied, back.known) == (0, 10)
+    assert local.snapshot("job") == (tuple(trials), before, False)
+
+
+def test_what_is_new_is_added(local, shared, home):
+    fill(local, 5)
+    transfer(shared, home, None, to_shared=True)
+    begin(local, build_trial(6))
+    local.finish("job-6-1", DONE)
+    (done,) = transfer(shared, home, None, to_shared=True)
+    assert (done.copied, done.known) == (1, 5)
+    assert shared.trials("job") == local.trials("job")
+    begin(shared, build_trial(7, uuid="7" * 32))
+    shared.finish("job-7-1", DONE)
+    (back,) = transfer(shared, home, None, to_shared=False)
+    assert (back.copied, back.known) == (1, 6)
+    assert local.trials("job") == shared.trials("job")
+
+
+def test_what_runs_is_left_out_and_named(local, shared, home):
+    fill(local, 3)
+    begin(local, build_trial(4))
+    (done,) = transfer(shared, home, None, to_shared=True)
+    assert done.running == ("job-4-1",)
+    assert done.describe() == (
+        f"job: 3 runs copied to {shared.name}; left out because it runs: job-4-1; copy again after "
+        "the end"
+    )
+    assert len(shared.trials("job")) == 3
+    local.finish("job-4-1", DONE)
+    assert transfer(shared, home, None, to_shared=True)[0].copied == 1
+
+
+def test_a_late_result_of_the_server_replaces_a_lost_run_here(local, shared, home):
+    trial = begin(local, build_trial(1, uuid="1" * 32))
+    lost = trial.ended_as(TrialStatus.LOST, "no heartbeat", "2025-06-01T12:00:00Z")
+    for number in range(2, 9):  # so that it is in a volume
+        begin(local, build_trial(number))
+        local.finish(f"job-{number}-1", DONE)
+    local.finish("job-1-1", lost)
+    shared.add([trial.finish(REACHED)])
+    transfer(shared, home, None, to_shared=False)
+    assert local.find("job-1-1") == trial.finish(REACHED)
+    assert len(local.trials("job")) == 8
+
+
+def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
+    fill(local, 3)
+    other = replace(build_trial(2, uuid="e" * 32), global_batch_size=64).finish(REACHED)
+    shared.add([other])
+    for to_shared in (True, False):
+        with pytest.raises(HistoryError, match=r"other runs called job-2-1, so nothing of job"):
+            transfer(shared, home, None, to_shared=to_shared)
+    assert shared.trials("job") == [other]
+    assert len(local.trials("job")) == 3
+
+
+def test_only_a_shared_history_takes_part(local, home):
+    fill(local, 3)
+    for to_shared in (True, False):
+        with pytest.raises(UsageError, match="no shared history is in use"):
+            transfer(local, home, None, to_shared=to_shared)
+
+
+def test_an_unknown_job_is_named(local, shared, home):
+    fill(local, 3)
+    with pytest.raises(UsageError, match="no job called 'jib'"):
+        transfer(shared, home, "jib", to_shared=True)
+
+
+def test_any_history_survives_the_way_there_and_back(tmp_path_factory, empty_sqlite):
+    ends = st.lists(st.tuples(outcomes, st.booleans(), st.booleans()), min_size=1, max_size=8)
+
+    @settings(max_examples=8, deadline=None)
+    @given(ends=ends)
+    def check(ends):
+        folder = tmp_path_factory.mktemp("transfer")
+        prepare(f"sqlite:///{folder}/history.db")
+        local = TinyDBHistory(folder / "history", volume_trials=2)
+        for number, (outcome, forgotten, has_uuid) in enumerate(ends, 1):
+            uuid = f"{number:032x}" if has_uuid else None
+            trial = begin(local, build_trial(number, uuid=uuid))
+            local.finish(trial.trial, outcome)
+            local.forget(trial.trial, forgotten=forgotten)
+        shared = open_named(folder, {}, f"sqlite:///{folder}/history.db")
+        transfer(shared, folder, None, to_shared=True)
+        transfer(shared, folder / "other", None, to_shared=False)
+        assert TinyDBHistory(folder / "other" / "history").trials("job") == local.trials("job")
+
+    check()
+
+
+def test_the_verb_copies_there_and_back(cli, record, sqlite_url, monkeypatch, zeusrun):
+    record(1)
+    record(2, None)
+    code, _, err = cli("history", "--import")
+    assert code == 2
+    assert "no shared history is in use; set ZEUSRUN_HISTORY to its URL" in err
+    monkeypatch.setenv("ZEUSRUN_HISTORY", sqlite_url)
+    code, out, _ = cli("history", "--import")
+    assert code == 0
+    assert out.startswith(f"job: 1 run copied to {sqlite_url}; left out because it runs: job-2-1")
+    assert [each["trial"] for each in json.loads(cli("history", "--json")[1])] == ["job-1-1"]
+    assert json.loads(cli("history", "job", "--export", "--json")[1])[0]["known"] == 1
+    assert cli("history", "--import", "--export")[0] == 2
+    assert cli("history", "--import", "--last", "3")[0] == 2
