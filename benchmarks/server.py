@@ -4,7 +4,8 @@ Targets on two cores, with the load on the same machine:
 
 - ``--load``: 1,000 launchers of 100 jobs begin 50 trials a second: the 99th percentile of begin is
   at most 100 ms on PostgreSQL; no trial is lost, none is there twice.
-- ``--long``: a job of 100,000 trials: begin takes at most 50 ms beyond reading the new trials.
+- ``--long``: a job of 100,000 trials, with the client that launchers have: begin takes at most
+  50 ms beyond reading the new trials.
 - ``--kills``: SIGKILL of the server and of the database under load, 50 times each: no write that
   was acknowledged is lost.
 - ``--page``: the page with 10,000 trials: first paint within 1 s, at most 300 KB.
@@ -24,12 +25,21 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from server_scene import Client, Postgres, Server, draw_outcome, draw_trial
 from timing import describe_machine
 
+from zeusrun.history.base import NEWEST
+from zeusrun.history.http.client import HttpHistory
+from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
-from zeusrun.trial import Trial, TrialStatus
+from zeusrun.trial import Outcome, Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Result = TypeVar("_Result")
 
 LAUNCHERS, JOBS, RATE = 1000, 100, 50.0
 HEARTBEAT_S = 20.0
@@ -48,6 +58,7 @@ class Tally:
     begin_s: list[float] = field(default_factory=list)
     read_s: list[float] = field(default_factory=list)
     finish_s: list[float] = field(default_factory=list)
+    heartbeat_s: list[float] = field(default_factory=list)
     conflicts: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -55,8 +66,8 @@ class Tally:
 class Launcher:
     """Chooses from a snapshot, begins, sends heartbeats, finishes; again and again."""
 
-    def __init__(self, port: int, job: str, tally: Tally) -> None:
-        self.client, self.job, self.tally = Client(port), job, tally
+    def __init__(self, server: Server, job: str, tally: Tally) -> None:
+        self.client, self.job, self.tally = Client(server.port, server.token), job, tally
         self.version: str | None = None
         self.recurrence = 0
 
@@ -100,11 +111,14 @@ class Launcher:
         self.tally.begin_s.append(seconds)
         self.tally.begun[record["uuid"]] = record["trial"]
         until_t = time.monotonic() + trains_s
-        while (left_s := until_t - time.monotonic()) > HEARTBEAT_S:
-            await asyncio.sleep(HEARTBEAT_S)
-            await self.ask(
-                "PUT", f"/api/v1/trials/{record['uuid']}/lease", {"live": {"power_w": 250.0}}
-            )
+        pause_s = HEARTBEAT_S * RANDOM.random()  # of a run that is shorter than a real one
+        live = {"live": {**record, "power_w": 250.0}}
+        while (left_s := until_t - time.monotonic()) > pause_s:
+            await asyncio.sleep(pause_s)
+            path = f"/api/v1/trials/{record['uuid']}/lease"
+            _, _, seconds = await self.ask("PUT", path, live)
+            self.tally.heartbeat_s.append(seconds)
+            pause_s = HEARTBEAT_S
         await asyncio.sleep(max(0.0, left_s))
         path = f"/api/v1/trials/{record['uuid']}/outcome"
         status, answer, seconds = await self.ask("POST", path, draw_outcome())
@@ -114,9 +128,11 @@ class Launcher:
         self.tally.finished.add(record["uuid"])
 
 
-async def drive(port: int, tally: Tally, *, launchers: int, rate: float, seconds: float) -> None:
+async def drive(
+    server: Server, tally: Tally, *, launchers: int, rate: float, seconds: float
+) -> None:
     """Begin ``rate`` trials a second with so many launchers, each at most one at a time."""
-    idle = [Launcher(port, f"job-{n % JOBS:03}", tally) for n in range(launchers)]
+    idle = [Launcher(server, f"job-{n % JOBS:03}", tally) for n in range(launchers)]
     RANDOM.shuffle(idle)
     trains_s = 0.9 * launchers / rate
     running: set[asyncio.Task[None]] = set()
@@ -128,7 +144,7 @@ async def drive(port: int, tally: Tally, *, launchers: int, rate: float, seconds
         count += 1
         launcher = idle.pop(0)
         task = asyncio.create_task(
-            launcher.run(min(trains_s, seconds) * (0.5 + RANDOM.random() / 2))
+            launcher.run(min(trains_s, seconds) * (0.9 + RANDOM.random() / 10))
         )
         running.add(task)
         task.add_done_callback(lambda done, it=launcher: (running.discard(done), idle.append(it)))
@@ -159,7 +175,7 @@ def show(name: str, values: list[float]) -> None:
     ordered = sorted(values)
     at = lambda share: 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
     print(
-        f"{name:8} median {at(0.5):7.1f} ms   p95 {at(0.95):7.1f} ms   p99 {at(0.99):7.1f} ms   "
+        f"{name:9} median {at(0.5):7.1f} ms   p95 {at(0.95):7.1f} ms   p99 {at(0.99):7.1f} ms   "
         f"max {1000 * ordered[-1]:7.1f} ms   ({len(values)})"
     )
 
@@ -168,13 +184,14 @@ def measure_load(database_url: str, home: Path, options: argparse.Namespace) -> 
     server = Server(database_url, home, options.workers)
     tally = Tally()
     try:
-        load = drive(server.port, tally, launchers=LAUNCHERS, rate=RATE, seconds=options.seconds)
+        load = drive(server, tally, launchers=LAUNCHERS, rate=RATE, seconds=options.seconds)
         asyncio.run(load)
     finally:
         server.close()
     show("begin", tally.begin_s)
     show("read", tally.read_s)
     show("finish", tally.finish_s)
+    show("heartbeat", tally.heartbeat_s)
     print(f"{tally.conflicts} conflicts; errors: {dict(tally.errors) or 'none'}")
     print(audit(database_url, tally))
 
@@ -196,18 +213,25 @@ def measure_long(database_url: str, home: Path, options: argparse.Namespace) -> 
         started = time.perf_counter()
         fill(database_url, {"job-000": LONG}, 20)
         print(f"{LONG} trials stored in {time.perf_counter() - started:.0f} s")
-        tally = Tally()
+        remote = HttpHistory(server.url, server.token)
+        client = SharedHistory(remote, home / "client", server.url)
+        names = "first read", "read", "begin", "finish"
+        spent: dict[str, list[float]] = {name: [] for name in names}
 
-        async def begin_alone() -> None:
-            launcher = Launcher(server.port, "job-000", tally)
-            for _ in range(options.repeats):
-                await launcher.run(0.0)
+        def timed(name: str, call: Callable[[], _Result]) -> _Result:
+            started_t = time.perf_counter()
+            result = call()
+            spent[name].append(time.perf_counter() - started_t)
+            return result
 
-        asyncio.run(begin_alone())
-        print(f"first read of the newest 1000 trials: {1000 * tally.read_s[0]:.0f} ms")
-        show("begin", tally.begin_s)
-        show("read new", tally.read_s[1:])
-        show("finish", tally.finish_s)
+        outcome = Outcome.from_json(dict(draw_outcome()))
+        for number in range(options.repeats + 1):
+            known = timed(names[number > 0], lambda: client.snapshot("job-000", NEWEST))
+            trial = Trial.from_json(draw_trial("job-000", known.trials[-1].recurrence + 1))
+            timed("begin", lambda new=trial, at=known: client.begin(new, after=at.version))
+            timed("finish", lambda new=trial: client.finish(new.trial, outcome))
+        for name in names:
+            show(name, spent[name])
     finally:
         server.close()
 
@@ -219,9 +243,7 @@ def measure_kills(database_url: str, home: Path, options: argparse.Namespace) ->
 
     async def kill_all() -> None:
         loop = asyncio.get_running_loop()
-        work = asyncio.create_task(
-            drive(server.port, tally, launchers=60, rate=20.0, seconds=10_000)
-        )
+        work = asyncio.create_task(drive(server, tally, launchers=60, rate=20.0, seconds=10_000))
         kills = [("server", server.restart)] * options.kills
         if postgres is not None:
             kills += [("database", lambda: (postgres.kill(), postgres.start()))] * options.kills
@@ -250,6 +272,7 @@ def measure_page(database_url: str, home: Path, options: argparse.Namespace) -> 
     fill(database_url, {f"job-{n:03}": PAGE_TRIALS // JOBS for n in range(JOBS - 1)}, 20)
     fill(database_url, {"job-099": PAGE_TRIALS - PAGE_TRIALS // JOBS * (JOBS - 1)}, 20)
     fill(database_url, {"long": PAGE_TRIALS}, 20)
+    headers = {"Authorization": f"Bearer {server.token}"}
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     try:
         with sync_playwright() as playwright:
@@ -259,7 +282,7 @@ def measure_page(database_url: str, home: Path, options: argparse.Namespace) -> 
             for path in ("/", "/job/long", "/run/long-5000-1", "/machines"):
                 paints, sizes, tries = [], [], options.repeats
                 for _ in range(tries):
-                    page = browser.new_context().new_page()
+                    page = browser.new_context(extra_http_headers=headers).new_page()
                     loaded: list[int] = []
                     page.on(
                         "response",

@@ -20,6 +20,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.history.sql.store import SqlHistory
+from zeusrun.history.sql.tokens import create_token
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -105,6 +108,9 @@ class Server:
         self._database_url = database_url
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+        history = SqlHistory(database_url)
+        self.token, _ = create_token(history.engine, "*", can_write=True)
+        history.close()
 
     @property
     def url(self) -> str:
@@ -151,8 +157,8 @@ class Server:
 class Client:
     """One connection that stays open, with little work of its own: the server needs the cores."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, token: str) -> None:
+        self._port, self._token = port, token
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:  # noqa: ANN401
@@ -162,6 +168,7 @@ class Client:
         reader, writer = self._streams
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nZeusrun-Api: 1\r\n"
+        head += f"Authorization: Bearer {self._token}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
             writer.write(head.encode() + content)
