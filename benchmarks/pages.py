@@ -1,41 +1,25 @@
-"""What the pages of a server take with a long history; it also makes up the example of the docs.
+"""Makes up histories for the pages of a server: the example of the docs, and long ones.
 
-Targets with 10,000 trials: first paint within 1 s, at most 300 kB.
-
-``python benchmarks/pages.py [--trials 10000] [--jobs 100] [--url URL]`` measures, in Chromium.
-``python benchmarks/pages.py --example FILE`` writes an SQLite database with made-up jobs, for the
-pictures of the docs. Nothing in it was measured.
+``python benchmarks/pages.py FILE`` writes the example to an SQLite database, for the pictures of
+the docs. Nothing in it was measured. ``benchmarks/server.py --page`` measures the pages.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import dataclasses
-import math
 import random
-import shutil
-import statistics
 import tempfile
-import threading
-import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import report as example
-from timing import describe_machine
 
 from zeusrun.energy.power_trace import read_power
 from zeusrun.history.sql import store as sql
 from zeusrun.history.sql.migrate import upgrade
 from zeusrun.trial import EnergySource, Trial
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
 JOBS = ("forecast", "ranking", "speech-nightly", "segmentation", "embeddings")
 SETTINGS = """name: {name}
 script: /srv/jobs/{name}/train.py
@@ -154,84 +138,16 @@ def host_facts(number: int, *, busy: bool, now: datetime, rng: random.Random) ->
     return {"version": "0.1.0", "gpus": gpus, "schedules": [schedule]}
 
 
-@contextlib.contextmanager
-def serving(store: sql.SqlHistory) -> Iterator[str]:
-    """Serve the pages alone on loopback; yield their address."""
-    import uvicorn  # noqa: PLC0415 - optional
-    from fastapi import FastAPI  # noqa: PLC0415 - optional
-
-    from zeusrun.server.pages.router import build_router  # noqa: PLC0415 - optional
-
-    app = FastAPI()
-    app.include_router(build_router(store))
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="warning"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-def measure(address: str, job: str, repeats: int) -> None:
-    """Print the first paint and the size of the pages, the first time and later."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - optional
-
-    paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN"
-    sizes = "performance.getEntriesByType('navigation')[0].decodedBodySize"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        browser.new_page().goto(
-            f"{address}static/page.js"
-        )  # the browser has started, the server is cold
-        for path in ("", f"job/{job}", "machines"):
-            times, size = [], 0
-            for _ in range(repeats):
-                page = browser.new_page()
-                page.goto(address + path, wait_until="load")
-                while math.isnan(painted := page.evaluate(paint)):
-                    page.wait_for_timeout(5)
-                times.append(painted)
-                size = page.evaluate(sizes)
-                page.close()
-            later = statistics.median(times[1:])
-            print(
-                f"/{path}: first paint {times[0]:.0f} ms, then {later:.0f} ms "
-                f"({min(times[1:]):.0f} to {max(times[1:]):.0f}, {repeats - 1} visits); "
-                f"{size / 1000:.0f} kB"
-            )
-        browser.close()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--url", help="of an empty database; by default a new SQLite file")
-    parser.add_argument("--example", type=Path, metavar="FILE")
-    parser.add_argument("--serve", action="store_true", help="serve the example until Ctrl-C")
-    arguments = parser.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="the new SQLite database")
+    path = parser.parse_args().file
+    store = sql.SqlHistory(f"sqlite:///{path.absolute()}")
+    upgrade(store.engine)
     with tempfile.TemporaryDirectory() as folder:
-        url = arguments.url or f"sqlite:///{arguments.example or Path(folder) / 'history.db'}"
-        store = sql.SqlHistory(url)
-        upgrade(store.engine)
-        if arguments.example is not None:
-            fill_example(store, Path(folder))
-            if arguments.serve:
-                with serving(store) as address, contextlib.suppress(KeyboardInterrupt):
-                    print(address, flush=True)
-                    threading.Event().wait()
-            return
-        fill(store, arguments.trials, arguments.jobs)
-        print(f"{describe_machine()}; {arguments.trials} trials of {arguments.jobs} jobs")
-        with serving(store) as address:
-            measure(address, store.jobs()[0], arguments.repeats)
-        store.close()
+        fill_example(store, Path(folder))
+    store.close()
+    print(f"zeusrun serve --database-url sqlite:///{path.absolute()}")
 
 
 if __name__ == "__main__":
