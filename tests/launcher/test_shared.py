@@ -136,6 +136,28 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
     assert server.history.trace("job-1-1") is not None
 
 
+@pytest.mark.long
+def test_a_run_whose_number_another_one_got_keeps_its_files(
+    zeusrun, job, server, database, elsewhere
+):
+    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    with database.engine.begin() as connection:  # an older backup is restored
+        for table in ("leases", "trials", "jobs"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    elsewhere()
+    out, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, out
+    assert "job-1-1 is now job-2-1" in " ".join(out.split())
+    assert zeusrun("logs", "job-2-1").returncode == 0
+    assert "runs on node-2" in zeusrun("logs", "job-1-1").stderr
+    assert json.loads(zeusrun("repair", "--json").stdout) == []
+    submit(zeusrun, job())
+    assert zeusrun("history", "--forget", "job-2-1").returncode == 0
+    assert zeusrun("gc", "--last", "1").returncode == 0
+    run_dir = zeusrun.run_dir("job-1-1")
+    assert sorted(each.name for each in run_dir.iterdir()) == ["trial.json"]
+
+
 def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job, server):
     path = job()
     server.stop()
@@ -170,7 +192,9 @@ def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server
     assert "epoch 2" in zeusrun("logs", "job-2-1").stdout
     for number in (3, 4):
         assert submit(zeusrun, job())[1]["trial"] == f"job-{number}-1"
-    assert zeusrun("history", "--forget", "job-2-1").returncode == 0  # else it may be kept as the cheapest
+    assert (
+        zeusrun("history", "--forget", "job-2-1").returncode == 0
+    )  # else it may be kept as the cheapest
     assert zeusrun("gc", "--last", "1").returncode == 0
     assert not (run_dir / "logs").exists()
     assert (run_dir / "trial.json").exists()

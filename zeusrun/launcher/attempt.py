@@ -102,12 +102,8 @@ def _choose(
 ) -> Choice | NothingLeft:
     if snapshot.offline:
         return choose_offline(submission, snapshot.trials, made)
-    numbered = [
-        replace(each, trial=submission.history.find(each.trial.trial) or each.trial)
-        if is_offline(each.trial)
-        else each
-        for each in made
-    ]
+    known = {trial.uuid: trial for trial in snapshot.trials if trial.uuid is not None}
+    numbered = [replace(each, trial=known.get(each.trial.uuid or "", each.trial)) for each in made]
     if any(is_offline(each.trial) for each in numbered):
         return NothingLeft("the result of the last attempt is not delivered yet")
     return choose_attempt(submission, snapshot.trials, numbered)

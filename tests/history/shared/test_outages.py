@@ -17,7 +17,7 @@ from tests.databases import expire_lease
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import Conflict, UnavailableError
+from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared import patience
 from zeusrun.history.shared.store import SharedHistory
@@ -278,14 +278,49 @@ def test_a_late_loss_does_not_replace_a_result(history, proxy, database):
     assert (bool(history.spool), history.spool.list_refused()) == (False, [])
 
 
-def test_a_result_survives_a_server_that_has_lost_the_trial(history, server, proxy, tmp_path):
+@pytest.fixture
+def lost(history, database):
+    """A trial that began, and that the server lost with the restoration of an older backup."""
     trial = begin(history, with_uuid())
-    database = server.history
     with database.engine.begin() as connection:
         for table in ("leases", "trials"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
-    finished = history.finish(trial.trial, REACHED)
-    assert database.trials("digits") == [finished] == [trial.finish(REACHED)]
+    return trial
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_result_survives_a_server_that_has_lost_the_trial(
+    history, database, lost, away, monkeypatch
+):
+    def fail(_):
+        raise UnavailableError("the server does not respond")
+
+    with monkeypatch.context() as patch:
+        if away:
+            patch.setattr(history.remote, "add", fail)
+        assert history.finish(lost.trial, REACHED) == lost.finish(REACHED)
+    history.deliver()
+    assert database.trials("digits") == [lost.finish(REACHED)]
+
+
+def test_a_trial_whose_number_another_one_got_after_a_restoration_is_not_taken_for_it(
+    history, database, lost, told
+):
+    other = begin(database, with_uuid())
+    assert other.trial == lost.trial
+    expire_lease(database, other.trial)
+    with pytest.raises(UnknownTrialError):
+        history.renew(lost.trial)
+    assert database.unfinished("digits") == []
+    finished = replace(lost.finish(REACHED), trial="digits-2-1", recurrence=2)
+    entry = history.spool.put("finish", lost.finish(REACHED)).read_bytes()
+    assert history.finish(lost.trial, REACHED) == finished
+    (history.spool.folder / "00000001.json").write_bytes(entry)  # its answer was lost
+    history.deliver()
+    assert [each.status.value for each in database.trials("digits")] == ["LOST", "REACHED"]
+    assert database.trials("digits")[1] == history.find(lost.trial) == finished
+    (text,) = told
+    assert text.startswith("digits-1-1 is now digits-2-1")
 
 
 def test_a_token_that_has_expired_loses_no_result(history, monkeypatch, told):

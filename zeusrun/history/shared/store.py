@@ -200,7 +200,7 @@ class SharedHistory:
             known = self._own.get(trial)
             if known is None:
                 raise
-            return self.remote.add([known.finish(outcome)])[0]  # the server lost it
+            return self._finish_later(known.finish(outcome))  # the server lost it
         except HistoryError as error:
             known = self._own.get(trial) or self._copy_find(trial)
             if known is None:
@@ -295,11 +295,14 @@ class SharedHistory:
         return trial
 
     def _key(self, trial: str) -> str:
-        """Return the uuid of a trial that began offline; any other name as it is."""
-        if rules.offline_job(trial) is None:
-            return trial
-        known = self._own.get(trial) or self._copy_find(trial)
-        return trial if known is None or known.uuid is None else known.uuid
+        """Return the uuid of a trial that began here or offline; any other name as it is.
+
+        After a backup was restored, the id of an own trial may be that of another one.
+        """
+        known = self._own.get(trial)
+        if known is None and rules.offline_job(trial) is not None:
+            known = self._copy_find(trial)
+        return trial if known is None else known.uuid or trial
 
     # The local copy and what waits.
 
@@ -337,8 +340,8 @@ class SharedHistory:
         return {each.trial.uuid or each.trial.trial: each.trial for each in entries}
 
     def _waiting_trial(self, name: str) -> Trial | None:
-        found = self._waiting().values()
-        return next((each for each in found if name in {each.trial, each.uuid}), None)
+        found, key = self._waiting(), self._key(name)
+        return next((each for each in found.values() if key in {each.trial, each.uuid}), None)
 
     def _with_waiting(
         self, job: str, trials: Sequence[Trial], last: int | None = None
@@ -378,7 +381,8 @@ def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
     if known is None or waiting is None:
         return waiting if known is None else known
     if (
-        known.status not in rules.OPEN
+        known.uuid != waiting.uuid
+        or known.status not in rules.OPEN
         or not waiting.status.finished
         or known.preemptions != waiting.preemptions
     ):
