@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,8 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
             continue
         try:
             _begin(submission, dispatched, snapshot.version)
-            remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
+            with suppress(HistoryError):  # else the next submit cleans up
+                remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         except Conflict:
             _give_up(submission, dispatched)
             continue

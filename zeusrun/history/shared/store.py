@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zeusrun.history.base import Changes
     from zeusrun.history.shared.delivery import Remote
     from zeusrun.trial import Outcome, Trial
 
@@ -35,7 +34,7 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
 class SharedHistory:
-    """A ``History`` and ``Shared`` over a remote one, with a local copy and a spool.
+    """A ``History`` over a remote one, with a local copy and a spool.
 
     Reads ask the remote history only for what has changed. If it is away, they return the local
     copy. A request that fails because it is away is made again, after pauses that grow (exponential
@@ -72,6 +71,7 @@ class SharedHistory:
         self._told_offline = False
         self._patience = Patience(self._tell)
         self._conflicts = 0
+        self._unwritable: UnavailableError | None = None  # since the last trial could not begin
 
     # What every history can do.
 
@@ -138,7 +138,8 @@ class SharedHistory:
 
         Raises:
             UnavailableError: If the history is away for ``wait_s``, unless ``offline`` is
-                ``cheapest``: then the snapshot is the local copy.
+                ``cheapest``: then the snapshot is the local copy, also if no trial could begin
+                since the last success of ``begin`` or ``renew``.
         """
         check_job_name(job)
 
@@ -147,6 +148,8 @@ class SharedHistory:
             return self._copied(job, last)
 
         try:
+            if self._unwritable is not None:  # although it can perhaps be read
+                raise self._unwritable
             return self._patience.keep_calling(read, self._wait_s, self._pause)
         except UnavailableError as error:
             if self._mode != "cheapest":
@@ -172,18 +175,20 @@ class SharedHistory:
             )
         except Conflict:  # others are as fast as this one
             self._conflicts += 1
-            time.sleep(random.uniform(0, min(1.0, _CONFLICT_S * 2**self._conflicts)))  # noqa: S311
+            longest_s = min(1.0, _CONFLICT_S * 2 ** min(self._conflicts, 5))
+            time.sleep(random.uniform(0, longest_s))  # noqa: S311 - no secret
             raise
         except ValueError:
             raise
         except BaseException as error:
             self._withdraw(trial)
             if self._mode == "cheapest" and isinstance(error, UnavailableError):
+                self._unwritable = error
                 raise rules.changed(trial.job) from error
             if isinstance(error, UnavailableError):
                 raise self._given_up(error) from None
             raise
-        self._conflicts = 0
+        self._conflicts, self._unwritable = 0, None
         return self._remember(begun)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -218,23 +223,16 @@ class SharedHistory:
 
     # What a shared history can do beyond that.
 
-    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
-        """See ``Shared.changes``."""
-        return self._patience.read(lambda: self.remote.changes(job, after, last))
-
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
         """See ``Shared.renew``. It is tried once; if that succeeds, what waits is delivered."""
-        self.deliver()
-        self.remote.renew(self._key(trial), live)
+        try:
+            self.remote.renew(self._key(trial), live)
+        except UnknownTrialError:  # it began offline
+            self.deliver()
+            self.remote.renew(self._key(trial), live)
         self._patience.renew()
-
-    def identify(self) -> tuple[str, float]:
-        """See ``Shared.identify``."""
-        return self.remote.identify()
-
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        return self._patience.read(lambda: self.remote.lease_held(self._key(trial)))
+        self._unwritable = None
+        self.deliver()
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
