@@ -69,7 +69,7 @@ class SharedHistory:
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
         self._told_offline = False
-        self._patience = Patience(self._tell)
+        self._patience = Patience(self.tell)
         self._conflicts = 0
         self._unwritable: UnavailableError | None = None  # since the last trial could not begin
 
@@ -267,7 +267,13 @@ class SharedHistory:
 
     def deliver(self) -> None:
         """Deliver what waits; raises ``UnavailableError`` if the history is away."""
-        deliver(self.spool, self.remote, self._tell)
+        deliver(self.spool, self.remote, self.tell)
+
+    def tell(self, text: str) -> None:
+        """Show a sentence once."""
+        if text not in self._shown:
+            self._shown.add(text)
+            self._show(text)
 
     def _finish_later(self, finished: Trial) -> Trial:
         """Store an outcome in the spool, and deliver it at once if the history is there."""
@@ -311,7 +317,7 @@ class SharedHistory:
                 job, last, lambda after, most: self.remote.changes(job, after, most)
             )
         except CopyError as error:
-            self._tell(f"{error}; the history is read without its local copy")
+            self.tell(f"{error}; the history is read without its local copy")
             return self.remote.snapshot(job, last)
 
     def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
@@ -366,12 +372,6 @@ class SharedHistory:
         if not self._told_offline:
             self._told_offline = True
             self._show(f"{error}; zeusrun reads its local copy")
-
-    def _tell(self, text: str) -> None:
-        """Show a sentence once."""
-        if text not in self._shown:
-            self._shown.add(text)
-            self._show(text)
 
 
 def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
