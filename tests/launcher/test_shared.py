@@ -28,6 +28,7 @@ from zeusrun.launcher import heartbeat
 from zeusrun.launcher.heartbeat import Heartbeat
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
+from zeusrun.maintenance.repair import read_found_trials
 from zeusrun.trial import CurvePoint, Outcome, TrialStatus
 
 
@@ -516,6 +517,13 @@ def test_a_tick_reports_the_machine_now_and_then(zeusrun, job, server, database)
     _, digest = reported.read_text().split()
     reported.write_text(f"{time.time() - 700} {digest}")
     assert reports() == [True]
+
+
+def test_a_numbered_run_is_found_in_the_directory_of_its_offline_id(tmp_path):
+    paths = create_run(tmp_path, "job", "job-offline-01234567")
+    trial = build_trial(3, uuid="01234567" * 4, run_dir=str(paths.run_dir))
+    reserve_record(paths, trial)
+    assert read_found_trials(tmp_path, "job") == [trial]
 
 
 def test_a_run_that_the_server_has_lost_is_restored_from_its_directory(zeusrun, job, database):

@@ -105,18 +105,28 @@ def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, mon
     assert len(set(told)) == len(told)
 
 
-def test_the_pauses_between_two_tries_grow_and_are_drawn(open_shared, proxy):
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_the_pauses_between_two_tries_grow_and_are_drawn(open_shared, proxy, overloaded):
     proxy.mode, pauses = "refuse", []
+
+    def refuse(*_):
+        error = UnavailableError("too many requests")
+        error.retry_after_s = 2.0
+        raise error
 
     def pause(seconds):
         pauses.append(seconds)
         if len(pauses) == 40:
             raise BusyError("ended by SIGINT")
 
+    history = open_shared(wait_s=1000.0, pause=pause)
+    if overloaded:
+        history.remote.changes = refuse
     with pytest.raises(BusyError):
-        open_shared(wait_s=1000.0, pause=pause).snapshot("digits")
+        history.snapshot("digits")
+    after_s = 2.0 if overloaded else 0.0
     for number, seconds in enumerate(pauses):
-        assert 0 <= seconds <= min(10.0, 0.25 * 2**number)
+        assert after_s <= seconds <= after_s + min(10.0, 0.25 * 2**number)
     assert len({round(seconds, 6) for seconds in pauses}) == 40
     assert max(pauses) > 3
 
@@ -380,6 +390,7 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
     assert history.trials("digits") == [trials[0].finish(REACHED), trials[1]]
     assert history.find("digits-1-1") == trials[0].finish(REACHED)
     assert history.unfinished("digits") == trials[1:]
+    assert history.count("digits") == 2
     assert len(told) == 2  # one on the copy, one on the result that waits
     with pytest.raises(UnavailableError):
         history.forget("digits-1-1", forgotten=True)

@@ -101,7 +101,8 @@ class SharedHistory:
     def count(self, job: str) -> int:
         """See ``History.count``."""
         check_job_name(job)
-        new = len(self._with_waiting(job, ()))
+        waiting = self.spool.entries()
+        new = sum(each.kind == "begin" and each.trial.job == job for each in waiting)
         try:
             return self._patience.read(lambda: self.remote.count(job)) + new
         except UnavailableError as error:
