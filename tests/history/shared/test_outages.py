@@ -448,8 +448,9 @@ def test_a_trial_that_begins_offline_is_numbered_on_delivery(history, offline, p
     assert (found.trials, found.offline) == ((known,), True)
     trial = offline_trial()
     assert offline.begin(trial, after=found.version) == trial
-    assert offline.unfinished("digits") == [trial]
-    assert offline.snapshot("digits").trials == (known, trial)
+    waiting = replace(trial, recurrence=2)
+    assert offline.unfinished("digits") == [waiting]
+    assert offline.snapshot("digits").trials == (known, waiting)
     finished = offline.finish(trial.trial, REACHED)
     assert finished == trial.finish(REACHED)
     assert offline.find(trial.trial) == finished
