@@ -43,14 +43,13 @@ class Snapshot(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The trials of a job that changed since a version, by ``numbers``, ascending.
+    """The trials of a job that changed since a version, in the order of their numbers.
 
     ``whole``: they are the newest trials instead, because the version is unknown. ``total`` is the
     number of all trials of the job.
     """
 
     trials: tuple[Trial, ...]
-    numbers: tuple[int, ...]
     version: str
     total: int
     whole: bool

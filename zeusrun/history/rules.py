@@ -41,6 +41,11 @@ def job_of(trial: str) -> str | None:
     return match["job"] if match and is_job_name(match["job"]) else None
 
 
+def place_of(trial: Trial) -> tuple[int, int]:
+    """Return what trials of a job are ordered by."""
+    return trial.recurrence, trial.attempt
+
+
 def check_new(trial: Trial) -> None:
     """Raise ``ValueError`` for a trial that cannot begin, whatever the history contains."""
     check_job_name(trial.job)

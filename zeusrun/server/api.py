@@ -74,7 +74,6 @@ class ChangesJson(BaseModel):
     """The trials of a job that changed since a version."""
 
     trials: list[TrialJson]
-    numbers: list[int]
     version: str
     total: int
     whole: bool

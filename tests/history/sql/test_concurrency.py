@@ -18,6 +18,7 @@ from tests.contracts.shared import offline_trial, with_uuid
 from tests.databases import expire_lease, opened
 from tests.factories import REACHED
 from zeusrun.history.base import Conflict, UnavailableError
+from zeusrun.history.rules import place_of
 from zeusrun.history.sql.engine import write, writing
 from zeusrun.history.sql.rows import LockedJob
 from zeusrun.history.sql.store import SqlHistory
@@ -111,7 +112,7 @@ class ConcurrencyContract:
             copy = {}
             while not done.is_set():
                 found = history.changes("digits", after)
-                copy |= dict(zip(found.numbers, found.trials, strict=True))
+                copy |= {place_of(trial): trial for trial in found.trials}
                 after = found.version
                 ended = sum(trial.status.finished for trial in copy.values())
                 assert after.endswith(f":{len(copy) + ended}")

@@ -118,9 +118,8 @@ class HttpHistory:
         asked = {"after": after, "last": last}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         found = self._ask("GET", f"/jobs/{job}/trials?{query}", limit_s=_LIMIT_S)
-        trials, numbers = _read_trials(found["trials"]), tuple(map(int, found["numbers"]))
-        total, whole = int(found["total"]), found["whole"] is True
-        return Changes(tuple(trials), numbers, str(found["version"]), total, whole)
+        trials = tuple(_read_trials(found["trials"]))
+        return Changes(trials, str(found["version"]), int(found["total"]), found["whole"] is True)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""

@@ -136,6 +136,8 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "trial": trial.trial,
         "uuid": trial.uuid,
         "job": trial.job,
+        "recurrence": trial.recurrence,
+        "attempt": trial.attempt,
         "status": trial.status.value,
         "trained": trial.time_s is not None or bool(trial.steps),
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,

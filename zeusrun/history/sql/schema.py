@@ -61,10 +61,12 @@ JOBS = Table(
 TRIALS = Table(
     "trials",
     METADATA,
-    Column("number", _Number, primary_key=True, autoincrement=True),  # in the order they began
+    Column("number", _Number, primary_key=True, autoincrement=True),
     Column("trial", String(TRIAL_NAME), nullable=False, unique=True),
     Column("uuid", String(32), unique=True),
     Column("job", String(JOB_NAME), nullable=False),
+    Column("recurrence", BigInteger, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
     Column("status", String(16), nullable=False),
     # What is added up over all runs; copies from the record.
@@ -79,7 +81,7 @@ TRIALS = Table(
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
     Column("live", _Json),  # of a LOST trial: the last heartbeat
     Column("trace", _Json),  # power over time, reduced
-    Index("trials_job_number", "job", "number"),
+    Index("trials_order", "job", "recurrence", "attempt"),
     Index("trials_job_changed", "job", "changed"),
     # Everything that sums need: they would otherwise read all records.
     Index(
@@ -89,6 +91,8 @@ TRIALS = Table(
     ),
     **_MYSQL,
 )
+# Not by their numbers: an import adds trials that are older than those that are there.
+NEWEST_FIRST = (TRIALS.c.recurrence.desc(), TRIALS.c.attempt.desc())
 # A table of its own: it is small, and heartbeats, most of all writes, touch nothing else.
 LEASES = Table(
     "leases",

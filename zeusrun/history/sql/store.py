@@ -23,7 +23,7 @@ from zeusrun.history.sql.engine import (
 )
 from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class SqlHistory:
         check_job_name(job)
         self.expire(job)
         query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
-        query = query.where(LEASES.c.job == job).order_by(TRIALS.c.number)
+        query = query.where(LEASES.c.job == job).order_by(*NEWEST_FIRST)
         with self._reading() as connection:
             records = list(connection.scalars(query))
-        return [decode_trial(record) for record in records]
+        return [decode_trial(record) for record in reversed(records)]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -283,18 +283,16 @@ class SqlHistory:
 
 
 class _Read(NamedTuple):
-    """``Changes`` as they are read: numbers and records, in any order."""
+    """``Changes`` as they are read: records, in any order."""
 
-    pairs: list[tuple[int, str]]
+    records: list[str]
     version: str
     total: int
     whole: bool
 
     def decode(self) -> Changes:
-        self.pairs.sort()
-        trials = tuple(decode_trial(record) for _, record in self.pairs)
-        numbers = tuple(number for number, _ in self.pairs)
-        return Changes(trials, numbers, self.version, self.total, self.whole)
+        trials = sorted(map(decode_trial, self.records), key=rules.place_of)
+        return Changes(tuple(trials), self.version, self.total, self.whole)
 
 
 def _read_changes(
@@ -305,19 +303,16 @@ def _read_changes(
     changes, total = connection.execute(head).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
-    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
     if match is not None and match["incarnation"] == incarnation:
         since = int(match["changes"])
         if since > changes:
             return None
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
-        if last is None or len(pairs) <= last:
-            return _Read(pairs, version, total, whole=False)
-    newest = query.order_by(TRIALS.c.number.desc()).limit(last)
-    return _Read(_read_pairs(connection, newest), version, total, whole=True)
-
-
-def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
-    return [(number, record) for number, record in connection.execute(query)]
+        newer = newer.limit(None if last is None else last + 1)
+        records = list(connection.scalars(newer))
+        if last is None or len(records) <= last:
+            return _Read(records, version, total, whole=False)
+    newest = query.order_by(*NEWEST_FIRST).limit(last)
+    return _Read(list(connection.scalars(newest)), version, total, whole=True)

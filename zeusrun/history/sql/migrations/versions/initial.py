@@ -46,6 +46,8 @@ def upgrade() -> None:
         sa.Column("trial", sa.String(150), nullable=False, unique=True),
         sa.Column("uuid", sa.String(32), unique=True),
         sa.Column("job", sa.String(100), nullable=False),
+        sa.Column("recurrence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.BigInteger, nullable=False),
         sa.Column("changed", sa.BigInteger, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("trained", sa.Boolean, nullable=False),
@@ -61,7 +63,7 @@ def upgrade() -> None:
         sa.Column("trace", _JSON),
         **_MYSQL,
     )
-    op.create_index("trials_job_number", "trials", ["job", "number"])
+    op.create_index("trials_order", "trials", ["job", "recurrence", "attempt"])
     op.create_index("trials_job_changed", "trials", ["job", "changed"])
     keys = ["job", "currency", "energy_source", "status", "trained"]
     sums = ["time_s", "energy_j", "cost_j", "price", "carbon_g"]
