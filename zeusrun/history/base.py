@@ -24,6 +24,10 @@ class UnknownTrialError(HistoryError):
     """The history has no trial with this id or uuid."""
 
 
+class UnreadableTrialError(HistoryError):
+    """A trial in the database is damaged, or a newer zeusrun has stored it."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
 

@@ -16,7 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from zeusrun.errors import HistoryError
-from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.base import (
+    Conflict,
+    UnavailableError,
+    UnknownTrialError,
+    UnreadableTrialError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,16 +72,8 @@ def refusal_of(error: Exception, where: str = "") -> Refusal:
     """Return what a client is told of an error; ``where`` is the request, for the log."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, Conflict):
-        return Refusal(409, "conflict", str(error))
-    if isinstance(error, UnknownTrialError):
-        return Refusal(404, "unknown", str(error).partition(";")[0])
     if isinstance(error, HistoryError):
-        LOG.error("%s%s", where, error)
-        what = "does not respond" if isinstance(error, UnavailableError) else "cannot be used"
-        return overloaded(
-            f"the server's database {what}; the server's log says why", code="unavailable"
-        )
+        return _refusal_of_history(error, where)
     if isinstance(error, HTTPException):
         codes = {404: "unknown", 405: "method"}
         headers = dict(error.headers or {})
@@ -85,6 +82,19 @@ def refusal_of(error: Exception, where: str = "") -> Refusal:
         )
     LOG.error("%sthis is a bug in zeusrun: %s", where, _describe(error))
     return Refusal(500, "bug", "this is a bug in zeusrun; the server's log contains more")
+
+
+def _refusal_of_history(error: HistoryError, where: str) -> Refusal:
+    if isinstance(error, Conflict):
+        return Refusal(409, "conflict", str(error))
+    if isinstance(error, UnknownTrialError):
+        return Refusal(404, "unknown", str(error).partition(";")[0])
+    LOG.error("%s%s", where, error)
+    if isinstance(error, UnreadableTrialError):  # trying again does not help
+        return Refusal(500, "damaged", str(error))
+    what = "does not respond" if isinstance(error, UnavailableError) else "cannot be used"
+    text = f"the server's database {what}; the server's log says why"
+    return overloaded(text, code="unavailable")
 
 
 def answer_error(request: Request, error: Exception) -> Response:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from zeusrun import __version__
 from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_EXPIRED, LEASE_S
+from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.identity import read_incarnation
 from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, TRIALS
@@ -174,15 +175,20 @@ def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row
 
 
 def decode_trial(record: str) -> Trial:
-    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
+    """Return the trial of a row; raises ``UnreadableTrialError``."""
     return (_decode_again if len(record) <= _SHORT else _decode)(record)
 
 
 def _decode(record: str) -> Trial:
     try:
         return Trial.from_json(json.loads(record))
-    except ValueError as error:
-        raise HistoryError(f"the database contains a damaged trial: {error}") from error
+    except (ValueError, AttributeError) as error:
+        found = re.search(r'"trial": ?"([^"]*)"', record)
+        name = found[1] if found else "of a row"
+        raise UnreadableTrialError(
+            f"the trial {name} in the database cannot be read by zeusrun {__version__}: {error}; "
+            "it is damaged, or a newer zeusrun has stored it"
+        ) from error
 
 
 _decode_again = functools.lru_cache(_KEPT)(_decode)

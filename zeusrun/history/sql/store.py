@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Snapshot
+from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
 from zeusrun.history.sql.audit import keep_audit
 from zeusrun.history.sql.engine import (
@@ -196,10 +196,16 @@ class SqlHistory:
             query = query.where(LEASES.c.job == job)
         with self._reading() as connection:
             expired = list(connection.execute(query.order_by(LEASES.c.number)))
-        ended = [
-            self._write(functools.partial(rows.lose, job=row.job, number=row.number))
-            for row in expired
-        ]
+        ended, unreadable = [], None
+        for row in expired:
+            try:
+                ended.append(
+                    self._write(functools.partial(rows.lose, job=row.job, number=row.number))
+                )
+            except UnreadableTrialError as error:  # the others end nevertheless
+                unreadable = error
+        if unreadable is not None:
+            raise unreadable
         return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
