@@ -111,6 +111,19 @@ def test_a_late_result_of_the_server_replaces_a_lost_run_here(local, shared, hom
     assert len(local.trials("job")) == 8
 
 
+@pytest.mark.parametrize("uuid", [None, "1" * 32])
+def test_a_run_that_was_continued_after_a_copy_is_copied_again(local, shared, home, uuid):
+    trial = begin(local, build_trial(1, uuid=uuid))
+    preempted = local.finish(trial.trial, PREEMPTED)
+    transfer(shared, home, None, to_shared=True)
+    begin(shared, preempted.resume("2025-06-02T12:00:00Z"))
+    ended = shared.finish("job-1-1", REACHED)
+    (back,) = transfer(shared, home, None, to_shared=False)
+    assert (back.copied, local.trials("job")) == (1, [ended])
+    (again,) = transfer(shared, home, None, to_shared=True)
+    assert (again.known, shared.trials("job")) == (1, [ended])
+
+
 def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
     fill(local, 3)
     other = replace(build_trial(2, uuid="e" * 32), global_batch_size=64).finish(REACHED)

@@ -64,6 +64,23 @@ def check_id(trial: Trial, known: Trial | None) -> None:
         raise ValueError(f"there is a trial {trial.trial} already")
 
 
+def is_same(known: Trial, trial: Trial) -> bool:
+    """Whether both are the same trial at different times; old ones have no uuid."""
+    kept = ["uuid", "job"] if known.uuid else ["uuid", "job", "run_dir", "global_batch_size"]
+    if not known.uuid and known.preemptions == trial.preemptions:
+        kept.append("started_at")
+    return all(getattr(known, name) == getattr(trial, name) for name in kept)
+
+
+def is_news(known: Trial, trial: Trial) -> bool:
+    """Whether a stored trial is replaced by the same one of another history."""
+    was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
+    is_result = (
+        known.status in OPEN and trial.status.finished and trial.preemptions >= known.preemptions
+    )
+    return was_continued or is_result
+
+
 def offline_name(job: str, uuid: str) -> str:
     """Return the id of a trial that began while its shared history did not respond."""
     return f"{job}-offline-{uuid[:8]}"

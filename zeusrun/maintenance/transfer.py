@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from zeusrun.history.shared.store import SharedHistory
     from zeusrun.trial import Trial
 
-_WHAT_MAKES_A_TRIAL = ("uuid", "started_at", "run_dir", "global_batch_size")
-
 
 @dataclass(frozen=True)
 class Transferred:
@@ -122,8 +120,7 @@ def _check(trials: Sequence[Trial], known: Sequence[Trial], job: str, target: st
     clashes = [
         trial.trial
         for trial in trials
-        if (other := others.get(trial.trial)) is not None
-        and any(getattr(other, name) != getattr(trial, name) for name in _WHAT_MAKES_A_TRIAL)
+        if (other := others.get(trial.trial)) is not None and not rules.is_same(other, trial)
     ]
     if clashes:
         raise HistoryError(
@@ -135,11 +132,11 @@ def _check(trials: Sequence[Trial], known: Sequence[Trial], job: str, target: st
 
 
 def _count_known(trials: Sequence[Trial], known: Sequence[Trial]) -> int:
-    """Return how many trials the target has already; a result is new to a lost one."""
+    """Return how many trials the target has already, as they are."""
     there = {trial.trial: trial for trial in known}
     return sum(
         (other := there.get(trial.trial)) is not None
-        and (other.status not in rules.OPEN or other == trial)
+        and (other == trial or not rules.is_news(other, trial))
         for trial in trials
     )
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-_OPEN = {TrialStatus.DISPATCHED, TrialStatus.LOST}  # a result may still come
 _SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 _MOST = 1e30  # a larger amount is damaged, and sums would overflow
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
@@ -224,26 +223,14 @@ def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
         job.store(new, None)
         return new
     known = found.trial
-    if not _is_same(known, trial):
+    if not rules.is_same(known, trial):
         raise ValueError(f"there is another trial {trial.trial} already")
-    was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
-    is_result = (
-        known.status in _OPEN and trial.status.finished and trial.preemptions >= known.preemptions
-    )
-    if not (was_continued or is_result):
+    if not rules.is_news(known, trial):
         return known
     new = replace(trial, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
     if new != known:
         job.store(new, found)
     return new
-
-
-def _is_same(known: Trial, trial: Trial) -> bool:
-    """Whether both are the same trial at different times; old ones have no uuid."""
-    if (known.uuid, known.job) != (trial.uuid, trial.job):
-        return False
-    was_continued = known.preemptions != trial.preemptions
-    return trial.uuid is not None or was_continued or known.started_at == trial.started_at
 
 
 def lose(connection: Connection, job: str, number: int) -> Trial | None:

@@ -114,8 +114,7 @@ class TinyDBHistory:
     def add(self, job: str, trials: Sequence[Trial]) -> None:
         """Store the trials of a job from another history, in order, all or none.
 
-        A trial that is stored already stays as it is, except that a late result replaces LOST and
-        ``DISPATCHED``.
+        A trial that is stored already stays as it is, unless ``rules.is_news``.
 
         Raises:
             ValueError: If an id does not match its numbers, or a trial could not be read back.
@@ -246,7 +245,7 @@ class StoredTrials:
         storage.write_main(self._path, self._tables, volume_trials, kept=kept)
 
     def store_all(self, trials: Sequence[Trial], volume_trials: int) -> None:
-        """Write the trials that are not stored, and late results; the caller holds the lock."""
+        """Write the trials that are not stored, and what is news; the caller holds the lock."""
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place
         table = tinydb.TinyDB(storage=lambda: memory).table("trials")
@@ -255,7 +254,7 @@ class StoredTrials:
             known, record = self.find(trial.trial), rules.encode_trial(trial)
             if known is None:
                 new.append(record)
-            elif known.status in rules.OPEN and known != trial:
+            elif rules.is_news(known, trial) and known != trial:
                 number = self._numbers[trial.trial]
                 if number in self.main:
                     table.update(record, doc_ids=[number])
