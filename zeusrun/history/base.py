@@ -156,10 +156,6 @@ class Shared(Protocol):
         """Return the random id of the database, and the time by its clock in Unix seconds."""
         ...
 
-    def lease_held(self, trial: str) -> bool:
-        """Whether the lease of an unfinished trial has not expired, by the database's clock."""
-        ...
-
     def live(self, trial: str) -> dict[str, Any] | None:
         """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""
         ...

@@ -111,9 +111,8 @@ class Heartbeat(BaseModel):
 
 
 class Lease(BaseModel):
-    """Whether the lease of a trial has not expired, and what its launcher sent last."""
+    """What the launcher of a trial sent last."""
 
-    held: bool
     live: FreeJson | None
 
 
@@ -299,9 +298,9 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 
 @router.get("/trials/{trial}/lease", response_model=Lease)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
-    """Return whether the launcher of a trial still renews its lease, and what it sent last."""
+    """Return what the launcher of a trial sent last."""
     _check(history, access, trial)
-    return Json({"held": history.lease_held(trial), "live": history.live(trial)})
+    return Json({"live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)

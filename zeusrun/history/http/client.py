@@ -139,10 +139,6 @@ class HttpHistory:
         """See ``Shared.renew``."""
         self._ask("PUT", f"{_path_of(trial)}/lease", {"live": live})
 
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        return self._ask("GET", f"{_path_of(trial)}/lease")["held"] is True
-
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
         found = self._ask("GET", f"{_path_of(trial)}/lease").get("live")

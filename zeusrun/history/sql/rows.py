@@ -16,7 +16,7 @@ from zeusrun.history import rules
 from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.identity import read_incarnation
-from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, SUMS, TRIALS
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial, TrialStatus
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 _MOST = 1e30  # a larger amount is damaged, and sums would overflow
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
 _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
@@ -143,7 +142,7 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
         # No database stores half of a character pair, nor PostgreSQL a NUL.
         "currency": currency[:64] if currency is not None and currency.isprintable() else None,
-        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
+        **{name: _addable(getattr(trial, name)) for name in SUMS},
     }
 
 

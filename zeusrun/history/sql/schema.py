@@ -36,6 +36,8 @@ _MYSQL: dict[str, Any] = {
 }
 JOB_NAME = 100  # characters
 TRIAL_NAME = 150
+SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
+"""Columns that are added up over all runs; copies from the record."""
 HOST_NAME = 253  # as in DNS
 
 METADATA = MetaData()
@@ -69,15 +71,10 @@ TRIALS = Table(
     Column("attempt", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
     Column("status", String(16), nullable=False),
-    # What is added up over all runs; copies from the record.
     Column("trained", Boolean, nullable=False),  # whether it took an optimizer step
-    Column("time_s", Double),
-    Column("energy_j", Double),
     Column("energy_source", String(16)),
-    Column("cost_j", Double),
-    Column("price", Double),
     Column("currency", String(64)),
-    Column("carbon_g", Double),
+    *(Column(name, Double) for name in SUMS),
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
     Column("live", _Json),  # of a LOST trial: the last heartbeat
     Column("trace", _Json),  # power over time, reduced
@@ -86,8 +83,7 @@ TRIALS = Table(
     # Everything that sums need: they would otherwise read all records.
     Index(
         "trials_sums",
-        *("job", "currency", "energy_source", "status", "trained"),
-        *("time_s", "energy_j", "cost_j", "price", "carbon_g"),
+        *("job", "currency", "energy_source", "status", "trained", *SUMS),
     ),
     **_MYSQL,
 )

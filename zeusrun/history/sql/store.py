@@ -132,13 +132,18 @@ class SqlHistory:
         self._write(work)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
-        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
+        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
+
+        Its lease begins again.
+        """
         rules.check_new(trial)
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
             found = None if trial.uuid is None else rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
+                lease = sa.update(LEASES).where(LEASES.c.number == found.number)
+                connection.execute(lease.values(expires_at=now_s() + LEASE_S))
                 return trial
             if after != job.version:
                 raise rules.changed(trial.job)
@@ -181,13 +186,6 @@ class SqlHistory:
             connection.execute(sa.update(LEASES).where(LEASES.c.number == number).values(values))
 
         self._write(work)
-
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        with self._reading() as connection:
-            number = rows.find_number(connection, trial)
-            held = sa.and_(LEASES.c.number == number, LEASES.c.expires_at > now_s())
-            return connection.execute(sa.select(LEASES.c.number).where(held)).first() is not None
 
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
-_SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
 class JobHead(NamedTuple):
@@ -153,7 +152,7 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
 
 def add_up(engine: Engine, job: str) -> list[Part]:
     """Return sums over all trials of a job that have ended."""
-    columns = [TRIALS.c[name] for name in _SUMS]
+    columns = [TRIALS.c[name] for name in SUMS]
     reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
     trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
     known = [
@@ -178,8 +177,8 @@ def add_up(engine: Engine, job: str) -> list[Part]:
     return [
         Part(
             *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
-            sums=dict(zip(_SUMS, row[5:10], strict=True)),
-            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
+            sums=dict(zip(SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(SUMS, row[10:], strict=True)},
         )
         for row in rows
     ]
