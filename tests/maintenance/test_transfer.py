@@ -17,7 +17,7 @@ from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.maintenance.transfer import transfer
+from zeusrun.maintenance.transfer import restore_shared, transfer
 from zeusrun.trial import TrialStatus
 
 
@@ -133,6 +133,18 @@ def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
             transfer(shared, home, None, to_shared=to_shared)
     assert shared.trials("job") == [other]
     assert len(local.trials("job")) == 3
+
+
+def test_a_run_that_is_refused_is_named(local, shared, home):
+    shared.add([build_trial(1, job="other", uuid=f"{1:032x}").finish(REACHED)])
+    fill(local, 3)
+    with pytest.raises(HistoryError, match=r"refuses a run of job: .*another trial job-1-1"):
+        transfer(shared, home, "job", to_shared=True)
+    lost = [build_trial(number, uuid=f"{number:032x}").finish(DONE) for number in (3, 4)]
+    lost[1] = replace(lost[1], attempt=0)
+    with pytest.raises(HistoryError, match=r"refuses a run of job: trial 'job-4-1'"):
+        restore_shared(shared, "job", lost)
+    assert restore_shared(shared, "job", lost[:1]) == 1
 
 
 def test_only_a_shared_history_takes_part(local, home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import list_known
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -83,7 +84,8 @@ def restore_shared(shared: SharedHistory, job: str, found: Sequence[Trial]) -> i
     known = {each.uuid for each in shared.remote.trials(job)}
     lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
     if lost:
-        shared.add(sorted(lost, key=lambda each: (each.recurrence, each.attempt)))
+        with _refused(job, shared.name):
+            shared.add(sorted(lost, key=rules.place_of))
     return len(lost)
 
 
@@ -93,7 +95,8 @@ def _to_shared(local: TinyDBHistory, shared: SharedHistory, job: str) -> Transfe
     _check(trials, known, job, shared.name)
     same = _count_known(trials, known)
     if same < len(trials):
-        shared.add(trials)
+        with _refused(job, shared.name):
+            shared.add(trials)
     return Transferred(job, len(trials) - same, same, running, shared.name)
 
 
@@ -104,8 +107,18 @@ def _from_shared(local: TinyDBHistory, shared: SharedHistory, job: str) -> Trans
     _check(trials, known, job, "this machine")
     same = _count_known(trials, known)
     if same < len(trials):
-        local.add(job, trials)
+        with _refused(job, "this machine"):
+            local.add(job, trials)
     return Transferred(job, len(trials) - same, same, running, "this machine")
+
+
+@contextmanager
+def _refused(job: str, target: str) -> Iterator[None]:
+    """Raise ``HistoryError`` if the target refuses a trial; the message names the trial."""
+    try:
+        yield
+    except ValueError as error:
+        raise HistoryError(f"{target} refuses a run of {job}: {error}") from error
 
 
 def _split(trials: Sequence[Trial]) -> tuple[list[Trial], tuple[str, ...]]:

@@ -95,7 +95,8 @@ def refusal(code, message="no"):
     [
         (http(409, refusal("conflict")), Conflict, "no"),
         (http(422, refusal("invalid", "bad")), ValueError, "bad"),
-        (http(413, "too much"), ValueError, "413"),
+        (http(413, refusal("size", "larger than")), ValueError, "larger than"),
+        (http(413, "too much"), HistoryError, r"413; a proxy .* allow 32 MiB"),
         (http(401, refusal("unauthorized")), HistoryError, "ZEUSRUN_TOKEN"),
         (http(403, refusal("forbidden")), HistoryError, "token create"),
         (http(400, refusal("version", "update yours")), HistoryError, "update yours"),
@@ -104,6 +105,9 @@ def refusal(code, message="no"):
         (http(502, "<html>bad gateway"), UnavailableError, "502"),
         (http(200, "<html>hello"), HistoryError, "address of a zeusrun server"),
         (http(200, []), HistoryError, "address of a zeusrun server"),
+        (http(200, {"status": "ok"}), HistoryError, "address of a zeusrun server"),
+        (http(200, {"trial": ["a"]}), HistoryError, "address of a zeusrun server"),
+        (http(200, {"trial": {"status": "ASLEEP"}}), HistoryError, "update zeusrun here"),
         (http(404, "not here"), HistoryError, "address of a zeusrun server"),
         (http(301, "", "Location: https://other/"), HistoryError, "redirects to https://other/"),
         (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),
@@ -120,6 +124,19 @@ def test_what_a_server_answers_becomes_the_right_error(serve, answer, kind, word
     assert SECRET not in str(error.value)
     assert f"Bearer {SECRET}".encode() in b"".join(server.got)
     assert b"Zeusrun-Api: 1" in b"".join(server.got)
+
+
+@pytest.mark.parametrize("answer", [{}, {"jobs": 7, "trials": 7, "now": "x", "incarnation": ""}])
+def test_an_answer_of_another_program_is_an_error(serve, answer):
+    history = HttpHistory(serve(http(200, answer)).url, environment={})
+    for call in (
+        history.identify,
+        history.jobs,
+        lambda: history.changes("job", None),
+        lambda: history.unfinished("job"),
+    ):
+        with pytest.raises(HistoryError, match="address of a zeusrun server"):
+            call()
 
 
 def test_a_server_may_say_when_to_try_again(serve):
