@@ -132,16 +132,17 @@ def test_what_can_never_succeed_is_refused_with_the_place_and_the_reason(server)
         return server.ask("POST", "/api/v1/jobs/job/trials", body)
 
     for changes, words in (
-        ({"target": "high"}, "target is 'high'"),
         ({"job": "other", "trial": "other-1-1"}, "is of job 'other', not of 'job'"),
         ({"trial": "job-9-1"}, "ids are <job>-<recurrence>-<attempt>"),
         ({"uuid": "short"}, "32 hex digits expected"),
-        ({"curve": 5}, "not a trial"),
         ({"status": "REACHED"}, "is REACHED before it began"),
     ):
         answer = begin(**changes)
         assert (answer.status, answer.code) == (422, "invalid"), changes
         assert words in answer.message
+    for changes in ({"target": "high"}, {"curve": 5}, {"status": "ASLEEP"}):
+        answer = begin(**changes)
+        assert (answer.status, answer.code) == (422, "unreadable"), changes
     for path, body, place in (
         ("/jobs/job/trials", {"trial": good}, "body.after: Field required"),
         ("/jobs/job/trials", [], "body: Input should be"),

@@ -18,7 +18,7 @@ from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import Json, Refusal, invalid
+from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
 API = 1
@@ -269,8 +269,12 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
     """Store how a trial ended; the same outcome again changes nothing."""
     _check(history, access, trial, write=True)
     try:
+        outcome = Outcome.from_json(body)
+    except ValueError as error:
+        raise unreadable(error) from None
+    try:
         with access.audited("finish", trial):
-            stored = history.finish(trial, Outcome.from_json(body))
+            stored = history.finish(trial, outcome)
     except ValueError as error:
         raise invalid(error) from None
     return Json({"trial": stored.to_json()})
@@ -333,7 +337,7 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
     try:
         trial = Trial.from_json(record)
     except ValueError as error:
-        raise invalid(error) from None
+        raise unreadable(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from zeusrun import __version__
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import (
     Conflict,
@@ -61,6 +62,12 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
 def invalid(message: object) -> Refusal:
     """Return the refusal of a request that can never succeed."""
     return Refusal(422, "invalid", str(message))
+
+
+def unreadable(error: ValueError) -> Refusal:
+    """Return the refusal of a record that a newer zeusrun may have sent: it can be sent later."""
+    text = f"{error}; the server is zeusrun {__version__}: if you have a newer one, update it"
+    return Refusal(422, "unreadable", text)
 
 
 def overloaded(message: str, status: int = 503, code: str = "overloaded") -> Refusal:

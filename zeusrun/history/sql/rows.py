@@ -61,6 +61,7 @@ class Found(NamedTuple):
 
     number: int
     trial: Trial
+    record: str
 
 
 class LockedJob:
@@ -96,10 +97,12 @@ class LockedJob:
         Raises:
             ValueError: If it could not be read back.
         """
-        record = json.dumps(rules.encode_trial(trial))
+        record = rules.encode_trial(trial)
+        if known is not None:  # fields that only a newer zeusrun knows stay as they are
+            record = {**json.loads(known.record), **record}
         self._changes += 1
         self._recurrences = max(self._recurrences, trial.recurrence)
-        values = _columns(trial) | {"changed": self._changes, "record": record}
+        values = _columns(trial) | {"changed": self._changes, "record": json.dumps(record)}
         if known is None:
             self._trials += 1
             inserted = self._connection.execute(_INSERT_TRIAL, values)
@@ -161,7 +164,7 @@ def find_number(connection: Connection, name: str) -> int:
 def find(connection: Connection, name: str) -> Found | None:
     """Return the trial with an id or uuid."""
     row = _find_row(connection, name)
-    return None if row is None else Found(row.number, decode_trial(row.record))
+    return None if row is None else Found(row.number, decode_trial(row.record), row.record)
 
 
 def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row, or ``None``
@@ -206,7 +209,7 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
     known = decode_trial(row.record)
     changed = change(known)
     if changed != known:
-        job.store(changed, Found(row.number, known))
+        job.store(changed, Found(row.number, known, row.record))
     return changed
 
 
@@ -241,7 +244,7 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
     known = decode_trial(row[0])
     seen = _read_live(row[2], known) or known
     lost = known.finish(seen.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
-    locked.store(lost, Found(number, known))
+    locked.store(lost, Found(number, known, row[0]))
     return lost
 
 
