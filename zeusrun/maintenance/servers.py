@@ -10,6 +10,7 @@ from zeusrun import __version__
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
+from zeusrun.history.http.transport import is_loopback
 from zeusrun.maintenance.doctor import Check
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _check_transport(
     if token is None:
         return []
     where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / "token")
-    if parts.scheme == "http" and not (parts.hostname or "").startswith(("127.", "localhost")):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         found = f"the token of {where} is sent to {history.name} without encryption"
         return [Check("token", well=None, found=found, advice="let the server use https://")]
     return [Check("token", well=True, found=f"from {where}")]
