@@ -53,6 +53,14 @@ Version = Annotated[str | None, Query(max_length=80, description="The version th
 Last = Annotated[int | None, Query(ge=0, le=_MOST, description="Only so many, the newest ones.")]
 
 
+class Granted(BaseModel):
+    """What the request may do: the id of its token, and for which jobs it is."""
+
+    token: str | None
+    jobs: str
+    write: bool
+
+
 class Server(BaseModel):
     """The server, its version, its clock and its database."""
 
@@ -62,6 +70,7 @@ class Server(BaseModel):
     incarnation: str
     now: float
     lease_s: float
+    access: Granted
 
 
 class Jobs(BaseModel):
@@ -190,7 +199,7 @@ router = APIRouter(
 
 
 @router.get("", response_model=Server)
-def describe(history: History) -> Response:
+def describe(history: History, access: Allowed) -> Response:
     """Describe the server: its API, its version, its clock, its database."""
     incarnation, now = history.identify()
     return Json(
@@ -201,6 +210,7 @@ def describe(history: History) -> Response:
             "incarnation": incarnation,
             "now": now,
             "lease_s": LEASE_S,
+            "access": {"token": access.token, "jobs": access.jobs, "write": access.can_write},
         }
     )
 
