@@ -14,6 +14,7 @@ pytest.importorskip("sqlalchemy")
 from tests.contracts.history import outcomes
 from tests.databases import prepare
 from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial
+from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -54,6 +55,24 @@ def test_a_history_moves_to_the_server_and_back_without_loss(local, shared, home
     (back,) = transfer(shared, other, None, to_shared=False)
     assert (back.copied, back.known) == (10, 0)
     assert TinyDBHistory(other / "history").trials("job") == trials
+
+
+@pytest.mark.parametrize("count", [501, pytest.param(1100, marks=pytest.mark.long)])
+def test_a_history_moves_through_a_server_and_back_in_parts(home, tmp_path, sqlite_url, count):
+    pytest.importorskip("uvicorn")
+    newest = build_trial(count + 1, uuid=f"{count + 1:032x}")
+    old = [build_trial(n, uuid=f"{n:032x}").finish(REACHED) for n in range(1, count + 1)]
+    TinyDBHistory(home / "history").add("job", old)
+    with running(sqlite_url) as server:
+        shared = open_named(home, {}, server.url)
+        begin(shared, newest)  # the server has been used already
+        assert transfer(shared, home, None, to_shared=True)[0].copied == count
+        assert shared.snapshot("job", 1000).trials == (*old[-999:], newest)
+        (back,) = transfer(shared, tmp_path / "other", None, to_shared=False)
+        assert (back.copied, back.running) == (count, (newest.trial,))
+        assert TinyDBHistory(tmp_path / "other" / "history").trials("job") == old
+        assert begin(shared, build_trial(count + 2)) == shared.trials("job", 1)[0]
+        shared.remote.close()
 
 
 def test_copying_again_changes_nothing(local, shared, home):
