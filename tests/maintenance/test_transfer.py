@@ -57,9 +57,10 @@ def test_a_history_moves_to_the_server_and_back_without_loss(local, shared, home
     assert TinyDBHistory(other / "history").trials("job") == trials
 
 
-@pytest.mark.parametrize("count", [501, pytest.param(1100, marks=pytest.mark.long)])
-def test_a_history_moves_through_a_server_and_back_in_parts(home, tmp_path, sqlite_url, count):
+@pytest.mark.long
+def test_a_history_moves_through_a_server_and_back_in_parts(home, tmp_path, sqlite_url):
     pytest.importorskip("uvicorn")
+    count = 1100
     newest = build_trial(count + 1, uuid=f"{count + 1:032x}")
     old = [build_trial(n, uuid=f"{n:032x}").finish(REACHED) for n in range(1, count + 1)]
     TinyDBHistory(home / "history").add("job", old)
