@@ -280,3 +280,18 @@ def expire_lease(database, trial):
         number = connection.scalar(sa.select(TRIALS.c.number).where(TRIALS.c.trial == trial))
         update = sa.update(LEASES).where(LEASES.c.number == number)
         assert connection.execute(update.values(expires_at=now_s() - 1)).rowcount == 1
+
+
+def lease_held(database, trial):
+    """Whether a trial, named by its id or uuid, has a lease that has not expired."""
+    import sqlalchemy as sa
+
+    from zeusrun.history.sql.engine import now_s, reading
+    from zeusrun.history.sql.schema import LEASES, TRIALS
+
+    query = sa.select(LEASES.c.expires_at > now_s()).join(
+        TRIALS, TRIALS.c.number == LEASES.c.number
+    )
+    with reading(database.engine) as connection:
+        named = sa.or_(TRIALS.c.trial == trial, TRIALS.c.uuid == trial)
+        return bool(connection.scalar(query.where(named)))

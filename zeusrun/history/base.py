@@ -24,6 +24,10 @@ class UnknownTrialError(HistoryError):
     """The history has no trial with this id or uuid."""
 
 
+class UnreadableTrialError(HistoryError):
+    """A trial in the database is damaged, or a newer zeusrun has stored it."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
 
@@ -43,14 +47,13 @@ class Snapshot(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The trials of a job that changed since a version, by ``numbers``, ascending.
+    """The trials of a job that changed since a version, in the order of their numbers.
 
     ``whole``: they are the newest trials instead, because the version is unknown. ``total`` is the
     number of all trials of the job.
     """
 
     trials: tuple[Trial, ...]
-    numbers: tuple[int, ...]
     version: str
     total: int
     whole: bool
@@ -151,10 +154,6 @@ class Shared(Protocol):
 
     def identify(self) -> tuple[str, float]:
         """Return the random id of the database, and the time by its clock in Unix seconds."""
-        ...
-
-    def lease_held(self, trial: str) -> bool:
-        """Whether the lease of an unfinished trial has not expired, by the database's clock."""
         ...
 
     def live(self, trial: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import Json, Refusal, invalid
+from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
 
 API = 1
@@ -53,6 +53,14 @@ Version = Annotated[str | None, Query(max_length=80, description="The version th
 Last = Annotated[int | None, Query(ge=0, le=_MOST, description="Only so many, the newest ones.")]
 
 
+class Granted(BaseModel):
+    """What the request may do: the id of its token, and for which jobs it is."""
+
+    token: str | None
+    jobs: str
+    write: bool
+
+
 class Server(BaseModel):
     """The server, its version, its clock and its database."""
 
@@ -62,6 +70,7 @@ class Server(BaseModel):
     incarnation: str
     now: float
     lease_s: float
+    access: Granted
 
 
 class Jobs(BaseModel):
@@ -74,7 +83,6 @@ class ChangesJson(BaseModel):
     """The trials of a job that changed since a version."""
 
     trials: list[TrialJson]
-    numbers: list[int]
     version: str
     total: int
     whole: bool
@@ -112,9 +120,8 @@ class Heartbeat(BaseModel):
 
 
 class Lease(BaseModel):
-    """Whether the lease of a trial has not expired, and what its launcher sent last."""
+    """What the launcher of a trial sent last."""
 
-    held: bool
     live: FreeJson | None
 
 
@@ -192,7 +199,7 @@ router = APIRouter(
 
 
 @router.get("", response_model=Server)
-def describe(history: History) -> Response:
+def describe(history: History, access: Allowed) -> Response:
     """Describe the server: its API, its version, its clock, its database."""
     incarnation, now = history.identify()
     return Json(
@@ -203,6 +210,7 @@ def describe(history: History) -> Response:
             "incarnation": incarnation,
             "now": now,
             "lease_s": LEASE_S,
+            "access": {"token": access.token, "jobs": access.jobs, "write": access.can_write},
         }
     )
 
@@ -271,8 +279,12 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
     """Store how a trial ended; the same outcome again changes nothing."""
     _check(history, access, trial, write=True)
     try:
+        outcome = Outcome.from_json(body)
+    except ValueError as error:
+        raise unreadable(error) from None
+    try:
         with access.audited("finish", trial):
-            stored = history.finish(trial, Outcome.from_json(body))
+            stored = history.finish(trial, outcome)
     except ValueError as error:
         raise invalid(error) from None
     return Json({"trial": stored.to_json()})
@@ -300,9 +312,9 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 
 @router.get("/trials/{trial}/lease", response_model=Lease)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
-    """Return whether the launcher of a trial still renews its lease, and what it sent last."""
+    """Return what the launcher of a trial sent last."""
     _check(history, access, trial)
-    return Json({"held": history.lease_held(trial), "live": history.live(trial)})
+    return Json({"live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
@@ -335,7 +347,7 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
     try:
         trial = Trial.from_json(record)
     except ValueError as error:
-        raise invalid(error) from None
+        raise unreadable(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial

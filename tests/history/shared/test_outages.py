@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 
 from tests.contracts.history import begin
 from tests.contracts.shared import offline_trial, with_uuid
-from tests.databases import expire_lease
+from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
@@ -206,9 +206,9 @@ def test_results_wait_and_are_delivered_in_order(history, proxy, database):
     proxy.mode = "pass"
     history.deliver()
     assert database.trials("digits") == finished
-    numbers = database.changes("digits", None).numbers
-    changed = [database.changes("digits", f"{database.identify()[0]}:{n}").numbers for n in (4, 5)]
-    assert changed == [numbers[1:], numbers[2:]]
+    incarnation = database.identify()[0]
+    changed = [list(database.changes("digits", f"{incarnation}:{n}").trials) for n in (4, 5)]
+    assert changed == [finished[1:], finished[2:]]
     assert not history.spool
 
 
@@ -423,7 +423,7 @@ def test_a_trial_that_began_offline_is_numbered_while_it_runs(offline, proxy, da
     proxy.mode = "pass"
     offline.renew(trial.trial, {"epoch": 1})
     assert database.unfinished("digits")[0].trial == "digits-1-1"
-    assert database.lease_held(trial.uuid)
+    assert lease_held(database, trial.uuid)
     finished = offline.finish(trial.trial, REACHED)
     assert (finished.trial, finished.status) == ("digits-1-1", TrialStatus.REACHED)
 

@@ -15,9 +15,10 @@ from tests.contracts.history import begin
 from tests.contracts.shared import with_uuid
 from tests.databases import Postgres, new_server, prepare
 from zeusrun.errors import HistoryError, UsageError
-from zeusrun.history.base import UnavailableError
+from zeusrun.history.base import UnavailableError, UnreadableTrialError
 from zeusrun.history.sql.engine import parse_url, writing
 from zeusrun.history.sql.faults import describe, explain
+from zeusrun.history.sql.schema import TRIALS
 from zeusrun.history.sql.store import SqlHistory
 
 PASSWORD = "s3cret/1"
@@ -135,11 +136,13 @@ class TestSqlite:
             connection.execute(sa.text("DROP TABLE leases"))
         assert "zeusrun db upgrade" in refusal(lambda: sql_history.unfinished("digits"))
 
-    def test_a_damaged_record(self, sql_history):
+    @pytest.mark.parametrize("record", ["{}", "[]", "7", '{"trial": "a", "status": "ASLEEP"}', "{"])
+    def test_a_damaged_record(self, sql_history, record):
         begin(sql_history)
         with writing(sql_history.engine) as connection:
-            connection.execute(sa.text("UPDATE trials SET record = '{}'"))
-        assert "contains a damaged trial" in refusal(lambda: sql_history.trials("digits"))
+            connection.execute(sa.update(TRIALS).values(record=record))
+        text = refusal(lambda: sql_history.trials("digits"), UnreadableTrialError)
+        assert "in the database cannot be read by zeusrun" in text
 
     def test_a_program_that_keeps_all_connections(self, sqlite_url):
         history = SqlHistory(sqlite_url)

@@ -6,6 +6,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.databases import lease_held
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
 from zeusrun.launcher.rundir.record import Live
@@ -116,7 +117,7 @@ class TestTraining:
         (running,) = history.unfinished("mnist")
         live = Live.from_json(history.live(running.trial))  # as `status` reads it
         assert (live.trial.epochs, live.last_metric, live.power_w) == (1, 0.5, 200.0)
-        assert history.lease_held(running.trial)
+        assert lease_held(history, running.trial)
 
     def test_the_last_epoch_without_the_target_is_a_miss(self, zeus, history):
         zeus.register(max_epochs=2)

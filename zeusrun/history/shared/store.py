@@ -232,10 +232,6 @@ class SharedHistory:
         """See ``Shared.identify``."""
         return self.remote.identify()
 
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        return self._patience.read(lambda: self.remote.lease_held(self._key(trial)))
-
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
         return self._patience.read(lambda: self.remote.live(self._key(trial)))

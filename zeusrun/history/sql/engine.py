@@ -80,7 +80,8 @@ def _postgresql_now(_element: object, _compiler: object, **_: object) -> str:
 
 @compiles(now_s, "mysql", "mariadb")
 def _mysql_now(_element: object, _compiler: object, **_: object) -> str:
-    return "(unix_timestamp(sysdate(6)) + 0e0)"
+    # Not by local time, which repeats an hour when daylight saving time ends.
+    return "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6)"
 
 
 def parse_url(text: str) -> URL:

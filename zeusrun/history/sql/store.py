@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Snapshot
+from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
 from zeusrun.history.sql.audit import keep_audit
 from zeusrun.history.sql.engine import (
@@ -23,7 +23,7 @@ from zeusrun.history.sql.engine import (
 )
 from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class SqlHistory:
         check_job_name(job)
         self.expire(job)
         query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
-        query = query.where(LEASES.c.job == job).order_by(TRIALS.c.number)
+        query = query.where(LEASES.c.job == job).order_by(*NEWEST_FIRST)
         with self._reading() as connection:
             records = list(connection.scalars(query))
-        return [decode_trial(record) for record in records]
+        return [decode_trial(record) for record in reversed(records)]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -132,13 +132,18 @@ class SqlHistory:
         self._write(work)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
-        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
+        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
+
+        Its lease begins again.
+        """
         rules.check_new(trial)
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
             found = None if trial.uuid is None else rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
+                lease = sa.update(LEASES).where(LEASES.c.number == found.number)
+                connection.execute(lease.values(expires_at=now_s() + LEASE_S))
                 return trial
             if after != job.version:
                 raise rules.changed(trial.job)
@@ -182,13 +187,6 @@ class SqlHistory:
 
         self._write(work)
 
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        with self._reading() as connection:
-            number = rows.find_number(connection, trial)
-            held = sa.and_(LEASES.c.number == number, LEASES.c.expires_at > now_s())
-            return connection.execute(sa.select(LEASES.c.number).where(held)).first() is not None
-
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""
         query = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
@@ -196,10 +194,16 @@ class SqlHistory:
             query = query.where(LEASES.c.job == job)
         with self._reading() as connection:
             expired = list(connection.execute(query.order_by(LEASES.c.number)))
-        ended = [
-            self._write(functools.partial(rows.lose, job=row.job, number=row.number))
-            for row in expired
-        ]
+        ended, unreadable = [], None
+        for row in expired:
+            try:
+                ended.append(
+                    self._write(functools.partial(rows.lose, job=row.job, number=row.number))
+                )
+            except UnreadableTrialError as error:  # the others end nevertheless
+                unreadable = error
+        if unreadable is not None:
+            raise unreadable
         return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
@@ -283,18 +287,16 @@ class SqlHistory:
 
 
 class _Read(NamedTuple):
-    """``Changes`` as they are read: numbers and records, in any order."""
+    """``Changes`` as they are read: records, in any order."""
 
-    pairs: list[tuple[int, str]]
+    records: list[str]
     version: str
     total: int
     whole: bool
 
     def decode(self) -> Changes:
-        self.pairs.sort()
-        trials = tuple(decode_trial(record) for _, record in self.pairs)
-        numbers = tuple(number for number, _ in self.pairs)
-        return Changes(trials, numbers, self.version, self.total, self.whole)
+        trials = sorted(map(decode_trial, self.records), key=rules.place_of)
+        return Changes(tuple(trials), self.version, self.total, self.whole)
 
 
 def _read_changes(
@@ -305,19 +307,16 @@ def _read_changes(
     changes, total = connection.execute(head).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
-    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
     if match is not None and match["incarnation"] == incarnation:
         since = int(match["changes"])
         if since > changes:
             return None
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
-        if last is None or len(pairs) <= last:
-            return _Read(pairs, version, total, whole=False)
-    newest = query.order_by(TRIALS.c.number.desc()).limit(last)
-    return _Read(_read_pairs(connection, newest), version, total, whole=True)
-
-
-def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
-    return [(number, record) for number, record in connection.execute(query)]
+        newer = newer.limit(None if last is None else last + 1)
+        records = list(connection.scalars(newer))
+        if last is None or len(records) <= last:
+            return _Read(records, version, total, whole=False)
+    newest = query.order_by(*NEWEST_FIRST).limit(last)
+    return _Read(list(connection.scalars(newest)), version, total, whole=True)

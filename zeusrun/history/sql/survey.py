@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
 from zeusrun.history.sql.rows import decode_trial
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
-_SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
 class JobHead(NamedTuple):
@@ -82,7 +81,8 @@ class Versions(NamedTuple):
 def list_heads(engine: Engine) -> list[JobHead]:
     """Return all jobs, that of the newest trial first."""
     # One look into an index for each job; GROUP BY would read as many entries as there are trials.
-    newest = sa.select(sa.func.max(TRIALS.c.number)).where(TRIALS.c.job == JOBS.c.name)
+    newest = sa.select(TRIALS.c.number).where(TRIALS.c.job == JOBS.c.name)
+    newest = newest.order_by(*NEWEST_FIRST).limit(1)
     query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
     with reading(engine) as connection:
         heads = [JobHead(*row) for row in connection.execute(query.where(JOBS.c.trials > 0))]
@@ -118,27 +118,33 @@ def list_runs(
 ) -> list[tuple[int, Trial]]:
     """Return ``count`` trials of a job with their numbers, the newest first."""
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
-    if before is not None:
-        query = query.where(TRIALS.c.number < before)
-    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    place = (TRIALS.c.recurrence, TRIALS.c.attempt)
     with reading(engine) as connection:
+        if before is not None:
+            edge = connection.execute(sa.select(*place).where(TRIALS.c.number == before)).first()
+            query = query.where(sa.tuple_(*place) < sa.tuple_(*(edge or (0, 0))))
+        query = query.order_by(*NEWEST_FIRST).limit(count)
         return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
 
 
 def read_first(engine: Engine, job: str) -> Trial | None:
     """Return the oldest trial of a job."""
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job).order_by(TRIALS.c.number)
+    query = (
+        sa.select(TRIALS.c.record)
+        .where(TRIALS.c.job == job)
+        .order_by(TRIALS.c.recurrence, TRIALS.c.attempt)
+    )
     with reading(engine) as connection:
         record = connection.scalar(query.limit(1))
     return None if record is None else decode_trial(record)
 
 
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
-    """Return the power of the newest trials with a trace, from the number ``since`` on."""
+    """Return the power of the newest trials with a trace, from a recurrence on."""
     query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
-        TRIALS.c.job == job, TRIALS.c.number >= since, TRIALS.c.trace.is_not(None)
+        TRIALS.c.job == job, TRIALS.c.recurrence >= since, TRIALS.c.trace.is_not(None)
     )
-    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    query = query.order_by(*NEWEST_FIRST).limit(count)
     with reading(engine) as connection:
         rows = list(connection.execute(query))
     return {trial: _read_json(trace) for trial, trace in rows[::-1]}
@@ -146,7 +152,7 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
 
 def add_up(engine: Engine, job: str) -> list[Part]:
     """Return sums over all trials of a job that have ended."""
-    columns = [TRIALS.c[name] for name in _SUMS]
+    columns = [TRIALS.c[name] for name in SUMS]
     reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
     trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
     known = [
@@ -171,8 +177,8 @@ def add_up(engine: Engine, job: str) -> list[Part]:
     return [
         Part(
             *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
-            sums=dict(zip(_SUMS, row[5:10], strict=True)),
-            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
+            sums=dict(zip(SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(SUMS, row[10:], strict=True)},
         )
         for row in rows
     ]
@@ -191,7 +197,7 @@ def read_last_ended(engine: Engine, job: str) -> Trial | None:
     """Return the newest trial of a job that has ended."""
     query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
     with reading(engine) as connection:
-        record = connection.scalar(query.order_by(TRIALS.c.number.desc()).limit(1))
+        record = connection.scalar(query.order_by(*NEWEST_FIRST).limit(1))
     return None if record is None else decode_trial(record)
 
 

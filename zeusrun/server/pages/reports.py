@@ -15,6 +15,7 @@ from zeusrun.analysis.totals import Total
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.history.rules import place_of
 from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.trial import EnergySource
@@ -75,7 +76,7 @@ class _Kept:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: str | None = None
-    trials: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
     runs: int = 0
     report: JobReport | None = None
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
@@ -182,10 +183,10 @@ class Reports:
         found = self._store.changes(job, kept.version, NEWEST)
         if found.version == kept.version:
             return
-        read = dict(zip(found.numbers, found.trials, strict=True))
+        read = {place_of(trial): trial for trial in found.trials}
         trials = read if found.whole else {**kept.trials, **read}
         # An older one that has changed, such as by a late result, is not among the newest.
-        kept.trials = {number: trials[number] for number in sorted(trials)[-NEWEST:]}
+        kept.trials = {place: trials[place] for place in sorted(trials)[-NEWEST:]}
         kept.version, kept.runs, kept.report = found.version, found.total, None
         newest = list(kept.trials.values())
         if any(trial.status.finished for trial in newest):
@@ -199,7 +200,7 @@ class Reports:
     def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
         """Return the newest power traces of trials that have ended, oldest first."""
         by_name = {trial.trial: trial for trial in kept.trials.values() if trial.status.finished}
-        found = list_traces(self._store.engine, job, min(kept.trials), _TRACES)
+        found = list_traces(self._store.engine, job, min(kept.trials)[0], _TRACES)
         return tuple(
             build_power(by_name[name], trace)
             for name, record in found.items()
