@@ -111,23 +111,21 @@ class SqlHistory:
         self.expire(job)
         with self._reading() as connection:
             found = _read_changes(connection, job, after, last)
-        if found is not None:
-            return found.decode()
-        # An older backup has been restored, and nobody has said so.
-        self.start_anew(after=(after or "").partition(":")[0])
-        return self.changes(job, None, last)
+        return found.decode()
 
-    def start_anew(self, *, after: str | None = None) -> None:
+    def start_anew(self) -> None:
         """Give the history of a restored database a new random id.
 
         Its versions are counted on from those of the backup. With the old id, a client that has
-        seen the lost ones would take the new ones for them. Leases start anew, too: the launchers
-        could not renew them. ``after``: only if it still has this id.
+        seen the lost ones would take the new ones for them. Leases last ``LEASE_S`` from now on at
+        least: the launchers could not renew them.
         """
+        until = now_s() + LEASE_S
 
         def work(connection: Connection) -> None:
-            if start_incarnation(connection, after=after):
-                connection.execute(sa.update(LEASES).values(expires_at=now_s() + LEASE_S))
+            start_incarnation(connection)
+            sooner = sa.update(LEASES).where(LEASES.c.expires_at < until)
+            connection.execute(sooner.values(expires_at=until))
 
         self._write(work)
 
@@ -297,20 +295,19 @@ class _Read(NamedTuple):
         return Changes(trials, numbers, self.version, self.total, self.whole)
 
 
-def _read_changes(
-    connection: Connection, job: str, after: str | None, last: int | None
-) -> _Read | None:
-    """Read what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
+def _read_changes(connection: Connection, job: str, after: str | None, last: int | None) -> _Read:
+    """Read what ``Shared.changes`` returns.
+
+    A version that is yet to come is unknown: it is of a history before a backup was restored.
+    """
     head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
     changes, total = connection.execute(head).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
-    if match is not None and match["incarnation"] == incarnation:
-        since = int(match["changes"])
-        if since > changes:
-            return None
+    since = int(match["changes"]) if match and match["incarnation"] == incarnation else None
+    if since is not None and since <= changes:
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
         pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
         if last is None or len(pairs) <= last:
