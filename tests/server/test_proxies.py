@@ -139,7 +139,7 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
         answer = line.getresponse()
         assert (answer.status, answer.headers["location"]) == (303, "/zeusrun/")
         cookie = answer.headers["set-cookie"]
-        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=strict; Secure", cookie)
+        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=lax; Secure", cookie)
         answer.read()
         line.request("GET", "/zeusrun/", headers={"Cookie": cookie.partition(";")[0]})
         page = line.getresponse().read().decode()

@@ -65,7 +65,7 @@ def test_a_token_is_made_found_used_and_revoked(history):
     assert revoke_token(engine, token.id)  # again: the first time stays
     assert find_token(list_tokens(engine), text) == now
     assert text not in repr(tokens)
-    assert tokens[0]._hash not in repr(tokens)
+    assert tokens[0].hash not in repr(tokens)
 
 
 def test_the_audit_log_is_written_with_the_change_or_not_at_all(history):
