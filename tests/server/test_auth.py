@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.factories import DONE, build_trial
+from tests.factories import DONE, PREEMPTED, build_trial
 from zeusrun.history.sql import tokens as token_store
 from zeusrun.history.sql.audit import list_entries
 from zeusrun.history.sql.tokens import list_tokens, revoke_token
@@ -92,10 +93,19 @@ def test_a_token_is_for_its_jobs_only(server):
 
 def test_the_uuid_of_a_foreign_trial_opens_nothing(server):
     everything, token = server.create_token(), server.create_token("team-*")
-    server.begin(build_trial(job="other", uuid="e" * 32), everything)
-    assert server.get(f"/api/v1/trials/{'e' * 32}", token).code == "forbidden"
-    ended = server.ask("POST", f"/api/v1/trials/{'e' * 32}/outcome", DONE.to_json(), token)
-    assert ended.code == "forbidden"
+    trial = build_trial(job="other", uuid="e" * 32)
+    server.begin(trial, everything)
+    path = f"/api/v1/trials/{trial.uuid}"
+    unknown = server.get(f"/api/v1/trials/{'f' * 32}", token)
+    assert server.get(path, token).message == unknown.message.replace("f" * 32, trial.uuid)
+    assert server.ask("POST", f"{path}/outcome", DONE.to_json(), token).code == "unknown"
+    server.ask("POST", f"{path}/outcome", PREEMPTED.to_json(), everything)
+    preempted = server.get(path, everything)
+    resumed = trial.finish(PREEMPTED).resume("2025-06-02T12:00:00.000+00:00")
+    moved = replace(resumed, job="team-a", trial="team-a-1-1")
+    assert server.begin(moved, token).code == "invalid"
+    assert server.get(path, everything).json == preempted.json
+    assert server.begin(resumed, everything).status == 201
 
 
 def test_a_token_that_reads_changes_nothing(server):

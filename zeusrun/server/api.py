@@ -347,7 +347,7 @@ def _check(history: SqlHistory, access: Access, name: str, *, write: bool = Fals
     job = rules.job_of(name)
     if job is None and access.jobs != "*":  # a uuid
         trial = history.find(name)
-        if trial is None:
+        if trial is None or not access.covers(trial.job):
             raise rules.unknown_trial(name)
         job = trial.job
     check(job)
