@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql.audit import AuditEntry, audited
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
+from zeusrun.server.limits import OPEN
 from zeusrun.server.refusals import Refusal, refusal_of
 from zeusrun.server.settings import is_loopback
 
@@ -162,7 +163,7 @@ class Authentication:
         path = path_of(scope, prefix)
         if _OPEN.fullmatch(path):
             self._rates.take(client)
-            return scope
+            return {**scope, OPEN: True}
         is_page = _PAGES.fullmatch(path) is not None
         if not is_page:
             check_origin(request.headers)
