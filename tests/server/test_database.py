@@ -24,9 +24,17 @@ def execute(path, statement):
         database.execute(statement)
 
 
-def test_a_database_of_a_newer_zeusrun_is_not_touched(start, sqlite_url):
+def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
     server = start()
+    assert server.begin(build_trial(1)).status == 201
+    version = server.version("job")
     execute(file_of(server), f"UPDATE {REVISION_TABLE} SET version_num = '9999'")
+    ready = server.get("/readyz")
+    assert (ready.status, ready.code) == (503, "unavailable")
+    refused = server.begin(build_trial(2), after=version)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+    assert "was migrated by a newer zeusrun (revision 9999" in capfd.readouterr().err
+    assert server.get("/healthz").status == 200
     with pytest.raises(HistoryError, match="was migrated by a newer zeusrun"):
         listen(server.settings)
     with pytest.raises(HistoryError, match="newer zeusrun"):

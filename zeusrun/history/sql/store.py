@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
+_CHECKED_S = 10.0  # a newer zeusrun may migrate the database at any time
 _VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 
@@ -56,7 +58,7 @@ class SqlHistory:
             UsageError: If the URL cannot be read, or a driver is missing.
         """
         self.engine = open_engine(parse_url(url))
-        self._checked = False
+        self._check_t = 0.0  # when to look at the revision of the tables next
         keep_audit(self.engine)
 
     def close(self) -> None:
@@ -64,7 +66,8 @@ class SqlHistory:
         self.engine.dispose()
 
     def identify(self) -> tuple[str, float]:
-        """See ``Shared.identify``."""
+        """See ``Shared.identify``; it always looks whether the tables are those of this zeusrun."""
+        self._check_t = 0.0
         with self._reading() as connection:
             now = connection.scalar(sa.select(now_s()))
             return read_incarnation(connection), float(now or 0)
@@ -275,9 +278,10 @@ class SqlHistory:
         return write(self.engine, work)
 
     def _check(self) -> None:
-        if not self._checked:
+        now_t = time.monotonic()
+        if now_t >= self._check_t:
             check_revision(self.engine)
-            self._checked = True
+            self._check_t = now_t + _CHECKED_S
 
 
 class _Read(NamedTuple):
