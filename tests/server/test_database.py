@@ -13,6 +13,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.history.sql.identity import REVISION_TABLE
 from zeusrun.server.database import open_database
 from zeusrun.server.run import listen
+from zeusrun.server.settings import Settings
 
 
 def file_of(server):
@@ -39,6 +40,12 @@ def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
         listen(server.settings)
     with pytest.raises(HistoryError, match="newer zeusrun"):
         open_database(server.settings.model_copy(update={"migrate": True}))
+
+
+def test_a_password_in_the_query_of_the_url_is_not_shown(sqlite_url):
+    listening = listen(Settings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5"))
+    listening.listener.close()
+    assert listening.database == f"{sqlite_url}?sslpassword=***&timeout=5"
 
 
 def test_a_database_without_tables_is_not_ready(start, tmp_path):

@@ -18,6 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.sql.tokens import list_tokens
+from zeusrun.redaction import hide_password
 from zeusrun.server.app import build_app
 from zeusrun.server.connections import Connection
 from zeusrun.server.database import open_database
@@ -60,7 +61,7 @@ def listen(settings: Settings) -> Listening:
     history = open_database(settings, wait_s=_DATABASE_S)
     try:
         tokens = list_tokens(history.engine)
-        database = history.engine.url.render_as_string(hide_password=True)
+        database = hide_password(history.engine.url.render_as_string())
     finally:
         history.close()
     needs_token = bool(tokens) if settings.require_token is None else settings.require_token

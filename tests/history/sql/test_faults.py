@@ -292,11 +292,12 @@ class Told(Exception):  # noqa: N818
         (Told(2013, "Lost connection"), UnavailableError, "does not respond"),
         (Told(1142, "INSERT command denied"), HistoryError, "denies access"),
         (Told(f"no route with {PASSWORD}"), UnavailableError, "no route with [*]{3};"),
+        (Told("no key with wr0ng"), UnavailableError, "no key with [*]{3};"),
         (Told("FATAL: sorry, too many clients already"), UnavailableError, "no more connections"),
     ],
 )
 def test_each_fault_has_its_advice(told, kind, expected):
-    url = parse_url("postgresql://me@h/d").set(password=PASSWORD)
+    url = parse_url("postgresql://me@h/d?sslpassword=wr0ng").set(password=PASSWORD)
     found = explain(exc.OperationalError("SELECT :a", {"a": "value-1"}, told), url)
     assert type(found) is kind
     with pytest.raises(kind, match=expected):
