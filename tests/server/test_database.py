@@ -42,6 +42,7 @@ def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
         open_database(server.settings.model_copy(update={"migrate": True}))
 
 
+@pytest.mark.filterwarnings("ignore:Query string")  # SQLite has no password
 def test_a_password_in_the_query_of_the_url_is_not_shown(sqlite_url):
     listening = listen(Settings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5"))
     listening.listener.close()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
+from zeusrun.history.sql.survey import read_running
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.trial import TrialStatus
 
@@ -261,6 +262,18 @@ class TestDying:
         (found,) = history.trials("mnist")
         assert found.status is TrialStatus.REACHED
         assert [point.epoch for point in found.curve] == [1, 2, 3, 4, 5]
+
+    def test_trainings_whose_first_epoch_outlasts_the_lease_have_not_died(self, zeus, history):
+        zeus.register()
+        for number in (1, 2):
+            trial = zeus.begin()
+            assert trial["batch_size"] == 64
+            history.renew(f"mnist-{number}-1", lease_s=-1)
+            history.unfinished("mnist")  # records it as LOST
+            assert not zeus.report(trial, 1, 0.2, time=5000.0)["stop_train"]
+        assert zeus.begin()["batch_size"] == 64
+        left_s = read_running(history.engine, "mnist-3-1")[0].lease_left_s
+        assert left_s > 14_000  # three such epochs
 
     def test_a_lost_training_that_ends_late_died(self, zeus, history):
         zeus.register()

@@ -22,7 +22,7 @@ from zeusrun.server.zeus.job import (
     run_directory,
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
-from zeusrun.server.zeus.progress import Training, first_lease_s
+from zeusrun.server.zeus.progress import LATE, Training, first_lease_s
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -228,8 +228,8 @@ class ZeusService:
     def _keep(self, stored: Trial, training: Training) -> None:
         """Store a training that goes on, and renew its lease."""
         if stored.status is TrialStatus.LOST:
-            reason, at = stored.reason or "", stored.finished_at or timestamp()
-            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, reason, at))
+            at = stored.finished_at or timestamp()
+            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, LATE, at))
             return
         live = training.to_json(timestamp())
         self._history.renew(stored.trial, live, training.lease_s)
