@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
+from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.survey import read_running
 from zeusrun.launcher.rundir.record import Live
+from zeusrun.server.zeus import routes
 from zeusrun.trial import TrialStatus
 
 INVALID = [
@@ -310,12 +315,16 @@ class TestConcurrency:
         with ThreadPoolExecutor(6) as pool:
             assert sorted(pool.map(ask, range(6))) == [1, 2, 3, 4, 5, 6]
 
-    def test_a_training_that_would_begin_too_late_does_not_begin(self, zeus, history, monkeypatch):
-        from zeusrun.server.zeus import routes
-
+    @pytest.mark.parametrize("patience_s", [0.0, 0.3])
+    def test_a_training_that_would_begin_too_late_does_not_begin(
+        self, zeus, history, monkeypatch, patience_s
+    ):
         zeus.register()
-        monkeypatch.setattr(routes, "PATIENCE_S", 0.0)
-        busy = zeus.send("GET", "/jobs/batch_size", job_id="mnist")
+        monkeypatch.setattr(routes, "PATIENCE_S", patience_s)
+        with ThreadPoolExecutor(1) as pool, writing(history.engine):  # another one writes
+            asked = pool.submit(zeus.send, "GET", "/jobs/batch_size", job_id="mnist")
+            time.sleep(1.5 * patience_s)
+        busy = asked.result()
         assert (busy.status_code, "try again" in busy.text) == (503, True)
         assert history.count("mnist") == 0
 

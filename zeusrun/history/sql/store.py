@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -132,8 +133,12 @@ class SqlHistory:
 
         self._write(work)
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
-        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
+    def begin(self, trial: Trial, *, after: str, until_t: float = math.inf) -> Trial:
+        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
+
+        ``until_t``: later than this by the monotonic clock, as after waiting for a lock, it raises
+        ``Conflict``.
+        """
         rules.check_new(trial)
 
         def work(connection: Connection) -> Trial:
@@ -141,7 +146,7 @@ class SqlHistory:
             found = None if trial.uuid is None else rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
                 return trial
-            if after != job.version:
+            if after != job.version or time.monotonic() > until_t:
                 raise rules.changed(trial.job)
             found = found or rows.find(connection, trial.trial)
             rules.check_id(trial, None if found is None else found.trial)

@@ -109,7 +109,7 @@ class ZeusService:
         with self._turn(known.job, until_t):
             while time.monotonic() < until_t:
                 with contextlib.suppress(Conflict):
-                    trial = self._begin(known, access)
+                    trial = self._begin(known, access, until_t)
                     size, number = trial.global_batch_size, trial.recurrence
                     return TrialId(job_id=job_id, batch_size=size, trial_number=number)
                 time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
@@ -186,7 +186,7 @@ class ZeusService:
                 return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
         raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
-    def _begin(self, known: Registered, access: Access) -> Trial:
+    def _begin(self, known: Registered, access: Access, until_t: float) -> Trial:
         snapshot = self._history.snapshot(known.job, NEWEST)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
@@ -201,7 +201,7 @@ class ZeusService:
             host=access.client,
         )
         with access.audited("begin", drafted.trial):
-            trial = self._history.begin(drafted, after=snapshot.version)
+            trial = self._history.begin(drafted, after=snapshot.version, until_t=until_t)
         with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
             self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
         return trial
