@@ -104,7 +104,8 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
         "revoked",
     ]
     log = json.loads(zeusrun("token", "audit", "--json").stdout)
-    assert [each["action"] for each in log] == ["create token"] * 2 + ["revoke token"] * 2
+    actions = ["db upgrade", *["create token"] * 2, *["revoke token"] * 2]
+    assert [each["action"] for each in log] == actions
     assert "revoke token" in zeusrun("token", "audit").stdout
 
 

@@ -195,8 +195,12 @@ def test_a_foreign_page_in_a_browser_of_this_machine_reaches_nothing(server):
 def test_the_audit_log_says_who_changed_what(server):
     server.begin(build_trial(1))
     token = server.create_token()
-    server.begin(build_trial(2), token)
-    server.ask("POST", "/api/v1/trials/job-2-1/outcome", DONE.to_json(), token)
+    second = build_trial(2, uuid="e" * 32)
+    for _ in range(2):  # the second time changes nothing
+        assert server.begin(second, token).status == 201
+    for _ in range(2):
+        server.ask("POST", "/api/v1/trials/job-2-1/outcome", DONE.to_json(), token)
+        server.ask("PUT", "/api/v1/jobs/job/settings", {"settings": "name: job"}, token)
     server.begin(build_trial(2), token, after="old")  # refused
     server.ask("PUT", "/api/v1/trials/job-1-1/lease", {}, token)  # no change of the history
     with server.history() as history:
@@ -207,6 +211,7 @@ def test_the_audit_log_says_who_changed_what(server):
         ("create token", own_id, None, None),
         ("begin", "job-2-1", own_id, "127.0.0.1"),
         ("finish", "job-2-1", own_id, "127.0.0.1"),
+        ("settings", "job", own_id, "127.0.0.1"),
     ]
 
 

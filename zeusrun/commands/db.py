@@ -68,7 +68,10 @@ def restored(*, database_url: DatabaseUrl = None) -> None:
     Clients then read their copies of the history anew, and runs that go on are not LOST.
     """
     with _opened(database_url) as (history, where):
-        history.start_anew()
+        from zeusrun.history.sql.audit import AuditEntry, audited  # noqa: PLC0415 - an extra
+
+        with audited(AuditEntry("db restored", "history")):
+            history.start_anew()
     typer.echo(f"{where}: all clients will read this history anew.")
 
 

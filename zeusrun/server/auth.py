@@ -84,13 +84,9 @@ class Access:
                 403, "forbidden", "this token may only read; a change needs one made with --write"
             )
 
-    def entry(self, action: str, subject: str) -> AuditEntry:
-        """Return an entry for the audit log."""
-        return AuditEntry(action, subject, self.token, self.client)
-
     def audited(self, action: str, subject: str) -> AbstractContextManager[None]:
         """Log the change that is made inside of the block."""
-        return audited(self.entry(action, subject))
+        return audited(AuditEntry(action, subject, self.token, self.client))
 
 
 def access_of(request: HTTPConnection) -> Access:

@@ -388,6 +388,7 @@ class TestAccess:
         assert history.trials("mnist")[0].status is TrialStatus.REACHED
         migrating = connect(f"/zeus/{text}/migrate")
         assert migrating.register(max_epochs=7).status_code == 200
+        zeus.begin()
         zeus.send("DELETE", "/jobs", job_id="mnist")
         entries = list_entries(history.engine, 20)[1:]  # after that of the token
         assert {entry.token for entry in entries} == {token.id}
@@ -396,7 +397,9 @@ class TestAccess:
             ("begin", "mnist-1-1"),
             ("finish", "mnist-1-1"),
             ("change zeus job", "mnist"),
+            ("begin", "mnist-2-1"),
             ("delete zeus job", "mnist"),
+            ("finish", "mnist-2-1"),
         ]
 
     def test_the_description_lists_each_route_once(self, zeus):

@@ -251,9 +251,12 @@ class SqlHistory:
         check_job_name(job)
         text = encode_json(settings, f"the job file of {job}")
 
+        own = JOBS.c.name == job
+
         def work(connection: Connection) -> None:
-            insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
-            connection.execute(sa.update(JOBS).where(JOBS.c.name == job).values(settings=text))
+            if connection.scalar(sa.select(JOBS.c.settings).where(own)) != text:
+                insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
+                connection.execute(sa.update(JOBS).where(own).values(settings=text))
 
         self._write(work)
 

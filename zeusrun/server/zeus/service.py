@@ -155,7 +155,8 @@ class ZeusService:
             if trial.run_dir.startswith(run_directory(job_id)):
                 ended = self._training(trial).trial
                 ended_as = ended.ended_as(TrialStatus.CANCELLED, _DELETED, timestamp())
-                self._finish(trial, ended_as)
+                with access.audited("finish", trial.trial):
+                    self._finish(trial, ended_as)
 
     def _find(self, job_id: str) -> Registered | None:
         if not is_id(job_id):  # PostgreSQL refuses NUL
