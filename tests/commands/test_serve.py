@@ -20,10 +20,12 @@ pytest.importorskip("uvicorn")
 from tests.factories import build_trial
 
 
-def ask(port, method, path, body=None):
+def ask(port, method, path, body=None, token=None):
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     content = None if body is None else json.dumps(body)
-    line.request(method, path, content, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
+    line.request(method, path, content, headers)
     answer = line.getresponse()
     status, text = answer.status, answer.read()
     line.close()
