@@ -81,6 +81,22 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     assert child.wait(20) == 0
 
 
+@pytest.mark.long
+def test_its_log_has_no_token(zeusrun):
+    token = zeusrun("token", "create", "--write").stdout.strip()
+    child, port, _ = start(zeusrun, "--access-log")
+    wrong = "zeusrun_00000000_" + "x" * 43
+    for each, status in ((token, 400), (wrong, 401)):
+        assert ask(port, "GET", f"/zeus/{each}/jobs/batch_size?job_id=a")[0] == status
+        assert ask(port, "GET", f"/nope?token={each}", token=each)[0] in {401, 404}
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == 0
+    log = child.stdout.read()
+    assert log.count("GET /zeus/***/jobs/batch_size?job_id=a") == 2
+    for secret in (token, wrong):
+        assert secret[17:] not in log
+
+
 def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     made = zeusrun("token", "create", "--job", "team-*", "--write", "--expires", "90d")
     token = made.stdout.strip()

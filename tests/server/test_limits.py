@@ -218,7 +218,9 @@ def test_more_requests_at_a_time_than_allowed_are_refused_and_health_is_not(star
     assert server.get(path).status == 404
 
 
-def test_an_error_of_the_server_says_nothing_of_its_inside(server, monkeypatch, capfd):
+def test_an_error_of_the_server_says_nothing_of_its_inside(start, monkeypatch, capfd):
+    server = start()
+
     def fail(_self):
         raise RuntimeError("SELECT secret FROM tokens; postgresql://me:hunter2@host/x")
 
@@ -226,6 +228,9 @@ def test_an_error_of_the_server_says_nothing_of_its_inside(server, monkeypatch, 
     answer = server.get("/api/v1/jobs")
     assert (answer.status, answer.code) == (500, "bug")
     assert answer.message == "this is a bug in zeusrun; the server's log contains more"
+    log = capfd.readouterr().err
+    assert "this is a bug in zeusrun: RuntimeError: SELECT" in log
+    assert "hunter2" not in log
     assert server.get("/healthz").status == 200
 
 
