@@ -104,6 +104,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
         with writing(engine) as connection:  # SQLite allows one at a time
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+                connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
             yield connection
         return
     # In MySQL each change of a table ends a transaction, and a large table may take minutes. This
