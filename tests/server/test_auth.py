@@ -62,12 +62,6 @@ def test_require_token_closes_a_server_without_any_token(start):
     assert start(require_token=True).get("/api/v1/jobs").status == 401
 
 
-def test_without_require_token_tokens_are_not_asked_for(start):
-    server = start(require_token=False)
-    server.create_token()
-    assert server.get("/api/v1/jobs").status == 200
-
-
 def test_a_token_is_for_its_jobs_only(server):
     everything = server.create_token()
     for job in ("team-a", "other"):

@@ -187,10 +187,7 @@ class Authentication:
         return {**scope, _ACCESS: access}
 
     async def _find(self, text: str | None, client: str, request: HTTPConnection) -> Access:
-        required = self._settings.require_token
-        if required is None:
-            required = await self._tokens.any()
-        if not required:
+        if not (self._settings.require_token or await self._tokens.any()):
             if not self._settings.insecure and not _is_local(request):
                 raise _needs_token("this server answers other machines only with a token")
             return Access(client=client)

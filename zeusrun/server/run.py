@@ -64,7 +64,7 @@ def listen(settings: Settings) -> Listening:
         database = hide_password(history.engine.url.render_as_string())
     finally:
         history.close()
-    needs_token = bool(tokens) if settings.require_token is None else settings.require_token
+    needs_token = settings.require_token or bool(tokens)
     if not settings.local and not settings.insecure:
         _check_exposed(settings, needs_token=needs_token)
     listener = _open_port(settings)

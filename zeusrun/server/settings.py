@@ -51,8 +51,8 @@ class Settings(Section):
     migrate: bool = Field(False, description="Bring the database up to date first.")
     ssl_certfile: str | None = Field(None, description="A certificate chain, for HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Its private key.")
-    require_token: bool | None = Field(
-        None, description="Answer nobody without a token. By default, once one was made."
+    require_token: bool = Field(
+        False, description="Answer nobody without a token, even before one was made."
     )
     insecure: bool = Field(
         False, description="Listen to other machines without HTTPS, or without tokens."

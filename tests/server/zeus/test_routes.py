@@ -52,7 +52,7 @@ class TestRegistering:
         assert refused.status_code == 409
         assert "max_epochs is 7, not 10" in refused.json()["error"]["message"]
         assert "/migrate" in refused.json()["error"]["message"]
-        migrated = zeus.send("POST", "/jobs", {**JOB, "max_epochs": 7}, migrate="true")
+        migrated = zeus.send("POST", "/migrate/jobs", {**JOB, "max_epochs": 7})
         assert (migrated.status_code, migrated.json()["max_epochs"]) == (200, 7)
         assert zeus.register(max_epochs=7).status_code == 200
 

@@ -283,7 +283,7 @@ def _describe_mismatch(settings: Settings, differences: list[str]) -> str:
     return (
         f"job {settings.job_id!r} is registered with other settings: {'; '.join(differences)}. "
         "Use another job_id; or keep its history under the new settings: end the server's URL with "
-        "/migrate, or POST /jobs?migrate=true"
+        "/migrate"
     )
 
 
