@@ -11,7 +11,6 @@ import pytest
 from tests.factories import DONE, build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql.identity import REVISION_TABLE
-from zeusrun.server.database import open_database
 from zeusrun.server.run import listen
 from zeusrun.server.settings import Settings
 
@@ -39,7 +38,7 @@ def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
     with pytest.raises(HistoryError, match="was migrated by a newer zeusrun"):
         listen(server.settings)
     with pytest.raises(HistoryError, match="newer zeusrun"):
-        open_database(server.settings.model_copy(update={"migrate": True}))
+        listen(server.settings.model_copy(update={"migrate": True}))
 
 
 @pytest.mark.filterwarnings("ignore:Query string")  # SQLite has no password

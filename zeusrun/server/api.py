@@ -157,14 +157,11 @@ async def check_client(
     if zeusrun_api is None:  # such as curl
         return
     number = int(zeusrun_api) if zeusrun_api.isascii() and zeusrun_api.isdecimal() else 0
-    if number > API:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) is older than you; update it"
-        )
-    if number < OLDEST_CLIENT:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) needs a newer client; update yours"
-        )
+    if not OLDEST_CLIENT <= number <= API:
+        advice = "is older than you; update it"
+        if number < OLDEST_CLIENT:
+            advice = "needs a newer client; update yours"
+        raise Refusal(400, "version", f"the server (zeusrun {__version__}) {advice}")
 
 
 async def get_access(request: Request) -> Access:

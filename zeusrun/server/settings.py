@@ -72,11 +72,6 @@ class Settings(Section):
             raise ValueError("must be a path such as /zeusrun, without a slash at its end")
         return prefix
 
-    @property
-    def local(self) -> bool:
-        """Whether only this machine can connect."""
-        return is_loopback(self.host)
-
 
 def load_settings(
     home: Path, environment: Mapping[str, str], given: Mapping[str, Any] | None = None

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -114,8 +114,9 @@ class SqlHistory:
         check_job_name(job)
         self.expire(job)
         with self._reading() as connection:
-            found = _read_changes(connection, job, after, last)
-        return found.decode()
+            pairs, version, total, whole = _read_changes(connection, job, after, last)
+        trials = tuple(decode_trial(record) for _, record in pairs)
+        return Changes(trials, tuple(number for number, _ in pairs), version, total, whole)
 
     def start_anew(self) -> None:
         """Give the history of a restored database a new random id.
@@ -292,23 +293,10 @@ class SqlHistory:
             self._check_t = now_t + _CHECKED_S
 
 
-class _Read(NamedTuple):
-    """``Changes`` as they are read: numbers and records, in any order."""
-
-    pairs: list[tuple[int, str]]
-    version: str
-    total: int
-    whole: bool
-
-    def decode(self) -> Changes:
-        self.pairs.sort()
-        trials = tuple(decode_trial(record) for _, record in self.pairs)
-        numbers = tuple(number for number, _ in self.pairs)
-        return Changes(trials, numbers, self.version, self.total, self.whole)
-
-
-def _read_changes(connection: Connection, job: str, after: str | None, last: int | None) -> _Read:
-    """Read what ``Shared.changes`` returns.
+def _read_changes(
+    connection: Connection, job: str, after: str | None, last: int | None
+) -> tuple[list[tuple[int, str]], str, int, bool]:
+    """Read what ``Shared.changes`` returns, with the numbers and records of the trials.
 
     A version that is yet to come is unknown: it is of a history before a backup was restored.
     """
@@ -321,12 +309,10 @@ def _read_changes(connection: Connection, job: str, after: str | None, last: int
     since = int(match["changes"]) if match and match["incarnation"] == incarnation else None
     if since is not None and since <= changes:
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
+        newer = newer.limit(None if last is None else last + 1)
+        pairs = sorted((number, record) for number, record in connection.execute(newer))
         if last is None or len(pairs) <= last:
-            return _Read(pairs, version, total, whole=False)
+            return pairs, version, total, False
     newest = query.order_by(TRIALS.c.number.desc()).limit(last)
-    return _Read(_read_pairs(connection, newest), version, total, whole=True)
-
-
-def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
-    return [(number, record) for number, record in connection.execute(query)]
+    pairs = sorted((number, record) for number, record in connection.execute(newest))
+    return pairs, version, total, True
