@@ -170,7 +170,9 @@ def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server
     assert "epoch 2" in zeusrun("logs", "job-2-1").stdout
     for number in (3, 4):
         assert submit(zeusrun, job())[1]["trial"] == f"job-{number}-1"
-    assert zeusrun("history", "--forget", "job-2-1").returncode == 0  # else it may be kept as the cheapest
+    assert (
+        zeusrun("history", "--forget", "job-2-1").returncode == 0
+    )  # else it may be kept as the cheapest
     assert zeusrun("gc", "--last", "1").returncode == 0
     assert not (run_dir / "logs").exists()
     assert (run_dir / "trial.json").exists()

@@ -40,6 +40,10 @@ def test_a_client_reads_only_what_has_changed(server):
     assert (news["total"], news["whole"]) == (3, False)
     nothing = server.get(f"/api/v1/jobs/job/trials?after={news['version']}").json
     assert (nothing["trials"], nothing["version"]) == ([], news["version"])
+    future = f"{nothing['version'].partition(':')[0]}:999"
+    anew = server.get(f"/api/v1/jobs/job/trials?after={future}").json
+    assert (len(anew["trials"]), anew["whole"]) == (3, True)
+    assert anew["version"] == news["version"]  # who reads changes nothing
 
 
 def test_the_same_request_again_changes_nothing(server):

@@ -132,10 +132,15 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
     # Zeus's clients: their token is in no log.
     status, _, body = https.ask("GET", f"/zeusrun/zeus/{token}/jobs/batch_size?job_id=a")
     assert (status, b"unknown job" in body) == (400, True)
-    while "/zeus/" not in (log := (tmp_path / "zeusrun.log").read_text()):
+    for path in (f"zeus/{token}/jobs?x=/zeus/y", f"zeus/{token}/zeus/y", f"zeus//zeus/{token}/"):
+        https.ask("GET", f"/zeusrun/{path}")
+    for path in (f"%7Aeus/{token}/jobs", f"api/{token}", f"login?token={token}", "last"):
+        https.ask("GET", f"/zeusrun/{path}")
+    while "/last" not in (log := (tmp_path / "zeusrun.log").read_text()):
         time.sleep(0.01)
-    assert '"GET /zeusrun/zeus/***/jobs/batch_size?job_id=a" 400' in log
-    assert token not in log
+    assert '"GET /zeusrun/zeus/***/jobs/batch_size" 400' in log
+    assert log.count('"GET /zeusrun/zeus/***/jobs" 405') == 2
+    assert token[17:] not in log
     # The page: signing in, from a browser that sends where it comes from.
     with closing(https.connect()) as line:
         origin = f"https://127.0.0.1:{https.port}"
@@ -144,7 +149,7 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
         answer = line.getresponse()
         assert (answer.status, answer.headers["location"]) == (303, "/zeusrun/")
         cookie = answer.headers["set-cookie"]
-        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=strict; Secure", cookie)
+        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=lax; Secure", cookie)
         answer.read()
         line.request("GET", "/zeusrun/", headers={"Cookie": cookie.partition(";")[0]})
         page = line.getresponse().read().decode()

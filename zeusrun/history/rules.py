@@ -21,12 +21,11 @@ OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})
 """The statuses that a result replaces."""
 # What a resumed trial must share with the preempted one.
 _KEPT = (
+    "trial",
     "global_batch_size",
     "learning_rate",
     "world_size",
     "run_dir",
-    "recurrence",
-    "attempt",
     "time_s",
     "energy_j",
     "epochs",

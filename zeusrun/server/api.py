@@ -5,8 +5,9 @@ Endpoints are ordinary functions: each runs in a thread of its own while it wait
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
@@ -20,6 +21,9 @@ from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
 from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 API = 1
 OLDEST_CLIENT = 1
@@ -160,14 +164,11 @@ async def check_client(
     if zeusrun_api is None:  # such as curl
         return
     number = int(zeusrun_api) if zeusrun_api.isascii() and zeusrun_api.isdecimal() else 0
-    if number > API:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) is older than you; update it"
-        )
-    if number < OLDEST_CLIENT:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) needs a newer client; update yours"
-        )
+    if not OLDEST_CLIENT <= number <= API:
+        advice = "is older than you; update it"
+        if number < OLDEST_CLIENT:
+            advice = "needs a newer client; update yours"
+        raise Refusal(400, "version", f"the server (zeusrun {__version__}) {advice}")
 
 
 async def get_access(request: Request) -> Access:
@@ -243,11 +244,8 @@ def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Re
     """Begin a trial; the same trial again changes nothing."""
     access.check_write(job)
     trial = _read_trial(body.trial, job)
-    try:
-        with access.audited("begin", trial.trial):
-            stored = history.begin(trial, after=body.after)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "begin", trial.trial):
+        stored = history.begin(trial, after=body.after)
     return Json({"trial": stored.to_json()}, 201)
 
 
@@ -256,11 +254,8 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
     """Add trials of another history, or trials that ran while the server was away."""
     access.check_write(job)
     trials = [_read_trial(record, job) for record in body.trials]
-    try:
-        with access.audited("import", job):
-            stored = history.add(trials)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "import", job):
+        stored = history.add(trials)
     return Json({"trials": [each.to_json() for each in stored]})
 
 
@@ -282,11 +277,8 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
         outcome = Outcome.from_json(body)
     except ValueError as error:
         raise unreadable(error) from None
-    try:
-        with access.audited("finish", trial):
-            stored = history.finish(trial, outcome)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "finish", trial):
+        stored = history.finish(trial, outcome)
     return Json({"trial": stored.to_json()})
 
 
@@ -294,11 +286,8 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
     _check(history, access, trial, write=True)
-    try:
-        with access.audited("forget" if body.forgotten else "remember", trial):
-            stored = history.forget(trial, forgotten=body.forgotten)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "forget" if body.forgotten else "remember", trial):
+        stored = history.forget(trial, forgotten=body.forgotten)
     return Json({"trial": stored.to_json()})
 
 
@@ -331,7 +320,8 @@ def keep_settings(job: JobName, body: JobSettings, history: History, access: All
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():
         raise invalid("settings: a job file has no control characters")
-    history.keep_settings(job, body.settings)
+    with _changing(access, "settings", job):
+        history.keep_settings(job, body.settings)
     return Response(status_code=204)
 
 
@@ -341,6 +331,16 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
     access.check_write()
     history.report_host(host, body)
     return Response(status_code=204)
+
+
+@contextlib.contextmanager
+def _changing(access: Access, action: str, subject: str) -> Iterator[None]:
+    """Log a change; a value that cannot be stored is a refusal."""
+    try:
+        with access.audited(action, subject):
+            yield
+    except ValueError as error:
+        raise invalid(error) from None
 
 
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
@@ -359,7 +359,7 @@ def _check(history: SqlHistory, access: Access, name: str, *, write: bool = Fals
     job = rules.job_of(name)
     if job is None and access.jobs != "*":  # a uuid
         trial = history.find(name)
-        if trial is None:
+        if trial is None or not access.covers(trial.job):
             raise rules.unknown_trial(name)
         job = trial.job
     check(job)

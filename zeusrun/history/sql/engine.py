@@ -45,7 +45,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     # A connection to a machine that has lost its power holds its locks for a minute at most.
     "postgresql": {
         "connect_timeout": _CONNECT_S,
-        "options": f"-c lock_timeout={_WAIT_S}s -c idle_in_transaction_session_timeout=60s",
+        "options": f"-c lock_timeout={_WAIT_S}s -c statement_timeout={2 * _WAIT_S}s "
+        "-c idle_in_transaction_session_timeout=60s",
         "keepalives_idle": 20,
         "keepalives_interval": 10,
         "keepalives_count": 3,
