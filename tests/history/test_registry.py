@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.factories import begin, build_trial
 from zeusrun.errors import UsageError
+from zeusrun.files import atomic
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.memory import MemoryHistory
 from zeusrun.history.registry import (
@@ -38,6 +41,28 @@ def test_an_address_opens_the_history_on_a_server(tmp_path):
     assert isinstance(history.remote, HttpHistory)
     ((url, folder),) = known_servers(tmp_path).items()
     assert (url, folder.name[:22]) == (name, "zeus.example.org-8443-")
+
+
+def test_two_that_open_a_history_for_the_first_time_do_not_disturb_each_other(
+    tmp_path, monkeypatch
+):
+    name, both = "https://zeus.example.org", threading.Barrier(2)
+
+    def write_together(*arguments, **options):
+        write(*arguments, **options)
+        both.wait(60)
+
+    write = atomic._write
+    monkeypatch.setattr(atomic, "_write", write_together)
+    with ThreadPoolExecutor(2) as threads:
+        for opened in [threads.submit(open_named, tmp_path, {}, name) for _ in range(2)]:
+            opened.result()
+    assert list(known_servers(tmp_path)) == [name]
+
+
+def test_a_home_that_cannot_be_written_is_no_reason_not_to_read(tmp_path):
+    (tmp_path / "shared").write_text("in the way")
+    assert isinstance(open_named(tmp_path, {}, "https://zeus.example.org"), SharedHistory)
 
 
 def test_a_database_is_opened_directly_and_its_password_is_kept_nowhere(tmp_path):

@@ -155,14 +155,27 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     lock.release()
 
 
-def test_a_trial_is_finished_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
-    create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
+def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, history, tmp_path):
+    paths = create_run(tmp_path, "job", "job-7-1")  # a submit died before it stored this trial
 
     def fail(_trial):
-        raise HistoryError("the disk is broken")
+        raise HistoryError("the server does not respond")
 
-    with pytest.raises(HistoryError, match="the disk is broken"):
-        dispatch(replace(submission, history=Interrupted(history, "find", fail)), [])
+    done = dispatch(replace(submission, history=Interrupted(history, "find", fail)), [])
+    assert history.trials("job") == [done.trial]
+    assert not RunLock(paths).is_held()
+
+
+def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
+    submission, history, tmp_path
+):
+    create_run(tmp_path, "job", "job-7-1")
+
+    def interrupt(_trial):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatch(replace(submission, history=Interrupted(history, "find", interrupt)), [])
     (trial,) = history.trials("job")
     assert trial.status is TrialStatus.CANCELLED
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import sqlite3
 import time
 from dataclasses import replace
 
@@ -16,14 +18,17 @@ pytest.importorskip("uvicorn")
 from tests.databases import expire_lease, lease_held
 from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for
-from tests.servers import running
+from tests.servers import Proxy, running
+from zeusrun.errors import HistoryError
 from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared.store import SharedHistory
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
 from zeusrun.launcher.heartbeat import Heartbeat
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
+from zeusrun.maintenance.repair import read_found_trials
 from zeusrun.trial import CurvePoint, Outcome, TrialStatus
 
 
@@ -136,6 +141,28 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
     assert server.history.trace("job-1-1") is not None
 
 
+@pytest.mark.long
+def test_a_run_whose_number_another_one_got_keeps_its_files(
+    zeusrun, job, server, database, elsewhere
+):
+    child = start_and_wait(zeusrun, job("steps_slowly.py"))
+    with database.engine.begin() as connection:  # an older backup is restored
+        for table in ("leases", "trials", "jobs"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    elsewhere()
+    out, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, out
+    assert "job-1-1 is now job-2-1" in " ".join(out.split())
+    assert zeusrun("logs", "job-2-1").returncode == 0
+    assert "runs on node-2" in zeusrun("logs", "job-1-1").stderr
+    assert json.loads(zeusrun("repair", "--json").stdout) == []
+    submit(zeusrun, job())
+    assert zeusrun("history", "--forget", "job-2-1").returncode == 0
+    assert zeusrun("gc", "--last", "1").returncode == 0
+    run_dir = zeusrun.run_dir("job-1-1")
+    assert sorted(each.name for each in run_dir.iterdir()) == ["trial.json"]
+
+
 def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job, server):
     path = job()
     server.stop()
@@ -182,6 +209,7 @@ def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server
 def test_an_unknown_job_runs_its_default_offline(zeusrun, job, server):
     path = job(offline="cheapest")
     server.stop()
+    create_run(zeusrun.home, "job", "job-5-1")  # of a submit that died before it began
     code, trial, _ = submit(zeusrun, path)
     assert (code, trial["global_batch_size"]) == (0, 32)
     assert "no cost is known here: 32 is the default" in trial["why"]
@@ -202,10 +230,22 @@ def test_an_offline_recurrence_makes_one_attempt(zeusrun, job, server):
 
 
 @pytest.fixture
-def shared(server, tmp_path):
-    history = SharedHistory(HttpHistory(server.url, environment={}), tmp_path / "s", server.url)
-    yield history
-    history.remote.close()
+def told():
+    return []
+
+
+@pytest.fixture
+def open_shared(tmp_path, told):
+    """A function that opens the history of a server as a launcher does."""
+    opened = []
+
+    def open_(url):
+        opened.append(HttpHistory(url, environment={}))
+        return SharedHistory(opened[-1], tmp_path / "s", url, show=told.append)
+
+    yield open_
+    for each in opened:
+        each.close()
 
 
 class Bare:
@@ -222,14 +262,16 @@ class Bare:
 
 
 @pytest.fixture
-def beat(shared, zeusrun, job, monkeypatch):
+def beat(open_shared, server, zeusrun, job, monkeypatch):
     """A function that begins a trial, and returns it, its files and its heartbeat."""
     from zeusrun.jobfile.spec import load_spec
 
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(heartbeat, "_AGAIN_S", 0.01)
     spec = load_spec(job())
 
-    def start():
+    def start(url=server.url):
+        shared = open_shared(url)
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
@@ -254,22 +296,84 @@ def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
     assert not lease_held(database, trial.trial)
 
 
-def test_a_heartbeat_outlives_an_outage(beat, server, database):
+def test_a_heartbeat_outlives_an_outage_which_hides_no_run_of_this_machine(
+    beat, server, database, open_shared, monkeypatch
+):
+    monkeypatch.setattr("zeusrun.history.shared.patience.READ_S", 0.0)
     trial, _, beating = beat()
     with beating:
         wait_for(lambda: database.settings("job"), what="the first message")
         server.stop()
-        time.sleep(0.1)
+        assert open_shared(server.url).unfinished("job") == [trial]
         server.start()
         expire_lease(server.history, trial.trial)
         wait_for(lambda: lease_held(server.history, trial.trial), what="a heartbeat")
 
 
-def test_what_breaks_a_heartbeat_reaches_the_main_thread(beat, monkeypatch):
-    _, _, beating = beat()
-    monkeypatch.setattr(beating._history, "renew", lambda *_: {}["missing"])
-    with pytest.raises(KeyError, match="missing"), beating:
-        beating._thread.join(60)
+def test_what_breaks_a_heartbeat_is_shown_once_and_the_next_one_is_sent(
+    beat, database, told, monkeypatch
+):
+    trial, _, beating = beat()
+    renew, broken = beating._history.renew, ["missing", "still missing"]
+    monkeypatch.setattr(
+        beating._history, "renew", lambda *given: {}[broken.pop(0)] if broken else renew(*given)
+    )
+    with beating:
+        wait_for(lambda: database.settings("job"), what="the first message")
+        expire_lease(database, trial.trial)
+        wait_for(lambda: lease_held(database, trial.trial), 60, what="a heartbeat")
+    assert told == ["a heartbeat of job-1-1 failed: KeyError('missing')"]
+
+
+def test_what_cannot_be_delivered_holds_up_no_heartbeat(beat, database, monkeypatch):
+    trial, _, beating = beat()
+
+    def fail():
+        raise HistoryError("the spool cannot be read")
+
+    monkeypatch.setattr(beating._history, "deliver", fail)
+    with beating:
+        wait_for(lambda: database.settings("job"), what="the first message")
+        expire_lease(database, trial.trial)
+        wait_for(lambda: lease_held(database, trial.trial), 60, what="a heartbeat")
+
+
+@pytest.mark.long
+def test_a_short_outage_loses_no_run_and_a_dead_launcher_is_lost_unasked(
+    beat, sqlite_url, monkeypatch
+):
+    """With a lease of 3 s in place of 120 s, and a heartbeat every 0.5 s in place of 20 s."""
+    monkeypatch.setattr("zeusrun.history.http.client._SHORT_S", 0.5)
+    monkeypatch.setattr("zeusrun.server.app._EXPIRE_S", 0.25)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.5)
+    monkeypatch.setattr(heartbeat, "_AGAIN_S", 0.2)
+    renew = functools.partialmethod(SqlHistory.renew, lease_s=3.0)
+    monkeypatch.setattr(SqlHistory, "renew", renew)
+    with running(sqlite_url) as server:
+        proxy = Proxy(server.port)
+        *_, beating = beat(proxy.url)
+        raw = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+
+        def statuses(seconds):
+            found, until_t = set(), time.monotonic() + seconds
+            while time.monotonic() < until_t:
+                found |= set(raw.execute("SELECT status FROM trials"))
+                time.sleep(0.05)
+            return {status for (status,) in found}
+
+        with beating:
+            seen = statuses(1.0)
+            for _ in range(3):
+                proxy.mode = "hang"
+                seen |= statuses(1.5)
+                proxy.mode = "pass"
+                proxy.cut()
+                seen |= statuses(1.2)
+            assert seen == {"DISPATCHED"}
+        assert statuses(2.0) == {"DISPATCHED"}
+        assert "LOST" in statuses(1.6)  # nobody but the server itself has read it
+        raw.close()
+        proxy.close()
 
 
 def test_a_run_that_the_server_took_for_lost_is_recovered_by_its_machine(
@@ -413,6 +517,13 @@ def test_a_tick_reports_the_machine_now_and_then(zeusrun, job, server, database)
     _, digest = reported.read_text().split()
     reported.write_text(f"{time.time() - 700} {digest}")
     assert reports() == [True]
+
+
+def test_a_numbered_run_is_found_in_the_directory_of_its_offline_id(tmp_path):
+    paths = create_run(tmp_path, "job", "job-offline-01234567")
+    trial = build_trial(3, uuid="01234567" * 4, run_dir=str(paths.run_dir))
+    reserve_record(paths, trial)
+    assert read_found_trials(tmp_path, "job") == [trial]
 
 
 def test_a_run_that_the_server_has_lost_is_restored_from_its_directory(zeusrun, job, database):

@@ -10,6 +10,7 @@ import hashlib
 import re
 import time
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from zeusrun.errors import UsageError, unwritable
 from zeusrun.files.atomic import replace_file
@@ -92,7 +93,8 @@ def open_named(
         folder = shared_directory(home) / _folder_name(name)
         remote, shown = _open_remote(home, environment, name), hide_password(name)
         if shown == name:
-            _note(folder / "url", name)
+            with contextlib.suppress(OSError):  # a home that cannot be written
+                _note(folder / "url", name)
         return SharedHistory(
             remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
         )
@@ -181,7 +183,8 @@ def _note(path: Path, text: str) -> None:
     """Write a short file, if it does not contain the text already."""
     if _read_note(path) != text:
         make_folder(path.parent)
-        replace_file(path, f"{text}\n".encode(), durable=False)
+        fresh = path.with_name(f".{path.name}.{uuid4().hex}")  # no job has such a name
+        replace_file(path, f"{text}\n".encode(), fresh=fresh, durable=False)
 
 
 def _read_note(path: Path) -> str | None:

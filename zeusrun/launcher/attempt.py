@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,8 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
             continue
         try:
             _begin(submission, dispatched, snapshot.version)
-            remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
+            with suppress(HistoryError):  # else the next submit cleans up
+                remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         except Conflict:
             _give_up(submission, dispatched)
             continue
@@ -102,12 +104,8 @@ def _choose(
 ) -> Choice | NothingLeft:
     if snapshot.offline:
         return choose_offline(submission, snapshot.trials, made)
-    numbered = [
-        replace(each, trial=submission.history.find(each.trial.trial) or each.trial)
-        if is_offline(each.trial)
-        else each
-        for each in made
-    ]
+    known = {trial.uuid: trial for trial in snapshot.trials if trial.uuid is not None}
+    numbered = [replace(each, trial=known.get(each.trial.uuid or "", each.trial)) for each in made]
     if any(is_offline(each.trial) for each in numbered):
         return NothingLeft("the result of the last attempt is not delivered yet")
     return choose_attempt(submission, snapshot.trials, numbered)

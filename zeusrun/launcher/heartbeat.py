@@ -7,13 +7,14 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.power_trace import read_power
-from zeusrun.errors import HistoryError
-from zeusrun.history.base import HEARTBEAT_S
+from zeusrun.errors import HistoryError, ZeusrunError
+from zeusrun.history.base import HEARTBEAT_S, UnavailableError
 from zeusrun.history.registry import shared_of
 from zeusrun.launcher.redact import copy_job
 from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
+_AGAIN_S = 5.0  # after a heartbeat that failed
 _POWER_POINTS = 240  # of a trace for the page: about 15 KB
 
 
@@ -47,8 +49,8 @@ class Heartbeat:
     """Renews the lease of a trial every ``HEARTBEAT_S`` while it is entered.
 
     First it sends the job file, without secrets, and what the machine reports of itself. Each
-    heartbeat carries the state of the run, and delivers what waits in the spool. While the server
-    is away, nothing happens until the next one.
+    heartbeat carries the state of the run, and then delivers what waits in the spool. While it
+    fails, it is sent more often. Nothing that goes wrong here ends the training, or the thread.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Heartbeat:
         self._submission, self._history = submission, history
         self._trial, self._paths = trial, paths
         self._ended = threading.Event()
-        self._error: BaseException | None = None
+        self._has_told = False
         self._thread = threading.Thread(target=self._run, name="zeusrun-heartbeat", daemon=True)
 
     def __enter__(self) -> None:
@@ -71,30 +73,38 @@ class Heartbeat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the thread; raise what went wrong in it, unless something else has."""
+        """End the thread."""
         self._ended.set()
         self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
 
     def _run(self) -> None:
+        well = self._try(self._introduce)
+        while not self._ended.wait(HEARTBEAT_S if well else _AGAIN_S):
+            well = self._try(self._beat)
+
+    def _try(self, step: Callable[[], None]) -> bool:
+        """Return whether a step succeeded; the first failure but an outage is shown."""
         try:
-            self._introduce()
-            while not self._ended.wait(HEARTBEAT_S):
-                self._beat()
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
-            self._error = error
+            step()
+        except UnavailableError:  # its result is delivered later
+            return False
+        except Exception as error:  # noqa: BLE001 - the next heartbeat may succeed
+            if not self._has_told:
+                self._has_told = True
+                what = str(error) if isinstance(error, ZeusrunError) else repr(error)
+                self._history.tell(f"a heartbeat of {self._trial.trial} failed: {what}")
+            return False
+        return True
 
     def _introduce(self) -> None:
-        host, facts = self._submission.host, self._submission.describe_machine
+        job, host = self._trial.job, self._submission.host
         with suppress(HistoryError, ValueError):  # the next run says it again
-            self._history.keep_settings(self._trial.job, copy_job(self._submission.spec).decode())
-            self._history.report_host(host, facts())
+            self._history.trials(job, 0)  # for the copy: an outage then does not hide this run
+            self._history.keep_settings(job, copy_job(self._submission.spec).decode())
+            self._history.report_host(host, self._submission.describe_machine())
 
     def _beat(self) -> None:
         live = read_live(self._paths)
         if live is not None and not live.is_of(self._trial):
             live = None
-        # If the server is away, or has lost the trial, its result is delivered later.
-        with suppress(HistoryError, ValueError):
-            self._history.renew(self._trial.trial, None if live is None else live.to_json())
+        self._history.renew(self._trial.trial, None if live is None else live.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from zeusrun.clock import timestamp
@@ -14,12 +15,11 @@ from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, run_names
 from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.place import find_own, runs_here
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
@@ -66,7 +66,11 @@ def find_damage(history: History, home: Path) -> list[Finding]:
 def read_found_trials(home: Path, job: str) -> list[Trial]:
     """Return the trials that are recorded in a job's run directories."""
     found = [(path.name, read_record(RunPaths(path))) for path in _job_runs(home, job)]
-    return [trial for name, trial in found if trial is not None and trial.trial == name]
+    return [
+        trial
+        for name, trial in found
+        if trial is not None and name in {trial.trial, Path(trial.run_dir).name}
+    ]
 
 
 def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
@@ -96,7 +100,7 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
 def _files(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:
     """Find files of ended runs that nothing needs any more."""
     trials = [trial for trial in history.trials(job) if trial.status.finished]
-    ended = {name for trial in trials for name in run_names(trial)}
+    ended = runs_here(history, home, job, trials)
     for run_dir in _job_runs(home, job):
         if run_dir.name not in ended:
             continue

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
-from zeusrun.history.registry import shared_of
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.recover import list_preempted
-from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs, run_names
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.lock import RunLock
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.place import runs_here
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -138,14 +137,11 @@ def _ended_runs(
     history: History, home: Path, job: str, trials: Sequence[Trial], now: float
 ) -> list[OldRun]:
     """Return the run directories of trials that have ended, oldest first."""
-    found, known = [], {name: trial for trial in trials for name in run_names(trial)}
-    shared = shared_of(history, job) is not None
-    for _, name in numbered_runs(home, job):
-        path, trial = runs_directory(home, job) / name, known.get(name)
-        if trial is None or trial.finished_at is None or not _has_files(path):
+    found = []
+    for name, trial in runs_here(history, home, job, trials).items():
+        path = runs_directory(home, job) / name
+        if trial.finished_at is None or not _has_files(path):
             continue
-        if shared and find_own(history, home, trial) != RunPaths(path):
-            continue  # of another trial with this id
         ended = unix_seconds(trial.finished_at)
         if ended is None:
             continue  # its age is unknown

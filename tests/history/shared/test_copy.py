@@ -113,13 +113,12 @@ def test_another_database_makes_it_anew(copy):
 
 def test_without_the_server_it_has_what_it_had(copy):
     assert copy.snapshot("job", 10) is None
-    assert (copy.jobs(), copy.total("job"), copy.unfinished("job")) == ([], 0, [])
+    assert (copy.jobs(), copy.total("job")) == ([], 0)
     remote = Remote(3)
     remote.store(7, remote.trials[7].finish(REACHED))
     copy.update("job", 10, remote.fetch)
     assert copy.snapshot("job", 2) == (remote.newest(2), "a:4", True)
     assert copy.jobs() == ["job"]
-    assert tuple(copy.unfinished("job")) == remote.newest(2)
 
 
 def test_a_trial_is_found_by_its_id_its_uuid_and_the_id_that_it_had_offline(copy):

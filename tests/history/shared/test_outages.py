@@ -17,7 +17,7 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import Conflict, UnavailableError
+from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared import patience
 from zeusrun.history.shared.store import SharedHistory
@@ -105,18 +105,28 @@ def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, mon
     assert len(set(told)) == len(told)
 
 
-def test_the_pauses_between_two_tries_grow_and_are_drawn(open_shared, proxy):
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_the_pauses_between_two_tries_grow_and_are_drawn(open_shared, proxy, overloaded):
     proxy.mode, pauses = "refuse", []
+
+    def refuse(*_):
+        error = UnavailableError("too many requests")
+        error.retry_after_s = 2.0
+        raise error
 
     def pause(seconds):
         pauses.append(seconds)
         if len(pauses) == 40:
             raise BusyError("ended by SIGINT")
 
+    history = open_shared(wait_s=1000.0, pause=pause)
+    if overloaded:
+        history.remote.changes = refuse
     with pytest.raises(BusyError):
-        open_shared(wait_s=1000.0, pause=pause).snapshot("digits")
+        history.snapshot("digits")
+    after_s = 2.0 if overloaded else 0.0
     for number, seconds in enumerate(pauses):
-        assert 0 <= seconds <= min(10.0, 0.25 * 2**number)
+        assert after_s <= seconds <= after_s + min(10.0, 0.25 * 2**number)
     assert len({round(seconds, 6) for seconds in pauses}) == 40
     assert max(pauses) > 3
 
@@ -278,14 +288,49 @@ def test_a_late_loss_does_not_replace_a_result(history, proxy, database):
     assert (bool(history.spool), history.spool.list_refused()) == (False, [])
 
 
-def test_a_result_survives_a_server_that_has_lost_the_trial(history, server, proxy, tmp_path):
+@pytest.fixture
+def lost(history, database):
+    """A trial that began, and that the server lost with the restoration of an older backup."""
     trial = begin(history, with_uuid())
-    database = server.history
     with database.engine.begin() as connection:
         for table in ("leases", "trials"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
-    finished = history.finish(trial.trial, REACHED)
-    assert database.trials("digits") == [finished] == [trial.finish(REACHED)]
+    return trial
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_result_survives_a_server_that_has_lost_the_trial(
+    history, database, lost, away, monkeypatch
+):
+    def fail(_):
+        raise UnavailableError("the server does not respond")
+
+    with monkeypatch.context() as patch:
+        if away:
+            patch.setattr(history.remote, "add", fail)
+        assert history.finish(lost.trial, REACHED) == lost.finish(REACHED)
+    history.deliver()
+    assert database.trials("digits") == [lost.finish(REACHED)]
+
+
+def test_a_trial_whose_number_another_one_got_after_a_restoration_is_not_taken_for_it(
+    history, database, lost, told
+):
+    other = begin(database, with_uuid())
+    assert other.trial == lost.trial
+    expire_lease(database, other.trial)
+    with pytest.raises(UnknownTrialError):
+        history.renew(lost.trial)
+    assert database.unfinished("digits") == []
+    finished = replace(lost.finish(REACHED), trial="digits-2-1", recurrence=2)
+    entry = history.spool.put("finish", lost.finish(REACHED)).read_bytes()
+    assert history.finish(lost.trial, REACHED) == finished
+    (history.spool.folder / "00000001.json").write_bytes(entry)  # its answer was lost
+    history.deliver()
+    assert [each.status.value for each in database.trials("digits")] == ["LOST", "REACHED"]
+    assert database.trials("digits")[1] == history.find(lost.trial) == finished
+    (text,) = told
+    assert text.startswith("digits-1-1 is now digits-2-1")
 
 
 def test_a_token_that_has_expired_loses_no_result(history, monkeypatch, told):
@@ -345,6 +390,7 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
     assert history.trials("digits") == [trials[0].finish(REACHED), trials[1]]
     assert history.find("digits-1-1") == trials[0].finish(REACHED)
     assert history.unfinished("digits") == trials[1:]
+    assert history.count("digits") == 2
     assert len(told) == 2  # one on the copy, one on the result that waits
     with pytest.raises(UnavailableError):
         history.forget("digits-1-1", forgotten=True)
@@ -449,10 +495,13 @@ def test_a_server_that_goes_away_in_mid_submit_lets_it_choose_again_offline(
     proxy.mode = "lose"
     with pytest.raises(Conflict):
         offline.begin(trial, after=version)
-    proxy.mode = "refuse"
+    proxy.mode = "pass"  # it can be read, but perhaps not written
     assert offline.snapshot("digits").offline
-    proxy.mode = "pass"
-    assert offline.snapshot("digits").trials[0].status is TrialStatus.CANCELLED
+    own = offline.begin(offline_trial(), after="")
+    offline.renew(own.trial)
+    found = offline.snapshot("digits")
+    assert not found.offline
+    assert [each.status.value for each in found.trials] == ["CANCELLED", "DISPATCHED"]
 
 
 def test_what_waits_counts_for_the_next_choice(offline, proxy):

@@ -1,4 +1,4 @@
-"""The shared history as a machine uses it: the contracts, over a database."""
+"""The shared history as a machine uses it: the contract, over a database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from tests.contracts.history import HistoryContract, begin
-from tests.contracts.shared import SharedContract, offline_trial, with_uuid
+from tests.contracts.shared import offline_trial, with_uuid
 from zeusrun.history.shared.store import SharedHistory
 
 
@@ -22,12 +22,7 @@ def database(sql_history):
 
 
 class TestSharedHistory(HistoryContract):
-    pass
-
-
-@pytest.mark.long  # the default tier tries it over HTTP
-class TestSharedHistoryAsShared(SharedContract):
-    def test_a_trial_that_began_offline_gets_the_next_number(self, history):
+    def test_a_trial_that_began_offline_is_found_by_the_id_that_it_had(self, history):
         begin(history, with_uuid(7))
         trial = offline_trial()
         (numbered,) = history.add([trial])

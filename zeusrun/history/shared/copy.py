@@ -104,12 +104,6 @@ class LocalCopy:
             state = _state(file, job)
             return 0 if state is None else state.total
 
-    def unfinished(self, job: str) -> list[Trial]:
-        """Return the trials of a job that had not ended, oldest first."""
-        with self._open() as file:
-            newest = self._newest(file, job, NEWEST)
-        return [trial for trial in newest if not trial.status.finished]
-
     def find(self, name: str) -> Trial | None:
         """Return a trial by its id or uuid, or by the id that it had offline."""
         where, value = "trial = ?", name

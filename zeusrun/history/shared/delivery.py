@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from zeusrun.errors import HistoryError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeusrun.history.shared.spool import Entry, Spool
+    from zeusrun.trial import Trial
 
 
 class Remote(History, Shared, Protocol):
@@ -37,7 +39,7 @@ def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
             if entry.key in held:
                 continue
             try:
-                _send(entry, remote)
+                _send(entry, remote, tell)
             except UnavailableError:
                 raise
             except ValueError as error:
@@ -50,7 +52,7 @@ def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
                 spool.remove(entry)
 
 
-def _send(entry: Entry, remote: Remote) -> None:
+def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
     """Deliver one write. Again, it changes nothing: an earlier answer may have been lost."""
     trial, kind = entry.trial, entry.kind
     if kind == "begin":
@@ -63,7 +65,7 @@ def _send(entry: Entry, remote: Remote) -> None:
     known = remote.find(entry.key)
     if known is None:
         if kind == "finish":
-            remote.add([trial])
+            _add_lost(trial, remote, tell)
         return
     if known.preemptions != trial.preemptions:
         return  # it has gone on since
@@ -76,3 +78,22 @@ def _send(entry: Entry, remote: Remote) -> None:
     except ValueError:
         if trial.status is not TrialStatus.LOST:  # else a better outcome is known
             raise
+
+
+def _add_lost(trial: Trial, remote: Remote, tell: Callable[[str], None]) -> None:
+    """Store a trial that the history has lost; if another one has its number now, under the next.
+
+    The uuid finds it, so that it is stored once.
+    """
+    try:
+        remote.add([trial])
+    except ValueError:
+        other = remote.find(trial.trial)
+        if other is None or trial.uuid is None or other.uuid == trial.uuid:
+            raise
+        name = rules.offline_name(trial.job, trial.uuid)
+        (stored,) = remote.add([replace(trial, trial=name)])
+        tell(
+            f"{trial.trial} is now {stored.trial}: the history was restored from a backup, and "
+            "another run has the number"
+        )

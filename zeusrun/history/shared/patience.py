@@ -26,22 +26,21 @@ class Patience:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._error: UnavailableError | None = None
-        self._until_t = 0.0
+        self._error, self._until_t = UnavailableError(), 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether the history was away just now."""
-        return self._error is not None and time.monotonic() < self._until_t
+        return time.monotonic() < self._until_t
 
     def check(self) -> None:
         """Raise ``UnavailableError`` if the history was away just now."""
-        if self._error is not None and self.is_over:
+        if self.is_over:
             raise self._error
 
     def renew(self) -> None:
         """Forget that the history was away."""
-        self._error = None
+        self._until_t = 0.0
 
     def read(self, call: Callable[[], _Result]) -> _Result:
         """Call for up to ``READ_S``; not at all if the history was away just now."""
@@ -70,7 +69,8 @@ class Patience:
                     raise
                 if patience_s >= _LONG_S:
                     self._tell(f"{error}; waiting for it, for up to {patience_s:g} s")
-                pause_s = max(random.uniform(0, limit_s), error.retry_after_s or 0.0)  # noqa: S311 - no secret
+                jitter_s = random.uniform(0, limit_s)  # noqa: S311 - no secret
+                pause_s = (error.retry_after_s or 0.0) + jitter_s
                 pause(min(pause_s, left_s))
                 limit_s = min(2 * limit_s, _LONGEST_PAUSE_S)
             else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["begin", "finish", "withdraw", "trace"]
 """A trial that began offline; its end; the end of one that may never have begun; its power."""
 
-_NAME = re.compile(r"(\d{8,12})\.json")
+_NAME = re.compile(r"\d{8,12}\.json")
 _MAX_BYTES = 256 << 20
 _LOCK_S = 30.0  # to write a file takes milliseconds
 
@@ -51,27 +51,24 @@ class Spool:
     def put(self, kind: Kind, trial: Trial, trace: dict[str, Any] | None = None) -> Path:
         """Store a write durably, behind those that wait; raises ``HistoryError``."""
         record = {"kind": kind, "trial": trial.to_json(), "trace": trace}
-        lock = SafeLock(self.folder / "lock")
-        if not lock.acquire(_LOCK_S):
-            raise HistoryError(f"{lock.path} is held by another process; end it, and try again")
-        try:
-            number = max((_number(path) for path in self._files()), default=0) + 1
+        with self._locked():
+            used = [
+                *_list_entries(self.folder),
+                *self.list_refused(),
+            ]  # a refused number is not used again
+            number = max((int(path.stem) for path in used), default=0) + 1
             path = self.folder / f"{number:08d}.json"
             replace_file(path, json.dumps(record).encode())
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-        finally:
-            lock.release()
         return path
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return bool(self._files())
+        return bool(_list_entries(self.folder))
 
     def entries(self) -> list[Entry]:
         """Return what waits, oldest first; a file that is no entry is set aside."""
         found = []
-        for path in self._files():
+        for path in _list_entries(self.folder):
             try:
                 record = json.loads(read_file(path, _MAX_BYTES))
                 trial = Trial.from_json(record["trial"])
@@ -95,7 +92,7 @@ class Spool:
 
     def list_refused(self) -> list[Path]:
         """Return the files that were set aside, oldest first."""
-        return sorted(self.refused.glob("*.json")) if self.refused.is_dir() else []
+        return _list_entries(self.refused)
 
     @contextlib.contextmanager
     def delivering(self, wait_s: float) -> Iterator[bool]:
@@ -113,21 +110,27 @@ class Spool:
 
     def _set_aside(self, path: Path, why: str) -> Path:
         target = self.refused / path.name
-        with contextlib.suppress(OSError):
+        with self._locked(), contextlib.suppress(OSError):
             make_folder(self.refused)
-            while target.exists():
-                target = target.with_name(f"{target.stem}-again.json")
-            replace_file(target.with_suffix(".txt"), f"{why}\n".encode(errors="replace"))
             path.replace(target)
+            replace_file(target.with_suffix(".txt"), f"{why}\n".encode(errors="replace"))
         return target
 
-    def _files(self) -> list[Path]:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = SafeLock(self.folder / "lock")
+        if not lock.acquire(_LOCK_S):
+            raise HistoryError(f"{lock.path} is held by another process; end it, and try again")
         try:
-            names = [path.name for path in self.folder.iterdir()]
-        except OSError:
-            return []
-        return [self.folder / name for name in sorted(filter(_NAME.fullmatch, names))]
+            yield
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        finally:
+            lock.release()
 
 
-def _number(path: Path) -> int:
-    return int(path.stem)
+def _list_entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    except OSError:
+        return []

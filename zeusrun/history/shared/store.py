@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zeusrun.history.base import Changes
     from zeusrun.history.shared.delivery import Remote
     from zeusrun.trial import Outcome, Trial
 
@@ -35,7 +34,7 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
 class SharedHistory:
-    """A ``History`` and ``Shared`` over a remote one, with a local copy and a spool.
+    """A ``History`` over a remote one, with a local copy and a spool.
 
     Reads ask the remote history only for what has changed. If it is away, they return the local
     copy. A request that fails because it is away is made again, after pauses that grow (exponential
@@ -70,8 +69,9 @@ class SharedHistory:
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
         self._told_offline = False
-        self._patience = Patience(self._tell)
+        self._patience = Patience(self.tell)
         self._conflicts = 0
+        self._unwritable: UnavailableError | None = None  # since the last trial could not begin
 
     # What every history can do.
 
@@ -101,7 +101,8 @@ class SharedHistory:
     def count(self, job: str) -> int:
         """See ``History.count``."""
         check_job_name(job)
-        new = len(self._with_waiting(job, ()))
+        waiting = self.spool.entries()
+        new = sum(each.kind == "begin" and each.trial.job == job for each in waiting)
         try:
             return self._patience.read(lambda: self.remote.count(job)) + new
         except UnavailableError as error:
@@ -138,7 +139,8 @@ class SharedHistory:
 
         Raises:
             UnavailableError: If the history is away for ``wait_s``, unless ``offline`` is
-                ``cheapest``: then the snapshot is the local copy.
+                ``cheapest``: then the snapshot is the local copy, also if no trial could begin
+                since the last success of ``begin`` or ``renew``.
         """
         check_job_name(job)
 
@@ -147,6 +149,8 @@ class SharedHistory:
             return self._copied(job, last)
 
         try:
+            if self._unwritable is not None:  # although it can perhaps be read
+                raise self._unwritable
             return self._patience.keep_calling(read, self._wait_s, self._pause)
         except UnavailableError as error:
             if self._mode != "cheapest":
@@ -172,18 +176,20 @@ class SharedHistory:
             )
         except Conflict:  # others are as fast as this one
             self._conflicts += 1
-            time.sleep(random.uniform(0, min(1.0, _CONFLICT_S * 2**self._conflicts)))  # noqa: S311
+            longest_s = min(1.0, _CONFLICT_S * 2 ** min(self._conflicts, 5))
+            time.sleep(random.uniform(0, longest_s))  # noqa: S311 - no secret
             raise
         except ValueError:
             raise
         except BaseException as error:
             self._withdraw(trial)
             if self._mode == "cheapest" and isinstance(error, UnavailableError):
+                self._unwritable = error
                 raise rules.changed(trial.job) from error
             if isinstance(error, UnavailableError):
                 raise self._given_up(error) from None
             raise
-        self._conflicts = 0
+        self._conflicts, self._unwritable = 0, None
         return self._remember(begun)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -200,7 +206,7 @@ class SharedHistory:
             known = self._own.get(trial)
             if known is None:
                 raise
-            return self.remote.add([known.finish(outcome)])[0]  # the server lost it
+            return self._finish_later(known.finish(outcome))  # the server lost it
         except HistoryError as error:
             known = self._own.get(trial) or self._copy_find(trial)
             if known is None:
@@ -218,19 +224,16 @@ class SharedHistory:
 
     # What a shared history can do beyond that.
 
-    def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
-        """See ``Shared.changes``."""
-        return self._patience.read(lambda: self.remote.changes(job, after, last))
-
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
         """See ``Shared.renew``. It is tried once; if that succeeds, what waits is delivered."""
-        self.deliver()
-        self.remote.renew(self._key(trial), live)
+        try:
+            self.remote.renew(self._key(trial), live)
+        except UnknownTrialError:  # it began offline
+            self.deliver()
+            self.remote.renew(self._key(trial), live)
         self._patience.renew()
-
-    def identify(self) -> tuple[str, float]:
-        """See ``Shared.identify``."""
-        return self.remote.identify()
+        self._unwritable = None
+        self.deliver()
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
@@ -265,7 +268,13 @@ class SharedHistory:
 
     def deliver(self) -> None:
         """Deliver what waits; raises ``UnavailableError`` if the history is away."""
-        deliver(self.spool, self.remote, self._tell)
+        deliver(self.spool, self.remote, self.tell)
+
+    def tell(self, text: str) -> None:
+        """Show a sentence once."""
+        if text not in self._shown:
+            self._shown.add(text)
+            self._show(text)
 
     def _finish_later(self, finished: Trial) -> Trial:
         """Store an outcome in the spool, and deliver it at once if the history is there."""
@@ -291,11 +300,14 @@ class SharedHistory:
         return trial
 
     def _key(self, trial: str) -> str:
-        """Return the uuid of a trial that began offline; any other name as it is."""
-        if rules.offline_job(trial) is None:
-            return trial
-        known = self._own.get(trial) or self._copy_find(trial)
-        return trial if known is None or known.uuid is None else known.uuid
+        """Return the uuid of a trial that began here or offline; any other name as it is.
+
+        After a backup was restored, the id of an own trial may be that of another one.
+        """
+        known = self._own.get(trial)
+        if known is None and rules.offline_job(trial) is not None:
+            known = self._copy_find(trial)
+        return trial if known is None else known.uuid or trial
 
     # The local copy and what waits.
 
@@ -306,7 +318,7 @@ class SharedHistory:
                 job, last, lambda after, most: self.remote.changes(job, after, most)
             )
         except CopyError as error:
-            self._tell(f"{error}; the history is read without its local copy")
+            self.tell(f"{error}; the history is read without its local copy")
             return self.remote.snapshot(job, last)
 
     def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
@@ -333,8 +345,8 @@ class SharedHistory:
         return {each.trial.uuid or each.trial.trial: each.trial for each in entries}
 
     def _waiting_trial(self, name: str) -> Trial | None:
-        found = self._waiting().values()
-        return next((each for each in found if name in {each.trial, each.uuid}), None)
+        found, key = self._waiting(), self._key(name)
+        return next((each for each in found.values() if key in {each.trial, each.uuid}), None)
 
     def _with_waiting(
         self, job: str, trials: Sequence[Trial], last: int | None = None
@@ -362,19 +374,14 @@ class SharedHistory:
             self._told_offline = True
             self._show(f"{error}; zeusrun reads its local copy")
 
-    def _tell(self, text: str) -> None:
-        """Show a sentence once."""
-        if text not in self._shown:
-            self._shown.add(text)
-            self._show(text)
-
 
 def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
     """Return a trial as it is when what waits is delivered."""
     if known is None or waiting is None:
         return waiting if known is None else known
     if (
-        known.status not in rules.OPEN
+        known.uuid != waiting.uuid
+        or known.status not in rules.OPEN
         or not waiting.status.finished
         or known.preemptions != waiting.preemptions
     ):

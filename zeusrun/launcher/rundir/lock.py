@@ -89,7 +89,8 @@ def remove_unbegun(history: History, home: Path, job: str, trials: Sequence[Tria
         lock = RunLock(paths)
         if has_begun(paths) or not lock.acquire_or_gone():
             continue
-        # Nobody can begin it now, because that needs the lock.
-        if not has_begun(paths) and history.find(name) is None:
-            remove_run(paths)
-        lock.release()
+        try:  # nobody can begin it now, because that needs the lock
+            if not has_begun(paths) and history.find(name) is None:
+                remove_run(paths)
+        finally:
+            lock.release()

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.registry import shared_of
-from zeusrun.launcher.rundir.layout import RunPaths, find_run, run_names
+from zeusrun.history.rules import job_of, offline_job
+from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs, run_names
 from zeusrun.launcher.rundir.record import describes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
@@ -23,13 +24,24 @@ def find_own(history: History, home: Path, trial: Trial) -> RunPaths | None:
     """Return the files of a trial if they are certainly its own; ``None`` if they are not here.
 
     Call this before a record decides what is written, deleted or killed: the history may have been
-    tampered with, and the trials of a shared one may be those of other machines.
+    tampered with, and the trials of a shared one may be those of other machines. The directory of
+    such a trial keeps its name if the trial gets another number.
     """
     if shared_of(history, trial.job) is None:
         return find_run(home, trial)
-    paths = RunPaths(runs_directory(home, trial.job) / Path(trial.run_dir).name)
-    own = paths.run_dir.name in run_names(trial) and not paths.run_dir.is_symlink()
+    name = Path(trial.run_dir).name
+    paths = RunPaths(runs_directory(home, trial.job) / name)
+    own = trial.job in {job_of(name), offline_job(name)} and not paths.run_dir.is_symlink()
     return paths if own and describes(paths, trial) else None
+
+
+def runs_here(history: History, home: Path, job: str, trials: Iterable[Trial]) -> dict[str, Trial]:
+    """Return the trials of a job that have a run directory here, by the name of that."""
+    if shared_of(history, job) is None:
+        known = {name: trial for trial in trials for name in run_names(trial)}
+        return {name: known[name] for _, name in numbered_runs(home, job) if name in known}
+    found = [(find_own(history, home, trial), trial) for trial in trials]
+    return {paths.run_dir.name: trial for paths, trial in found if paths is not None}
 
 
 def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
