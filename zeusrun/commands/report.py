@@ -38,7 +38,7 @@ from zeusrun.view.report.snippet import (
     reports_json,
 )
 from zeusrun.view.report.svg import FORMATS, figure_bytes
-from zeusrun.view.units import moment, size
+from zeusrun.view.units import minute, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +230,7 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
         return "\n".join(job_snippet(each.facts, form) for each in reports).encode()
     with drawing():
         if form == "html":
-            return job_page(reports, _now()).encode()
+            return job_page(reports, minute(timestamp())).encode()
         drawn = draw(figure, reports[0], LIGHT)
         if drawn is None:
             job = reports[0].facts.job
@@ -245,15 +245,11 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
         return comparison_snippet(comparison, form).encode()
     with drawing():
         if form == "html":
-            return comparison_page(comparison, _now()).encode()
+            return comparison_page(comparison, minute(timestamp())).encode()
         drawn = draw_comparison(comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")
         return figure_bytes(drawn, form, comparison.subject)
-
-
-def _now() -> str:
-    return moment(timestamp(), "%Y-%m-%d %H:%M")
 
 
 def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:

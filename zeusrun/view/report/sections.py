@@ -23,7 +23,6 @@ _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
 _SPARK_POINTS = 60
-_MINUTE = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     rows = [
         {
             "recurrence": str(each.recurrence),
-            "when": units.moment(each.started_at, _MINUTE),
+            "when": units.minute(each.started_at),
             "batch size": each.size,
             "attempts": str(each.attempts),
             "status": each.status,
@@ -333,7 +332,7 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     rows = [
         {
             "run": frame.link(each.trial),
-            "when": units.moment(each.started_at, _MINUTE),
+            "when": units.minute(each.started_at),
             "batch size": each.size,
             "status": each.status,
             "why": units.shortened(each.reason, _LONGEST) or UNKNOWN,
