@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.reports import Digest
     from zeusrun.trial import Trial
 
 ROWS = 100  # jobs on a page
 _LINKS = Links()
-_MINUTE = "%Y-%m-%d %H:%M"
 _MANY = 12  # jobs; more can be searched
 
 
@@ -40,7 +39,7 @@ class Overview:
     shown: Sequence[JobHead]
     newest: Mapping[int, Trial]  # by ``JobHead.newest``, of the jobs shown
     digests: Mapping[str, Digest]  # of all jobs, as far as they are computed
-    running: Sequence[LiveRun]
+    running: Sequence[Live]
     running_jobs: Mapping[str, int]  # how many runs of each job run now
     hosts: int
     jobs: int  # that may be seen
@@ -133,7 +132,7 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
     net = None if digest is None else digest.net
     money = net.money.items() if net else ()
     values = {
-        "when": UNKNOWN if trial is None else units.moment(trial.started_at, _MINUTE),
+        "when": UNKNOWN if trial is None else units.minute(trial.started_at),
         "status": UNKNOWN if trial is None else status_text(trial),
         "batch size": UNKNOWN if trial is None else size_label(trial),
         "costs": UNKNOWN if digest is None else costs_figure(digest),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
-from zeusrun.trial import EnergySource
+from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.report.belief import build_belief, unknown_belief
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
 from zeusrun.view.report.headline import headline
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
     from zeusrun.view.report.power import PowerFacts
 
+UNREADABLE = (HistoryError, ValueError, ArithmeticError)
+"""What a damaged record raises, such as one with -1 epochs; or the database."""
+_LOG = logging.getLogger("zeusrun.server")
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
 _COSTS = 40  # recurrences whose costs are drawn in the list of jobs
@@ -133,7 +137,10 @@ class Reports:
             for job, future in pending.items():
                 if future.done() and self._pending.get(job) is future:
                     del self._pending[job]
-                    self._digests[job] = future.result()
+                    if error := future.exception():  # the next request tries again
+                        _LOG.warning("what %s has taken is not known yet: %s", job, error)
+                    else:
+                        self._digests[job] = future.result()
             return {head.job: known for head in heads if (known := self._digests.get(head.job))}
 
     def _digest(self, head: JobHead) -> Digest:
@@ -142,7 +149,8 @@ class Reports:
             return self._build_digest(head)
         except UnavailableError:
             raise
-        except HistoryError:  # a damaged trial: the page of the job says so
+        except UNREADABLE as error:
+            _LOG.warning("what %s has taken is unknown: %s", head.job, error)
             return Digest(head.changes, build_total(head.job, ()))
 
     def _build_digest(self, head: JobHead) -> Digest:
@@ -186,15 +194,16 @@ class Reports:
         trials = read if found.whole else {**kept.trials, **read}
         # An older one that has changed, such as by a late result, is not among the newest.
         kept.trials = {number: trials[number] for number in sorted(trials)[-NEWEST:]}
-        kept.version, kept.runs, kept.report = found.version, found.total, None
-        newest = list(kept.trials.values())
+        newest, report = list(kept.trials.values()), None
         if any(trial.status.finished for trial in newest):
             facts = build_facts(job, newest)
-            if kept.runs > len(newest):
+            if found.total > len(newest):
                 parts = add_up(self._store.engine, job)
-                reached = sum(part.reached for part in parts)
+                reached = sum(p.runs for p in parts if p.status == TrialStatus.REACHED.value)
                 facts = replace(facts, total=build_total(job, parts), reached=reached)
-            kept.report = JobReport(facts)
+            report = JobReport(facts)
+        kept.runs, kept.report = found.total, report
+        kept.version = found.version  # last: what failed is read again
 
     def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
         """Return the newest power traces of trials that have ended, oldest first."""

@@ -12,6 +12,7 @@ from zeusrun.server.pages.tables import status_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.report.facts import JobReport, build_facts
+from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, figure, join, table, tag
 from zeusrun.view.report.power import build_power
 from zeusrun.view.sheets import limit_text, trial_rows
@@ -19,7 +20,7 @@ from zeusrun.view.units import UNKNOWN
 
 if TYPE_CHECKING:
     from zeusrun.energy.power_trace import PowerTrace
-    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 _LINKS = Links(1)
@@ -31,7 +32,7 @@ class RunContent:
     """What the page shows. ``live`` while it runs; then it has the numbers so far."""
 
     stored: Trial
-    live: LiveRun | None
+    live: Live | None
     trace: PowerTrace | None
 
     @property
@@ -84,11 +85,10 @@ def _head(trial: Trial) -> Html:
     title = tag("h1", trial.trial, class_="headline")
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     last = trial.curve[-1].value if trial.curve else None
-    sign = "≤" if trial.mode == "min" else "≥"
     pairs = [
         ("batch size", units.batch_size(trial)),
         (f"best {units.shortened(trial.metric, 40)}", _best(trial)),
-        ("target", f"{sign}\N{NO-BREAK SPACE}{trial.target:g}"),
+        ("target", goal(trial)),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j, trial.energy_source)),
@@ -97,7 +97,7 @@ def _head(trial: Trial) -> Html:
         ("carbon", UNKNOWN if trial.carbon_g is None else f"{units.carbon(trial.carbon_g)} CO2e"),
         ("power limit", limit_text(trial) if trial.power_limit_w else UNKNOWN),
         ("host", trial.host or UNKNOWN),
-        ("began", units.moment(trial.started_at, "%Y-%m-%d %H:%M")),
+        ("began", units.minute(trial.started_at)),
     ]
     if trial.best_metric is None and last is not None:
         pairs[1] = (units.shortened(trial.metric, 40), f"{last:.4g}")
@@ -172,9 +172,7 @@ def _everything(trial: Trial) -> Html:
             rows[-1]["value"] += f"; {text}"
     if trial.cause:
         rows.append({"what": "cause", "value": trial.cause})
-    rows.append(
-        {"what": "ended", "value": units.moment(trial.finished_at or UNKNOWN, "%Y-%m-%d %H:%M")}
-    )
+    rows.append({"what": "ended", "value": units.minute(trial.finished_at)})
     rows.append({"what": "directory", "value": trial.run_dir or UNKNOWN})
     return table("Everything that is known of this run", rows)
 
