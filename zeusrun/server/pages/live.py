@@ -10,8 +10,8 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.view import units
 from zeusrun.view.report.headline import goal
-from zeusrun.view.report.markup import Html, join, tag
-from zeusrun.view.units import UNKNOWN, plural
+from zeusrun.view.report.markup import Html, join, pairs, tag
+from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def _card(run: Live, links: Links) -> Html:
     where = f" on {run.host}" if run.host else ""
     name = tag("h3", links.link_run(trial.trial))
     size = tag("p", f"batch size {size_label(trial)}{where}", class_="what")
-    pairs = [
+    values = [
         (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
         ("target", goal(trial)),
         ("power", units.power(run.power_w)),
@@ -55,13 +55,9 @@ def _card(run: Live, links: Links) -> Html:
         ("energy", units.energy(trial.energy_j, trial.energy_source)),
         ("cost", units.energy(trial.cost_j)),
     ]
-    facts = tag(
-        "dl",
-        *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs if value != UNKNOWN),
-    )
     return tag(
         "li",
-        *(name, size, _progress(trial), _sparkline(trial), facts, _heard(run)),
+        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _heard(run)),
         class_="card",
         data_key=trial.trial,
     )

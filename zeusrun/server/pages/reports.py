@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import MOST, sum_known
+from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.totals import Total
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
@@ -39,7 +39,6 @@ UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 _LOG = logging.getLogger("zeusrun.server")
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
-_COSTS = 40  # recurrences whose costs are drawn in the list of jobs
 _PAUSE_S = 0.02  # before each digest: one of 100 trials takes as long, and requests come first
 _NO_HOME = Path(os.devnull)  # the run directories are on other machines
 _NO_SETTINGS = (
@@ -69,8 +68,6 @@ class Digest(NamedTuple):
     net: NetAmounts | None = None
     net_cost_j: float = 0.0
     compared: int = 0  # recurrences
-    costs: tuple[tuple[float, bool], ...] = ()  # of the newest recurrences; reached?
-    default_j: float | None = None
 
 
 @dataclass
@@ -160,11 +157,6 @@ class Reports:
             facts = None if kept.report is None else kept.report.facts
         if facts is None:
             return Digest(head.changes, build_total(head.job, add_up(self._store.engine, head.job)))
-        costs = [
-            (each.cost_j, each.reached)
-            for each in facts.recurrences[-_COSTS:]
-            if each.cost_j is not None and each.cost_j < MOST
-        ]
         return Digest(
             head.changes,
             facts.total,
@@ -173,8 +165,6 @@ class Reports:
             facts.net,
             facts.net_cost_j,
             facts.compared if facts.explored else 0,
-            tuple(costs),
-            next((each.default_j for each in reversed(facts.recurrences) if each.default_j), None),
         )
 
     def _entry(self, job: str) -> _Kept:
