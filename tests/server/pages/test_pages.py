@@ -88,7 +88,9 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     text = fetch(port, "/").text
-    assert ">800 Wh" in text
+    assert ">800 Wh, 0.30 EUR, 400 g CO2e saved</span>" in text
+    for what in ("energy", "price", "carbon"):
+        assert f"<dt>{what} of all runs</dt>" in text
     assert ": 3 recurrences of 1 job, exploring included" in text
     assert 'href="run/job-4-1">job-4-1</a>' in text
     assert "2 epochs of at most 5" in text
@@ -106,6 +108,12 @@ def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     assert text.count('data-key="job-') == 5 + 1  # the rows, and the card
     assert 'href="../run/job-3-1"' in text
     assert "too few epochs" in text
+    assert ">0.30 EUR</td>" in text
+    assert ">400 g</td>" in text
+    assert re.search(
+        r"<dt>price of all runs</dt><dd>at least 0.60 EUR, known for 2 of 4 runs", text
+    )
+    assert re.search(r"<dt>carbon of all runs</dt><dd>at least 800 g CO2e, known for 2", text)
 
 
 def test_a_job_without_settings_says_that_its_policy_is_unknown(port):
@@ -118,6 +126,8 @@ def test_a_run_has_why_and_everything_and_a_running_one_its_numbers_so_far(port)
     assert '<a href="../job/job">job</a>' in text
     assert "zeusrun logs job-2-1" in text
     assert 'src="../run/job-2-1/power.svg' in text
+    assert "<dt>price</dt><dd>0.30 EUR</dd>" in text
+    assert "<dt>carbon</dt><dd>400 g CO2e</dd>" in text
     running = fetch(port, "/run/job-4-1").text
     assert "0.4" in running
     assert "zeusrun cancel job-4-1" in running
@@ -346,6 +356,16 @@ def test_launchers_do_not_wait_for_pages(store, monkeypatch):
         assert not waiting.acquire(blocking=False)
         go_on.set()
         assert {each.result().status for each in asked} == {503}
+
+
+def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
+    priced = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
+    tried = {"price": 0.9, "currency": "EUR", "carbon_g": 1200.0}
+    store.add([run(1, 32, **priced), run(2, 64, 3.0, **tried), run(3, 32, **priced)])
+    with serve(store) as port:
+        text = fetch(port, "/").text
+    assert '<span class="bad">2.00 kWh, 0.60 EUR, 800 g CO2e more than the default alone' in text
+    assert ": 3 recurrences of 1 job, exploring included." in text
 
 
 def test_an_empty_history_says_what_to_do(store):
