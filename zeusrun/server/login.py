@@ -86,7 +86,10 @@ def _form(place: str, problem: str = "") -> Html:
         '<input id="token" name="token" type="password" required autofocus '
         'autocomplete="current-password" spellcheck="false" maxlength="200">'
     )
-    hidden = Html(f'<input type="hidden" name="next" value="{escape(place)}">')
+    hidden = Html(
+        f'<input type="hidden" name="next" value="{escape(place)}">'
+        '<input name="username" value="zeusrun" autocomplete="username" hidden>'  # for managers
+    )
     how = "Whoever runs this server makes one with: zeusrun token create --read"
     return join(
         (
@@ -94,9 +97,9 @@ def _form(place: str, problem: str = "") -> Html:
             tag("p", problem, role="alert") if problem else "",
             tag(
                 "form",
+                hidden,
                 label,
                 field,
-                hidden,
                 tag("button", "Sign in", type="submit"),
                 method="post",
                 action="login",

@@ -16,7 +16,7 @@ from zeusrun.history import rules
 from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.identity import read_incarnation
-from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, SUMS, TRIALS
+from zeusrun.history.sql.schema import HOST_NAME, HOSTS, JOBS, LEASES, SUMS, TRIALS
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial, TrialStatus
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _MOST = 1e30  # a larger amount is damaged, and sums would overflow
+_HOST_KEPT_S = 30 * 86400.0  # after its last report
+_HOST_BYTES = 64 << 10  # of a report; one with 8 GPUs and 20 schedules has 16 KiB
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
 _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
 
@@ -263,6 +265,12 @@ def encode_json(value: object, what: str) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{what} cannot be stored: {error}") from error
+
+
+def is_listed() -> sa.ColumnElement[bool]:
+    """Return the condition on ``hosts``: a machine has reported of late, and not too much."""
+    seen = HOSTS.c.updated_at > now_s() - _HOST_KEPT_S
+    return sa.and_(seen, sa.func.length(HOSTS.c.facts) <= _HOST_BYTES)
 
 
 def check_host(host: str) -> None:

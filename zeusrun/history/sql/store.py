@@ -222,10 +222,13 @@ class SqlHistory:
         self._write(work)
 
     def hosts(self) -> list[tuple[str, float, dict[str, Any]]]:
-        """Return each machine, when it last reported (seconds ago), and what."""
+        """Return each machine, when it last reported (seconds ago), and what.
+
+        Machines that have not reported for 30 days are left out, and reports of more than 64 KiB.
+        """
         query = sa.select(HOSTS.c.host, now_s() - HOSTS.c.updated_at, HOSTS.c.facts)
         with self._reading() as connection:
-            found = list(connection.execute(query.order_by(HOSTS.c.host)))
+            found = list(connection.execute(query.where(rows.is_listed()).order_by(HOSTS.c.host)))
         return [(host, age, json.loads(facts)) for host, age, facts in found]
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
