@@ -1,6 +1,6 @@
 """The log of who changed what, written in the same transaction as the change.
 
-A transaction that changes no row, as when a request comes twice, is not logged.
+A transaction that changes no row, or only a lease, as when a request comes twice, is not logged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading, writing
-from zeusrun.history.sql.schema import AUDIT
+from zeusrun.history.sql.schema import AUDIT, LEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,8 +79,10 @@ def prune_entries(engine: Engine, days: float) -> int:
 def _note_change(*of_statement: Any) -> None:  # noqa: ANN401 - as SQLAlchemy's event passes them
     _, cursor, _, _, context, _ = of_statement
     announced = _ANNOUNCED.get()
-    if announced is not None and (context.isinsert or context.isupdate or context.isdelete):
-        announced.changes |= cursor.rowcount != 0
+    if announced is None or not (context.isinsert or context.isupdate or context.isdelete):
+        return
+    if cursor.rowcount != 0 and context.compiled.statement.table is not LEASES:
+        announced.changes = True
 
 
 def _log_change(connection: Connection) -> None:
