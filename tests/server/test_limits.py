@@ -115,13 +115,16 @@ def test_slow_requests_end_and_others_are_answered_meanwhile(start):
     starts = {
         "nothing": b"",
         "half a head": HEAD,
-        "no body": HEAD + JSON + b"Content-Length: 1000\r\n\r\n",
-        "half a body": HEAD + JSON + b"Content-Length: 1000\r\n\r\n[",
+        "no body": HEAD + JSON + b"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
+        "half a body": HEAD + JSON + b"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
     }
     lines = {name: server.connect() for name in starts}
     for name, content in starts.items():
         lines[name].sendall(content)
+        if b"100-continue" in content:
+            assert b"100 Continue" in lines[name].recv(100)  # the server waits for the body
     assert server.get("/api/v1/jobs").status == 200
+    lines["half a body"].sendall(b"[")
     assert read_all(lines["nothing"]) == b""
     assert read_all(lines["half a head"]) == b""
     for name in ("no body", "half a body"):

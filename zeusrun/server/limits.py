@@ -70,7 +70,7 @@ class BoundedRequests:
         self.spent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; it counts from the moment at which it has arrived as a whole."""
+        """Answer a request; it does not count while its body arrives."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -79,6 +79,9 @@ class BoundedRequests:
 
         async def received() -> Message:
             nonlocal counted, arrives
+            if arrives:
+                self.now -= counted
+                counted = 0
             message = await receive()
             if arrives and message["type"] == "http.request" and not message.get("more_body"):
                 counted, arrives = self._count(scope), False
@@ -97,8 +100,7 @@ class BoundedRequests:
             await send(message)
 
         try:
-            if not arrives:
-                counted = self._count(scope)
+            counted = self._count(scope)
             await self._app(scope, received, watched)
         except Exception as error:  # noqa: BLE001 - the server goes on
             if not status:
