@@ -100,14 +100,14 @@ def begin_running(
     kept = {name: value for name, value in vars(model).items() if name in fields - ended}
     trial = Trial(**{**kept, "started_at": began.isoformat(timespec="milliseconds")})
     store.begin(trial, after=snapshot.version)
-    live = trial.to_json() | {"updated_at": now.isoformat(), "host": last.host, "power_w": None}
+    live = trial.to_json() | {"updated_at": now.isoformat(), "pid": None, "power_w": None}
     if done:
         end = done[-1]
         live |= {"curve": [list(each) for each in done], "time_s": end.time_s}
         live |= {"energy_j": end.energy_j, "energy_source": "counter", "epochs": end.epoch}
         cost = example.cost_j(end.energy_j, 8 * example.MAX_W, end.time_s, example.ETA)
         live |= {"cost_j": cost, "power_w": 8 * 447.0}
-    store.renew(trial.trial, live)
+    store.renew(trial.trial, live, 86400.0)  # it is not LOST while somebody looks at it
 
 
 def host_facts(number: int, *, busy: bool, now: datetime, rng: random.Random) -> dict[str, object]:

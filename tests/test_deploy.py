@@ -45,6 +45,13 @@ def served(words):
     return {word for word in words[words.index("serve") :] if word.startswith("--")}
 
 
+def test_the_docs_show_no_proxy_but_the_one_that_is_tested():
+    """Without Host and X-Forwarded-For, every visitor would count as this machine."""
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
+        found = re.search("proxy_pass|reverse_proxy|ProxyPass", page.read_text(encoding="utf-8"))
+        assert found is None, page
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
 def test_the_image_has_all_packages_of_the_server_but_torch():
     done = subprocess.run(

@@ -19,6 +19,11 @@ def worst_that_reaches(target: float, mode: str) -> float:
     return target + tolerance if mode == "min" else target - tolerance
 
 
+def describe_target(target: float, mode: str) -> str:
+    """Return what a metric must be, such as ``≥ 0.95``."""
+    return f"{'≤' if mode == 'min' else '≥'} {target:g}"
+
+
 def meets_target(value: float, target: float, mode: str) -> bool:
     """Whether a metric meets its target; NaN never does."""
     if math.isnan(value):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("sqlalchemy")
@@ -29,6 +31,11 @@ def test_a_database_is_created_and_upgraded_once(cli, tmp_path):
     assert cli("db", "restored", "--database-url", url)[:2] == (
         *(0, f"{path}: all clients will read this history anew.\n"),
     )
+    log = json.loads(cli("token", "audit", "--json", "--database-url", url)[1])
+    assert [(each["action"], each["subject"]) for each in log] == [
+        ("db upgrade", "0001"),
+        ("db restored", "history"),
+    ]
 
 
 def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):

@@ -20,10 +20,12 @@ pytest.importorskip("uvicorn")
 from tests.factories import build_trial
 
 
-def ask(port, method, path, body=None):
+def ask(port, method, path, body=None, token=None):
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     content = None if body is None else json.dumps(body)
-    line.request(method, path, content, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
+    line.request(method, path, content, headers)
     answer = line.getresponse()
     status, text = answer.status, answer.read()
     line.close()
@@ -79,6 +81,22 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     assert child.wait(20) == 0
 
 
+@pytest.mark.long
+def test_its_log_has_no_token(zeusrun):
+    token = zeusrun("token", "create", "--write").stdout.strip()
+    child, port, _ = start(zeusrun, "--access-log")
+    wrong = "zeusrun_00000000_" + "x" * 43
+    for each, status in ((token, 400), (wrong, 401)):
+        assert ask(port, "GET", f"/zeus/{each}/jobs/batch_size?job_id=a")[0] == status
+        assert ask(port, "GET", f"/nope?token={each}", token=each)[0] in {401, 404}
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == 0
+    log = child.stdout.read()
+    assert log.count("GET /zeus/***/jobs/batch_size?job_id=a") == 2
+    for secret in (token, wrong):
+        assert secret[17:] not in log
+
+
 def test_a_token_is_made_used_listed_and_revoked(zeusrun):
     made = zeusrun("token", "create", "--job", "team-*", "--write", "--expires", "90d")
     token = made.stdout.strip()
@@ -104,7 +122,8 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
         "revoked",
     ]
     log = json.loads(zeusrun("token", "audit", "--json").stdout)
-    assert [each["action"] for each in log] == ["create token"] * 2 + ["revoke token"] * 2
+    actions = ["db upgrade", *["create token"] * 2, *["revoke token"] * 2]
+    assert [each["action"] for each in log] == actions
     assert "revoke token" in zeusrun("token", "audit").stdout
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contracts.history import LATER, begin, build_trial
-from tests.databases import expire_lease
+from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
@@ -50,7 +50,7 @@ class SharedContract:
 
     def test_an_unknown_job_has_no_changes(self, history):
         found = history.changes("digits", None)
-        assert (found.trials, found.numbers, found.total) == ((), (), 0)
+        assert (found.trials, found.total) == ((), 0)
         assert found.version == history.snapshot("digits").version
 
     def test_without_a_version_the_newest_trials_are_given(self, history):
@@ -58,31 +58,27 @@ class SharedContract:
         found = history.changes("digits", None, 3)
         assert found.trials == tuple(trials[1:])
         assert (found.total, found.whole) == (4, True)
-        assert sorted(found.numbers) == list(found.numbers)
         assert history.changes("digits", None).trials == tuple(trials)
         assert history.changes("digits", None, 0).trials == ()
 
     def test_after_a_version_only_what_changed_is_given(self, history):
-        trials = [begin(history) for _ in range(4)]
+        for _ in range(4):
+            begin(history)
         before = history.changes("digits", None)
         finished = history.finish("digits-2-1", REACHED)
         new = begin(history)
         after = history.changes("digits", before.version, 1000)
         assert after.trials == (finished, new)
-        assert after.numbers[0] == before.numbers[1]
-        assert after.numbers[1] > before.numbers[-1]
         assert (after.total, after.whole) == (5, False)
         assert after.version == history.snapshot("digits").version
-        merged = dict(zip(before.numbers, before.trials, strict=True))
-        merged |= dict(zip(after.numbers, after.trials, strict=True))
-        assert [merged[number] for number in sorted(merged)] == history.trials("digits")
-        assert trials[0] in merged.values()
+        merged = {each.trial: each for each in (*before.trials, *after.trials)}
+        assert list(merged.values()) == history.trials("digits")
 
     def test_nothing_changes_by_itself(self, history):
         begin(history)
         before = history.changes("digits", None)
         again = history.changes("digits", before.version)
-        assert again == ((), (), before.version, 1, False)
+        assert again == ((), before.version, 1, False)
 
     def test_a_resumed_trial_has_changed(self, history):
         begin(history)
@@ -90,7 +86,7 @@ class SharedContract:
         before = history.changes("digits", None)
         resumed = begin(history, preempted.resume(LATER))
         after = history.changes("digits", before.version)
-        assert (after.trials, after.numbers) == ((resumed,), before.numbers)
+        assert after.trials == (resumed,)
 
     def test_if_more_has_changed_than_is_asked_for_the_newest_are_given(self, history):
         trials = [begin(history)]
@@ -120,10 +116,11 @@ class SharedContract:
 
     # Idempotence.
 
-    def test_the_same_begin_again_changes_nothing(self, history):
+    def test_the_same_begin_again_only_renews_the_lease(self, history, database):
         trial, version = with_uuid(), history.snapshot("digits").version
         assert history.begin(trial, after=version) == trial
         begun = history.snapshot("digits")
+        expire_lease(database, trial.trial)
         assert history.begin(trial, after=version) == trial
         assert history.snapshot("digits") == begun
 
@@ -161,11 +158,11 @@ class SharedContract:
             begin(history, build_trial(1, uuid=name))
         assert history.jobs() == []
 
-    def test_a_trial_is_named_by_its_uuid_too(self, history):
+    def test_a_trial_is_named_by_its_uuid_too(self, history, database):
         trial = begin(history, with_uuid())
         assert history.find(trial.uuid) == trial
         history.renew(trial.uuid)
-        assert history.lease_held(trial.uuid)
+        assert lease_held(database, trial.uuid)
         finished = history.finish(trial.uuid, REACHED)
         assert history.find(trial.trial) == finished
         assert history.forget(trial.uuid, forgotten=True).forgotten
@@ -179,7 +176,6 @@ class SharedContract:
         assert history.find(name) is None
         for call in (
             lambda: history.renew(name),
-            lambda: history.lease_held(name),
             lambda: history.live(name),
             lambda: history.keep_trace(name, {}),
             lambda: history.finish(name, REACHED),
@@ -190,16 +186,16 @@ class SharedContract:
 
     # Leases.
 
-    def test_a_trial_has_a_lease_until_it_ends(self, history):
+    def test_a_trial_has_a_lease_until_it_ends(self, history, database):
         begin(history)
-        assert history.lease_held("digits-1-1")
+        assert lease_held(database, "digits-1-1")
         history.finish("digits-1-1", REACHED)
-        assert not history.lease_held("digits-1-1")
+        assert not lease_held(database, "digits-1-1")
 
     def test_a_trial_without_heartbeats_is_lost(self, history, database):
         trial = begin(history, with_uuid())
         expire_lease(database, trial.trial)
-        assert not history.lease_held(trial.trial)
+        assert not lease_held(database, trial.trial)
         assert history.unfinished("digits") == []
         (lost,) = history.trials("digits")
         assert (lost.status, lost.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
@@ -220,16 +216,16 @@ class SharedContract:
         trial = begin(history)
         expire_lease(database, trial.trial)
         history.renew(trial.trial)
-        assert history.lease_held(trial.trial)
+        assert lease_held(database, trial.trial)
         assert history.unfinished("digits") == [trial]
 
-    def test_a_heartbeat_of_a_trial_that_has_ended_changes_nothing(self, history):
+    def test_a_heartbeat_of_a_trial_that_has_ended_changes_nothing(self, history, database):
         begin(history)
         finished = history.finish("digits-1-1", REACHED)
         version = history.snapshot("digits").version
         history.renew("digits-1-1", {"epoch": 3})
         assert history.snapshot("digits") == ((finished,), version, False)
-        assert not history.lease_held("digits-1-1")
+        assert not lease_held(database, "digits-1-1")
 
     def test_a_heartbeat_is_no_change(self, history, database):
         begin(history)
@@ -267,7 +263,7 @@ class SharedContract:
         history.renew("digits-1-1", {"epoch": 1})
         preempted = history.finish("digits-1-1", PREEMPTED)
         resumed = begin(history, preempted.resume(LATER))
-        assert history.lease_held("digits-1-1")
+        assert lease_held(database, "digits-1-1")
         assert history.unfinished("digits") == [resumed]
         assert history.live("digits-1-1") is None
 
@@ -297,9 +293,19 @@ class SharedContract:
         with pytest.raises(Conflict):
             history.begin(build_trial(4), after=before.version)
 
+    def test_older_trials_that_are_added_come_before_those_that_are_there(self, history):
+        newest = [begin(history, with_uuid(number)) for number in (9, 10)]
+        before = history.changes("digits", None)
+        old = history.add([with_uuid(each).finish(REACHED) for each in (2, 1)])[::-1]
+        assert history.changes("digits", before.version).trials == tuple(old)
+        assert history.changes("digits", None, 2).trials == tuple(newest)
+        assert history.trials("digits") == [*old, *newest]
+        assert history.unfinished("digits") == newest
+        assert begin(history, with_uuid(11)) == history.trials("digits", 1)[0]
+
     def test_what_is_added_while_it_runs_has_a_lease(self, history, database):
         (trial,) = history.add([with_uuid()])
-        assert history.lease_held(trial.trial)
+        assert lease_held(database, trial.trial)
         expire_lease(database, trial.trial)
         assert history.unfinished("digits") == []
 
@@ -321,14 +327,14 @@ class SharedContract:
         assert history.jobs() == ["digits"]
 
     @pytest.mark.parametrize("status", [None, TrialStatus.LOST])
-    def test_an_added_result_replaces_running_and_lost(self, history, status):
+    def test_an_added_result_replaces_running_and_lost(self, history, database, status):
         trial = begin(history, with_uuid())
         if status is not None:
             history.finish(trial.trial, Outcome(status, "no heartbeat", LATER))
         finished = trial.finish(REACHED)
         assert history.add([finished]) == [finished]
         assert history.trials("digits") == [finished]
-        assert not history.lease_held(trial.trial)
+        assert not lease_held(database, trial.trial)
 
     def test_an_added_result_changes_no_other_end(self, history):
         trial = begin(history, with_uuid())
@@ -337,12 +343,12 @@ class SharedContract:
         assert history.add([lost, trial, replace(finished, cost_j=1.0)]) == [finished] * 3
         assert history.trials("digits") == [finished]
 
-    def test_an_added_trial_goes_on_where_it_was_preempted(self, history):
+    def test_an_added_trial_goes_on_where_it_was_preempted(self, history, database):
         trial = begin(history, with_uuid())
         preempted = history.finish(trial.trial, PREEMPTED)
         resumed = preempted.resume(LATER)
         assert history.add([resumed]) == [resumed]
-        assert history.lease_held(trial.trial)
+        assert lease_held(database, trial.trial)
         finished = resumed.finish(REACHED)
         assert history.add([preempted, finished, resumed]) == [resumed, finished, finished]
         assert history.trials("digits") == [finished]

@@ -518,7 +518,7 @@ def test_doctor_checks_the_server(zeusrun, job, server, elsewhere, tmp_path):
     submit(zeusrun, job())
     lines = zeusrun("doctor", ZEUSRUN_TOKEN="zr_123").stdout
     assert f"✓ server       {server.url}: 1 job, zeusrun" in lines
-    assert "✓ token        from ZEUSRUN_TOKEN" in lines
+    assert "· token        that of ZEUSRUN_TOKEN is not used" in lines
     server.stop()
     done = zeusrun("doctor")
     assert done.returncode == 5

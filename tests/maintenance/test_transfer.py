@@ -14,10 +14,11 @@ pytest.importorskip("sqlalchemy")
 from tests.contracts.history import outcomes
 from tests.databases import prepare
 from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial
+from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.maintenance.transfer import transfer
+from zeusrun.maintenance.transfer import restore_shared, transfer
 from zeusrun.trial import TrialStatus
 
 
@@ -54,6 +55,25 @@ def test_a_history_moves_to_the_server_and_back_without_loss(local, shared, home
     (back,) = transfer(shared, other, None, to_shared=False)
     assert (back.copied, back.known) == (10, 0)
     assert TinyDBHistory(other / "history").trials("job") == trials
+
+
+@pytest.mark.long
+def test_a_history_moves_through_a_server_and_back_in_parts(home, tmp_path, sqlite_url):
+    pytest.importorskip("uvicorn")
+    count = 1100
+    newest = build_trial(count + 1, uuid=f"{count + 1:032x}")
+    old = [build_trial(n, uuid=f"{n:032x}").finish(REACHED) for n in range(1, count + 1)]
+    TinyDBHistory(home / "history").add("job", old)
+    with running(sqlite_url) as server:
+        shared = open_named(home, {}, server.url)
+        begin(shared, newest)  # the server has been used already
+        assert transfer(shared, home, None, to_shared=True)[0].copied == count
+        assert shared.snapshot("job", 1000).trials == (*old[-999:], newest)
+        (back,) = transfer(shared, tmp_path / "other", None, to_shared=False)
+        assert (back.copied, back.running) == (count, (newest.trial,))
+        assert TinyDBHistory(tmp_path / "other" / "history").trials("job") == old
+        assert begin(shared, build_trial(count + 2)) == shared.trials("job", 1)[0]
+        shared.remote.close()
 
 
 def test_copying_again_changes_nothing(local, shared, home):
@@ -111,6 +131,19 @@ def test_a_late_result_of_the_server_replaces_a_lost_run_here(local, shared, hom
     assert len(local.trials("job")) == 8
 
 
+@pytest.mark.parametrize("uuid", [None, "1" * 32])
+def test_a_run_that_was_continued_after_a_copy_is_copied_again(local, shared, home, uuid):
+    trial = begin(local, build_trial(1, uuid=uuid))
+    preempted = local.finish(trial.trial, PREEMPTED)
+    transfer(shared, home, None, to_shared=True)
+    begin(shared, preempted.resume("2025-06-02T12:00:00Z"))
+    ended = shared.finish("job-1-1", REACHED)
+    (back,) = transfer(shared, home, None, to_shared=False)
+    assert (back.copied, local.trials("job")) == (1, [ended])
+    (again,) = transfer(shared, home, None, to_shared=True)
+    assert (again.known, shared.trials("job")) == (1, [ended])
+
+
 def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
     fill(local, 3)
     other = replace(build_trial(2, uuid="e" * 32), global_batch_size=64).finish(REACHED)
@@ -120,6 +153,18 @@ def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
             transfer(shared, home, None, to_shared=to_shared)
     assert shared.trials("job") == [other]
     assert len(local.trials("job")) == 3
+
+
+def test_a_run_that_is_refused_is_named(local, shared, home):
+    shared.add([build_trial(1, job="other", uuid=f"{1:032x}").finish(REACHED)])
+    fill(local, 3)
+    with pytest.raises(HistoryError, match=r"refuses a run of job: .*another trial job-1-1"):
+        transfer(shared, home, "job", to_shared=True)
+    lost = [build_trial(number, uuid=f"{number:032x}").finish(DONE) for number in (3, 4)]
+    lost[1] = replace(lost[1], attempt=0)
+    with pytest.raises(HistoryError, match=r"refuses a run of job: trial 'job-4-1'"):
+        restore_shared(shared, "job", lost)
+    assert restore_shared(shared, "job", lost[:1]) == 1
 
 
 def test_only_a_shared_history_takes_part(local, home):

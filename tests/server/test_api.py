@@ -17,7 +17,7 @@ def test_a_trial_begins_is_renewed_ends_and_is_read(server):
     trial = build_trial(uuid=UUID)
     begun = server.begin(trial)
     assert (begun.status, begun.json["trial"]) == (201, trial.to_json())
-    assert server.get(f"/api/v1/trials/{UUID}/lease").json == {"held": True, "live": None}
+    assert server.get(f"/api/v1/trials/{UUID}/lease").json == {"live": None}
     beat = server.ask("PUT", f"/api/v1/trials/{UUID}/lease", {"live": {"power_w": 250.5}})
     assert (beat.status, beat.body) == (204, b"")
     assert server.get("/api/v1/trials/job-1-1/lease").json["live"] == {"power_w": 250.5}
@@ -25,7 +25,6 @@ def test_a_trial_begins_is_renewed_ends_and_is_read(server):
     ended = server.ask("POST", f"/api/v1/trials/{UUID}/outcome", REACHED.to_json())
     assert (ended.status, ended.json["trial"]) == (200, trial.finish(REACHED).to_json())
     assert server.get("/api/v1/trials/job-1-1").json == ended.json
-    assert server.get(f"/api/v1/trials/{UUID}/lease").json["held"] is False
     assert server.get("/api/v1/jobs").json == {"jobs": ["job"]}
 
 
@@ -41,6 +40,10 @@ def test_a_client_reads_only_what_has_changed(server):
     assert (news["total"], news["whole"]) == (3, False)
     nothing = server.get(f"/api/v1/jobs/job/trials?after={news['version']}").json
     assert (nothing["trials"], nothing["version"]) == ([], news["version"])
+    future = f"{nothing['version'].partition(':')[0]}:999"
+    anew = server.get(f"/api/v1/jobs/job/trials?after={future}").json
+    assert (len(anew["trials"]), anew["whole"]) == (3, True)
+    assert anew["version"] == news["version"]  # who reads changes nothing
 
 
 def test_the_same_request_again_changes_nothing(server):
@@ -133,16 +136,17 @@ def test_what_can_never_succeed_is_refused_with_the_place_and_the_reason(server)
         return server.ask("POST", "/api/v1/jobs/job/trials", body)
 
     for changes, words in (
-        ({"target": "high"}, "target is 'high'"),
         ({"job": "other", "trial": "other-1-1"}, "is of job 'other', not of 'job'"),
         ({"trial": "job-9-1"}, "ids are <job>-<recurrence>-<attempt>"),
         ({"uuid": "short"}, "32 hex digits expected"),
-        ({"curve": 5}, "not a trial"),
         ({"status": "REACHED"}, "is REACHED before it began"),
     ):
         answer = begin(**changes)
         assert (answer.status, answer.code) == (422, "invalid"), changes
         assert words in answer.message
+    for changes in ({"target": "high"}, {"curve": 5}, {"status": "ASLEEP"}):
+        answer = begin(**changes)
+        assert (answer.status, answer.code) == (422, "unreadable"), changes
     for path, body, place in (
         ("/jobs/job/trials", {"trial": good}, "body.after: Field required"),
         ("/jobs/job/trials", [], "body: Input should be"),

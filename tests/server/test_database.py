@@ -11,8 +11,8 @@ import pytest
 from tests.factories import DONE, build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql.identity import REVISION_TABLE
-from zeusrun.server.database import open_database
 from zeusrun.server.run import listen
+from zeusrun.server.settings import Settings
 
 
 def file_of(server):
@@ -24,13 +24,28 @@ def execute(path, statement):
         database.execute(statement)
 
 
-def test_a_database_of_a_newer_zeusrun_is_not_touched(start, sqlite_url):
+def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
     server = start()
+    assert server.begin(build_trial(1)).status == 201
+    version = server.version("job")
     execute(file_of(server), f"UPDATE {REVISION_TABLE} SET version_num = '9999'")
+    ready = server.get("/readyz")
+    assert (ready.status, ready.code) == (503, "unavailable")
+    refused = server.begin(build_trial(2), after=version)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+    assert "was migrated by a newer zeusrun (revision 9999" in capfd.readouterr().err
+    assert server.get("/healthz").status == 200
     with pytest.raises(HistoryError, match="was migrated by a newer zeusrun"):
         listen(server.settings)
     with pytest.raises(HistoryError, match="newer zeusrun"):
-        open_database(server.settings.model_copy(update={"migrate": True}))
+        listen(server.settings.model_copy(update={"migrate": True}))
+
+
+@pytest.mark.filterwarnings("ignore:Query string")  # SQLite has no password
+def test_a_password_in_the_query_of_the_url_is_not_shown(sqlite_url):
+    listening = listen(Settings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5"))
+    listening.listener.close()
+    assert listening.database == f"{sqlite_url}?sslpassword=***&timeout=5"
 
 
 def test_a_database_without_tables_is_not_ready(start, tmp_path):

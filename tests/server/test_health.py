@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("prometheus_client")
@@ -10,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.factories import DONE, build_trial
 from zeusrun.history.sql.store import SqlHistory
+from zeusrun.launcher.rundir.record import Live
 
 
 def read(text):
@@ -27,7 +30,7 @@ def test_metrics_count_runs_and_energy_of_each_job(server):
         server.begin(build_trial(number))
         server.ask("POST", f"/api/v1/trials/job-{number}-1/outcome", DONE.to_json())
     server.begin(build_trial(3, host="gpu1"))
-    live = {"power_w": 250.0, "epochs": 2, "last_metric": True}
+    live = Live(replace(build_trial(3), epochs=2), 1, "gpu1", None, 250.0).to_json()
     server.ask("PUT", "/api/v1/trials/job-3-1/lease", {"live": live})
     answer = server.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -40,7 +43,8 @@ def test_metrics_count_runs_and_energy_of_each_job(server):
     assert found["zeusrun_run_info", (*run, "gpu1")] == 1
     assert found["zeusrun_run_power_watts", run] == 250
     assert found["zeusrun_run_epoch", run] == 2
-    assert ("zeusrun_run_metric", run) not in found
+    assert ("zeusrun_run_metric", (*run, "accuracy")) not in found
+    assert found["zeusrun_run_target_metric", (*run, "accuracy")] == 0.5
     assert 100 < found["zeusrun_run_lease_seconds", run] <= 120
     assert found["zeusrun_server_requests_total", ("201",)] == 3
     server.ask("POST", "/api/v1/trials/job-3-1/outcome", DONE.to_json())

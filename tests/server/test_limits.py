@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
+import select
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
 from tests.factories import build_trial
 from tests.server.conftest import serving
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server.limits import Rates
 from zeusrun.server.refusals import Refusal
 
@@ -70,18 +72,28 @@ def test_a_body_without_a_length_is_refused_at_the_limit(start):
 
 def test_all_bodies_together_are_bounded(start):
     server = start(limits={"body": "1 MB"})
-    lines = [server.connect() for _ in range(8)]
+    lines = [server.connect() for _ in range(9)]
     for line in lines:
         line.sendall(HEAD + JSON + b"Content-Length: 1000000\r\n\r\n" + b" " * 1000)
-    deadline = time.monotonic() + 10
-    while not re.search(rb"zeusrun_server_requests{.*} 9\.0", server.get("/metrics").body):
-        assert time.monotonic() < deadline
-    answer = server.ask("POST", "/api/v1/jobs/job/imports", raw=b" " * 900_000)
-    assert (answer.status, answer.code) == (503, "overloaded")
+    # What is declared and does not arrive takes no place.
+    assert server.ask("POST", "/api/v1/jobs/job/imports", raw=b" " * 900_000).status == 422
+    for line in lines:
+        line.sendall(b" " * 998_000)
+    refused = select.select(lines, [], [], 10)[0][0]  # the other eight hold 8 MB
+    status, error = read_answer(refused)
+    assert (status, error["code"]) == (503, "overloaded")
     for line in lines:
         line.close()
+    deadline = time.monotonic() + 10
     while server.ask("POST", "/api/v1/jobs/job/imports", raw=b" " * 900_000).status == 503:
         assert time.monotonic() < deadline
+
+
+def test_who_has_no_token_sends_little(server):
+    for path in ("/login", "/healthz"):
+        answer = server.ask("POST", path, raw=b"a" * 5000)
+        assert (answer.status, answer.code) == (413, "size")
+        assert "4096 bytes" in answer.message
 
 
 def test_half_a_request_changes_nothing(server):
@@ -99,17 +111,20 @@ def test_half_a_request_changes_nothing(server):
 
 
 def test_slow_requests_end_and_others_are_answered_meanwhile(start):
-    server = start(limits={"patience_s": 0.3, "requests": 4})
+    server = start(limits={"patience_s": 0.3, "requests": 1})
     starts = {
         "nothing": b"",
         "half a head": HEAD,
-        "no body": HEAD + JSON + b"Content-Length: 1000\r\n\r\n",
-        "half a body": HEAD + JSON + b"Content-Length: 1000\r\n\r\n[",
+        "no body": HEAD + JSON + b"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
+        "half a body": HEAD + JSON + b"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
     }
     lines = {name: server.connect() for name in starts}
     for name, content in starts.items():
         lines[name].sendall(content)
+        if b"100-continue" in content:
+            assert b"100 Continue" in lines[name].recv(100)  # the server waits for the body
     assert server.get("/api/v1/jobs").status == 200
+    lines["half a body"].sendall(b"[")
     assert read_all(lines["nothing"]) == b""
     assert read_all(lines["half a head"]) == b""
     for name in ("no body", "half a body"):
@@ -182,25 +197,32 @@ def test_rates_recover_and_forget(monkeypatch):
     rates.take("a")
 
 
-def test_more_requests_at_a_time_than_allowed_are_refused_and_health_is_not(start):
+def test_more_requests_at_a_time_than_allowed_are_refused_and_health_is_not(start, monkeypatch):
     server = start(limits={"requests": 2})
-    holding = [server.connect() for _ in range(2)]
-    for line in holding:
-        line.sendall(HEAD + JSON + b"Content-Length: 1000\r\n\r\n")
-    deadline = time.monotonic() + 10
-    while (answer := server.get("/api/v1/jobs")).status != 503:
-        assert time.monotonic() < deadline
-    assert answer.code == "overloaded"
-    assert int(answer.headers["retry-after"]) >= 1
-    assert server.get("/healthz").status == 200
-    for line in holding:
-        line.close()
-    while server.get("/api/v1/jobs").status != 200:
-        assert time.monotonic() < deadline
+    begun, goes_on = threading.Semaphore(0), threading.Event()
+
+    def wait(_self, _trial):
+        begun.release()
+        assert goes_on.wait(10)
+
+    monkeypatch.setattr(SqlHistory, "find", wait)
+    path = f"/api/v1/trials/{'0' * 32}"
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(server.get, path) for _ in range(2)]
+        for _ in held:
+            assert begun.acquire(timeout=10)
+        for answer in (server.get(path), server.ask("PUT", f"{path}/lease", {})):
+            assert (answer.status, answer.code) == (503, "overloaded")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert server.get("/healthz").status == 200
+        assert server.ask("POST", "/healthz", {}).status == 405
+        goes_on.set()
+        assert [each.result().status for each in held] == [404, 404]
+    assert server.get(path).status == 404
 
 
-def test_an_error_of_the_server_says_nothing_of_its_inside(server, monkeypatch, capfd):
-    from zeusrun.history.sql.store import SqlHistory
+def test_an_error_of_the_server_says_nothing_of_its_inside(start, monkeypatch, capfd):
+    server = start()
 
     def fail(_self):
         raise RuntimeError("SELECT secret FROM tokens; postgresql://me:hunter2@host/x")
@@ -209,6 +231,9 @@ def test_an_error_of_the_server_says_nothing_of_its_inside(server, monkeypatch, 
     answer = server.get("/api/v1/jobs")
     assert (answer.status, answer.code) == (500, "bug")
     assert answer.message == "this is a bug in zeusrun; the server's log contains more"
+    log = capfd.readouterr().err
+    assert "this is a bug in zeusrun: RuntimeError: SELECT" in log
+    assert "hunter2" not in log
     assert server.get("/healthz").status == 200
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -9,12 +10,16 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from contextlib import closing
 
 import pytest
 
-from tests.factories import ROOT, build_trial
+from tests.factories import REACHED, ROOT, begin, build_trial
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import UnavailableError
+from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.sql.audit import list_entries
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -127,10 +132,15 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
     # Zeus's clients: their token is in no log.
     status, _, body = https.ask("GET", f"/zeusrun/zeus/{token}/jobs/batch_size?job_id=a")
     assert (status, b"unknown job" in body) == (400, True)
-    while "/zeus/" not in (log := (tmp_path / "zeusrun.log").read_text()):
+    for path in (f"zeus/{token}/jobs?x=/zeus/y", f"zeus/{token}/zeus/y", f"zeus//zeus/{token}/"):
+        https.ask("GET", f"/zeusrun/{path}")
+    for path in (f"%7Aeus/{token}/jobs", f"api/{token}", f"login?token={token}", "last"):
+        https.ask("GET", f"/zeusrun/{path}")
+    while "/last" not in (log := (tmp_path / "zeusrun.log").read_text()):
         time.sleep(0.01)
-    assert '"GET /zeusrun/zeus/***/jobs/batch_size?job_id=a" 400' in log
-    assert token not in log
+    assert '"GET /zeusrun/zeus/***/jobs/batch_size" 400' in log
+    assert log.count('"GET /zeusrun/zeus/***/jobs" 405') == 2
+    assert token[17:] not in log
     # The page: signing in, from a browser that sends where it comes from.
     with closing(https.connect()) as line:
         origin = f"https://127.0.0.1:{https.port}"
@@ -139,7 +149,7 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
         answer = line.getresponse()
         assert (answer.status, answer.headers["location"]) == (303, "/zeusrun/")
         cookie = answer.headers["set-cookie"]
-        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=strict; Secure", cookie)
+        assert re.search(r"; HttpOnly; .*Path=/zeusrun; SameSite=lax; Secure", cookie)
         answer.read()
         line.request("GET", "/zeusrun/", headers={"Cookie": cookie.partition(";")[0]})
         page = line.getresponse().read().decode()
@@ -148,6 +158,53 @@ def test_all_of_it_works_behind_nginx_under_a_path(behind_nginx, tmp_path):
     with server.history() as history:
         begin = next(each for each in list_entries(history.engine, 9) if each.action == "begin")
         assert begin.client == "127.0.0.1"
+
+
+def test_a_launcher_works_over_https_behind_nginx(behind_nginx, certificate, monkeypatch):
+    server, https = behind_nginx
+    url = f"https://127.0.0.1:{https.port}/zeusrun"
+    token = server.create_token()
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    stranger = HttpHistory(url, token, {})
+    with pytest.raises(HistoryError, match=r"certificate of .* is not valid: .*SSL_CERT_FILE"):
+        stranger.jobs()
+    stranger.close()
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    with closing(HttpHistory(url, token, {})) as history:
+        trial = begin(history, build_trial(uuid="1" * 32))
+        history.renew(trial.uuid, {"epoch": 1})
+        assert history.live(trial.trial) == {"epoch": 1}
+        assert history.finish(trial.trial, REACHED) == trial.finish(REACHED)
+        assert history.trials("job") == [trial.finish(REACHED)]
+        assert history.describe()["access"]["jobs"] == "*"
+    with (
+        closing(HttpHistory(url, None, {})) as history,
+        pytest.raises(HistoryError, match="this server needs a token"),
+    ):
+        history.jobs()
+
+
+def test_an_https_server_that_says_nothing_is_left(certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            client = context.wrap_socket(listener.accept()[0], server_side=True)
+            with client, contextlib.suppress(OSError):
+                while client.recv(1 << 16):
+                    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+            ended.set()
+
+        ended = threading.Event()
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with closing(HttpHistory(url, None, {})) as history:
+            with pytest.raises(UnavailableError, match="took too long"):
+                history._ask("GET", "/jobs", limit_s=0.3)
+            assert ended.wait(10)  # its connection is closed
 
 
 def test_nginx_passes_events_on_at_once_and_refuses_large_bodies(behind_nginx):

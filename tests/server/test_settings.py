@@ -18,7 +18,7 @@ def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
     settings = load_settings(tmp_path, {})
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8787, 1)
     assert settings.database_url == f"sqlite:///{tmp_path}/server/history.db"
-    assert settings.require_token is None
+    assert settings.require_token is False
     assert settings.limits.body_bytes == 32 << 20
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument
 
-from zeusrun.commands.options import DatabaseUrl, server_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from zeusrun.history.sql.store import SqlHistory
+from zeusrun.commands.options import DatabaseUrl, opened_database
 
 
 def upgrade(*, database_url: DatabaseUrl = None) -> None:
@@ -21,7 +15,7 @@ def upgrade(*, database_url: DatabaseUrl = None) -> None:
 
     First stop the servers that use the database, and back it up.
     """
-    with _opened(database_url) as (history, where):
+    with opened_database(database_url) as (history, where):
         from zeusrun.history.sql import migrate, schema  # noqa: PLC0415 - an extra
 
         before = migrate.upgrade(history.engine)
@@ -43,7 +37,7 @@ def downgrade(
 
     First stop the servers that use the database, and back it up.
     """
-    with _opened(database_url) as (history, where):
+    with opened_database(database_url) as (history, where):
         from zeusrun.history.sql import migrate  # noqa: PLC0415 - an extra
 
         before = migrate.downgrade(history.engine, revision)
@@ -55,7 +49,7 @@ def downgrade(
 
 def current(*, database_url: DatabaseUrl = None) -> None:
     """Say whether the tables are those of this zeusrun. The exit code is 6 if not."""
-    with _opened(database_url) as (history, where):
+    with opened_database(database_url) as (history, where):
         from zeusrun.history.sql.identity import check_revision  # noqa: PLC0415 - an extra
 
         revision = check_revision(history.engine)
@@ -67,17 +61,9 @@ def restored(*, database_url: DatabaseUrl = None) -> None:
 
     Clients then read their copies of the history anew, and runs that go on are not LOST.
     """
-    with _opened(database_url) as (history, where):
-        history.start_anew()
+    with opened_database(database_url) as (history, where):
+        from zeusrun.history.sql.audit import AuditEntry, audited  # noqa: PLC0415 - an extra
+
+        with audited(AuditEntry("db restored", "history")):
+            history.start_anew()
     typer.echo(f"{where}: all clients will read this history anew.")
-
-
-@contextlib.contextmanager
-def _opened(url: str | None) -> Iterator[tuple[SqlHistory, str]]:
-    settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
-    from zeusrun.history.sql.faults import describe  # noqa: PLC0415 - an extra
-    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
-
-    history = SqlHistory(settings.database_url)
-    with contextlib.closing(history):
-        yield history, describe(history.engine.url)

@@ -16,6 +16,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.choose import build_problem, choose_next
 from zeusrun.launcher.recover import find_preempted
+from zeusrun.target import describe_target
 from zeusrun.view.explain import describe_choice
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import explain_table
@@ -43,7 +44,7 @@ def explain(
         objective = spec.objective
         found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
         continued = found if found and found.preemptions else None
-        goal = f"{objective.metric} {'≤' if objective.mode == 'min' else '≥'} {objective.target:g}"
+        goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
         knob = f"eta_knob {objective.eta_knob:g}"
         name = submission.policy.name
         title = f"what policy {name} expects, {goal}, {knob}"

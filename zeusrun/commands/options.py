@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,11 +26,12 @@ from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from rich.console import Console
 
     from zeusrun.history.base import History
+    from zeusrun.history.sql.store import SqlHistory
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
@@ -114,6 +116,24 @@ def server_settings(
     from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
 
     return load_settings(trusted_home(os.environ), os.environ, given)
+
+
+@contextlib.contextmanager
+def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
+    """Open the database of a server; also return its name, for messages.
+
+    ``ready``: it has the tables of this zeusrun; a SQLite file that does not exist is created.
+    """
+    settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
+    from zeusrun.history.sql import faults, migrate  # noqa: PLC0415 - an extra
+    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
+
+    with contextlib.closing(SqlHistory(settings.database_url)) as history:
+        if ready:
+            if migrate.is_new(history.engine):
+                migrate.upgrade(history.engine)
+            history.identify()
+        yield history, faults.describe(history.engine.url)
 
 
 def known_job(store: History, name: str) -> str:

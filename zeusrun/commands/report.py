@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from zeusrun.clock import timestamp
 from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
-from zeusrun.files.atomic import replace_file, temporary_path
+from zeusrun.export.destination import check_output, write_output
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
@@ -38,7 +36,7 @@ from zeusrun.view.report.snippet import (
     reports_json,
 )
 from zeusrun.view.report.svg import FORMATS, figure_bytes
-from zeusrun.view.units import moment, size
+from zeusrun.view.units import minute, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +94,8 @@ def report(
         raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
     chosen = _format(output, form, figure)
     place = output or (Path("report.html") if chosen == "html" else None)
-    target = None if place is None else _check(place)
+    if place is not None:
+        check_output(place, "-o")
     if chosen in {"html", *FORMATS}:
         check_extra("matplotlib", "zeusrun report", "report")
     home, store = open_home(*jobs or ())
@@ -111,13 +110,10 @@ def report(
             raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
         reports, damage = _read_jobs(home, store, files, chosen)
         text = _render_jobs(reports, chosen, figure or FIGURES[0])
-    if target is None:
+    if place is None:
         typer.echo(text.decode(), nl=False)
     else:
-        try:
-            replace_file(target, text, durable=False, fresh=temporary_path(target))
-        except OSError as error:
-            raise UsageError(f"-o {place} cannot be written: {error.strerror or error}") from error
+        write_output(place, text)
         typer.echo(f"{place} ({size(len(text))})")
     if damage is not None:
         raise damage
@@ -141,24 +137,6 @@ def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
             f"--format {form} does not fit the ending of {output}; leave one of them out"
         )
     return form or by_name or "html"
-
-
-def _check(place: Path) -> Path:
-    """Return the file that a path means; ``UsageError`` if it cannot be written."""
-    try:
-        target = place.resolve()
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(place.stat().st_mode):
-                raise UsageError(f"-o {place} is not a regular file; name a file to write")
-    except (OSError, RuntimeError) as error:  # a loop of links
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"-o {place} cannot be written: {why}; name a file elsewhere") from error
-    if not os.access(target.parent, os.W_OK):
-        missing = "does not exist" if not target.parent.exists() else "cannot be written"
-        raise UsageError(
-            f"-o {place}: the directory {target.parent} {missing}; name a file elsewhere"
-        )
-    return target
 
 
 def _read_jobs(
@@ -230,7 +208,7 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
         return "\n".join(job_snippet(each.facts, form) for each in reports).encode()
     with drawing():
         if form == "html":
-            return job_page(reports, _now()).encode()
+            return job_page(reports, minute(timestamp())).encode()
         drawn = draw(figure, reports[0], LIGHT)
         if drawn is None:
             job = reports[0].facts.job
@@ -245,15 +223,11 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
         return comparison_snippet(comparison, form).encode()
     with drawing():
         if form == "html":
-            return comparison_page(comparison, _now()).encode()
+            return comparison_page(comparison, minute(timestamp())).encode()
         drawn = draw_comparison(comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")
         return figure_bytes(drawn, form, comparison.subject)
-
-
-def _now() -> str:
-    return moment(timestamp(), "%Y-%m-%d %H:%M")
 
 
 def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:

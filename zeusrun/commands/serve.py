@@ -32,7 +32,7 @@ def serve(
     ssl_keyfile: Annotated[str | None, Option(metavar="FILE", help="Its private key.")] = None,
     require_token: Annotated[
         bool | None,
-        Option(help="Whether requests need a token; by default, once one was created."),
+        Option("--require-token", help="Answer nobody without a token, even before one exists."),
     ] = None,
     insecure: Annotated[
         bool | None,

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import AsJson, DatabaseUrl, console, server_settings
+from zeusrun.commands.options import AsJson, DatabaseUrl, console, opened_database
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.view.export import print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from zeusrun.history.sql.store import SqlHistory
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,200}")
 
@@ -49,7 +43,7 @@ def create(
     from zeusrun.history.sql.tokens import create_token  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import token_json  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as history:
+    with opened_database(database_url, ready=True) as (history, _):
         text, token = create_token(history.engine, job, can_write=write, lasts_s=lasts_s, note=note)
     if as_json:
         print_json({**token_json(token), "secret": text})
@@ -70,7 +64,7 @@ def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     from zeusrun.history.sql.tokens import list_tokens  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import token_json, tokens_table  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as history:
+    with opened_database(database_url, ready=True) as (history, _):
         tokens = list_tokens(history.engine)
     if as_json:
         print_json([token_json(token) for token in tokens])
@@ -88,7 +82,7 @@ def revoke(
 
     whole = TOKEN.fullmatch(token)
     own_id = whole[1] if whole else token
-    with _database(database_url) as history:
+    with opened_database(database_url, ready=True) as (history, _):
         if not revoke_token(history.engine, own_id):
             known = ", ".join(each.id for each in list_tokens(history.engine)) or "none yet"
             raise UsageError(f"there is no token {own_id[:20]!r}; tokens: {known}")
@@ -105,21 +99,9 @@ def audit(
     from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
     from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
 
-    with _database(database_url) as history:
+    with opened_database(database_url, ready=True) as (history, _):
         entries = list_entries(history.engine, last)
     if as_json:
         print_json([audit_json(entry) for entry in entries])
     else:
         console().print(audit_table(entries))
-
-
-@contextlib.contextmanager
-def _database(url: str | None) -> Iterator[SqlHistory]:
-    settings = server_settings({"database_url": url})
-    from zeusrun.server.database import open_database  # noqa: PLC0415 - takes 0.3 s
-
-    history = open_database(settings)
-    try:
-        yield history
-    finally:
-        history.close()

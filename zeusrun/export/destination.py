@@ -12,6 +12,22 @@ from zeusrun.files.atomic import replace_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+_ELSEWHERE = "name a file in a directory that you can write to"
+
+
+def check_output(path: Path, flag: str) -> None:
+    """Check, before what takes long, that a file can be made or replaced.
+
+    Raises:
+        UsageError: If not; the message names the flag of the file.
+    """
+    try:
+        can_be = not path.is_dir() and os.access(path.resolve().parent, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        can_be = False
+    if not can_be:
+        raise UsageError(f"{flag} {path} cannot be written; {_ELSEWHERE}")
+
 
 def write_output(path: Path, content: bytes) -> None:
     """Make or replace a file. A new one may be read by others, as far as the umask allows.
@@ -35,4 +51,4 @@ def write_output(path: Path, content: bytes) -> None:
         failure = f"{path} cannot be written: {why or error}"
         if number in SHORTAGES:
             raise ExportError(f"{failure}; {SHORTAGES[number]}") from error
-        raise UsageError(f"{failure}; name a file in a directory that you can write to") from error
+        raise UsageError(f"{failure}; {_ELSEWHERE}") from error

@@ -21,6 +21,7 @@ from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
 from zeusrun.plugins import check_extra
+from zeusrun.target import describe_target
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def run_values(trial: Trial) -> RunValues:
     training_ms = began_ms + round(1000 * (trial.startup_s or 0.0))
     params = {name: str(known[name]) for name in _PARAMS if name in known}
     tags = {f"zeusrun.{name}": _tag(known[name]) for name in _TAGS if name in known}
-    sign = "≤" if trial.mode == "min" else "≥"
-    target = {"zeusrun.target": _tag(f"{trial.metric} {sign} {trial.target:g}")}
+    goal = describe_target(trial.target, trial.mode)
+    target = {"zeusrun.target": _tag(f"{trial.metric} {goal}")}
     best = {} if trial.best_metric is None else {f"best_{trial.metric}": trial.best_metric}
     numbers = {name: known[name] for name in _METRICS if name in known} | best
     last = [(metric_key(key), value, ended_ms, trial.epochs or 0) for key, value in numbers.items()]

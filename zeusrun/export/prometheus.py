@@ -139,15 +139,20 @@ def live_text(job: str, live: Live | None) -> str:
     families.add(
         "running", "1 while a run is running, start-up included, else 0.", live is not None, job=job
     )
-    if live is None:
-        return families.text()
+    if live is not None:
+        add_live(families, live)
+    return families.text()
+
+
+def add_live(families: Families, live: Live, **labels: str) -> None:
+    """Add the present values of a run; ``labels`` tell those of a job apart that run together."""
     trial = live.trial
 
-    def add(name: str, text: str, value: float | None, **labels: str | None) -> None:
-        families.add(f"run_{name}", text, value, job=job, **labels)
+    def add(name: str, text: str, value: float | None, **own: str | None) -> None:
+        families.add(f"run_{name}", text, value, **{"job": trial.job, **labels, **own})
 
     names = {"trial": trial.trial, "gpu_model": trial.gpu_model, "host": live.host}
-    add("info", "The run that is running now; always 1.", 1, **names)
+    add("info", "A run that is running now; always 1.", 1, **names)
     add("start_time_seconds", "Unix time of the start.", unix_seconds(trial.started_at))
     add("power_watts", "Power now, of all devices of the job.", live.power_w)
     add("energy_joules_total", "Energy since training began.", trial.energy_j)
@@ -164,7 +169,6 @@ def live_text(job: str, live: Live | None) -> str:
     add("metric", "The metric as last reported.", live.last_metric, metric=metric)
     add("best_metric", "The best value of the metric.", trial.best_metric, metric=metric)
     add("target_metric", "The target of the metric.", trial.target, metric=metric)
-    return families.text()
 
 
 def _escaped(value: str) -> str:

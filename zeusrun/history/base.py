@@ -24,6 +24,10 @@ class UnknownTrialError(HistoryError):
     """The history has no trial with this id or uuid."""
 
 
+class UnreadableTrialError(HistoryError):
+    """A trial in the database is damaged, or a newer zeusrun has stored it."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
 
@@ -43,14 +47,13 @@ class Snapshot(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The trials of a job that changed since a version, by ``numbers``, ascending.
+    """The trials of a job that changed since a version, in the order of their numbers.
 
     ``whole``: they are the newest trials instead, because the version is unknown. ``total`` is the
     number of all trials of the job.
     """
 
     trials: tuple[Trial, ...]
-    numbers: tuple[int, ...]
     version: str
     total: int
     whole: bool

@@ -21,12 +21,11 @@ OPEN = frozenset({TrialStatus.DISPATCHED, TrialStatus.LOST})
 """The statuses that a result replaces."""
 # What a resumed trial must share with the preempted one.
 _KEPT = (
+    "trial",
     "global_batch_size",
     "learning_rate",
     "world_size",
     "run_dir",
-    "recurrence",
-    "attempt",
     "time_s",
     "energy_j",
     "epochs",
@@ -39,6 +38,11 @@ def job_of(trial: str) -> str | None:
     """Return the job in a trial's id ``<job>-<recurrence>-<attempt>``; else ``None``."""
     match = _TRIAL_ID.fullmatch(trial)
     return match["job"] if match and is_job_name(match["job"]) else None
+
+
+def place_of(trial: Trial) -> tuple[int, int]:
+    """Return what trials of a job are ordered by."""
+    return trial.recurrence, trial.attempt
 
 
 def check_new(trial: Trial) -> None:
@@ -57,6 +61,23 @@ def check_id(trial: Trial, known: Trial | None) -> None:
         and all(getattr(trial, name) == getattr(known, name) for name in _KEPT)
     ):
         raise ValueError(f"there is a trial {trial.trial} already")
+
+
+def is_same(known: Trial, trial: Trial) -> bool:
+    """Whether both are the same trial at different times; old ones have no uuid."""
+    kept = ["uuid", "job"] if known.uuid else ["uuid", "job", "run_dir", "global_batch_size"]
+    if not known.uuid and known.preemptions == trial.preemptions:
+        kept.append("started_at")
+    return all(getattr(known, name) == getattr(trial, name) for name in kept)
+
+
+def is_news(known: Trial, trial: Trial) -> bool:
+    """Whether a stored trial is replaced by the same one of another history."""
+    was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
+    is_result = (
+        known.status in OPEN and trial.status.finished and trial.preemptions >= known.preemptions
+    )
+    return was_continued or is_result
 
 
 def offline_name(job: str, uuid: str) -> str:

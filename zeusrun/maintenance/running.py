@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
@@ -14,6 +14,7 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import files_of, find_own
 from zeusrun.launcher.rundir.record import Live, read_live
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,26 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
+
+
+# Of a trial, what changes while it runs.
+_PROGRESS = {field.name for field in fields(Outcome)} - {"status", "reason", "finished_at"}
+_RUNNING = {"status": TrialStatus.DISPATCHED, "reason": None, "finished_at": None}
+_MOST_W = 1e9  # more comes from a damaged record
+
+
+def state_of(trial: Trial, found: Live | None) -> Live:
+    """Return the state of a running trial from what its launcher wrote or sent, if it is of it.
+
+    Its name stays as the history has it: the trial may have got a number meanwhile.
+    """
+    if found is None or not found.is_of(trial):
+        return Live(trial, None, trial.host, None)
+    progress = {name: getattr(found.trial, name) for name in _PROGRESS} | _RUNNING
+    power_w = found.power_w
+    if power_w is not None and not 0 <= power_w < _MOST_W:
+        power_w = None
+    return replace(found, trial=replace(trial, **progress), power_w=power_w)
 
 
 def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live]:
@@ -44,17 +65,10 @@ def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
 def _read(history: History, home: Path, trial: Trial) -> Live:
     """Return the state of a trial: from its files, or from the server that other machines use."""
     shared = shared_of(history, trial.job)
-    bare = Live(trial, None, trial.host, None)
     if shared is not None and find_own(history, home, trial) is None:
         record = None
         with suppress(HistoryError):
             record = shared.live(trial.trial)
-        live = None if record is None else Live.from_json(record)
-        return live if live is not None and live.is_of(trial) else bare  # its lease is held
+        return state_of(trial, Live.from_json(record or {}))  # its lease is held
     paths = files_of(history, home, trial)
-    found = read_live(paths)
-    live = found if found is not None and found.is_of(trial) else bare
-    if live.trial.trial != trial.trial:  # it has a number meanwhile
-        numbers = {name: getattr(trial, name) for name in ("trial", "recurrence", "attempt")}
-        live = replace(live, trial=replace(live.trial, **numbers))
-    return replace(live, alive=lease_of(trial, paths).is_held())
+    return replace(state_of(trial, read_live(paths)), alive=lease_of(trial, paths).is_held())

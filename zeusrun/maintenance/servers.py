@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from zeusrun import __version__
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
+from zeusrun.history.http.transport import is_loopback
 from zeusrun.maintenance.doctor import Check
 
 if TYPE_CHECKING:
@@ -23,27 +24,30 @@ _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across ma
 
 def check_server(history: SharedHistory, environment: Mapping[str, str], home: Path) -> list[Check]:
     """Return the checks of one shared history."""
-    return [
-        *_check_connection(history),
-        *_check_transport(history, environment, home),
-        *_check_waiting(history),
-    ]
+    checks, described = _check_connection(history)
+    if isinstance(history.remote, HttpHistory):
+        checks += _check_token(history.name, described.get("access"), environment, home)
+    return [*checks, *_check_waiting(history)]
 
 
-def _check_connection(history: SharedHistory) -> list[Check]:
+def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, Any]]:
+    """Return the checks, and what a server says of itself."""
     remote = history.remote
+    described: dict[str, Any] = {}
     try:
         before, begun_t = read_clock(), time.monotonic()
         _, now = remote.identify()
         took_s = time.monotonic() - begun_t
-        version = remote.describe()["version"] if isinstance(remote, HttpHistory) else None
-        jobs = len(remote.jobs())  # this needs the token
-    except (HistoryError, ValueError, KeyError, TypeError) as error:
-        return [Check("server", well=False, found=str(error))]
-    of = "" if version is None else f", zeusrun {version}"
+        if isinstance(remote, HttpHistory):
+            described = remote.describe()
+        jobs = len(remote.jobs())
+    except (HistoryError, ValueError) as error:
+        return [Check("server", well=False, found=str(error))], {}
+    version = described.get("version", __version__)
+    of = f", zeusrun {version}" if described else ""
     count = "1 job" if jobs == 1 else f"{jobs} jobs"
     checks = [Check("server", well=True, found=f"{history.name}: {count}{of}, {took_s:.2f} s")]
-    if version not in {None, __version__}:
+    if version != __version__:
         found = f"the server runs zeusrun {version}, and this machine {__version__}"
         advice = "they work together if they are one version apart; update the older one"
         checks.append(Check("server", well=None, found=found, advice=advice))
@@ -52,15 +56,13 @@ def _check_connection(history: SharedHistory) -> list[Check]:
         ahead = "ahead of" if apart_s > 0 else "behind"
         found = f"the clock of {history.name} is {abs(apart_s):.0f} s {ahead} the clock here"
         checks.append(Check("clock", well=None, found=found, advice="synchronise both by NTP"))
-    return checks
+    return checks, described
 
 
-def _check_transport(
-    history: SharedHistory, environment: Mapping[str, str], home: Path
+def _check_token(
+    server: str, granted: object, environment: Mapping[str, str], home: Path
 ) -> list[Check]:
-    parts = urlsplit(history.name)
-    if parts.scheme not in {"http", "https"}:
-        return []
+    """Return the checks of the token; ``granted`` is what the server says that it permits."""
     try:
         token = read_token(home, environment)
     except HistoryError as error:
@@ -68,10 +70,22 @@ def _check_transport(
     if token is None:
         return []
     where = TOKEN_VARIABLE if TOKEN_VARIABLE in environment else str(home / "token")
-    if parts.scheme == "http" and not (parts.hostname or "").startswith(("127.", "localhost")):
-        found = f"the token of {where} is sent to {history.name} without encryption"
-        return [Check("token", well=None, found=found, advice="let the server use https://")]
-    return [Check("token", well=True, found=f"from {where}")]
+    checks = []
+    parts = urlsplit(server)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        found = f"the token of {where} is sent to {server} without encryption"
+        checks.append(Check("token", well=None, found=found, advice="let the server use https://"))
+    if not isinstance(granted, dict):  # the server refuses it, or is older
+        return checks
+    if granted.get("token") is None:
+        found = f"that of {where} is not used: the server needs none"
+        return [*checks, Check("token", well=None, found=found)]
+    name = f"{granted['token']} of {where}"
+    if not granted.get("write"):
+        found, advice = f"{name} may only read", "to submit, use one made with --write"
+        return [*checks, Check("token", well=False, found=found, advice=advice)]
+    found = f"{name} is for jobs called {granted.get('jobs')}"
+    return [*checks, Check("token", well=True, found=found)]
 
 
 def _check_waiting(history: SharedHistory) -> list[Check]:

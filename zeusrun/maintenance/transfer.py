@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,12 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import list_known
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
     from zeusrun.history.shared.store import SharedHistory
     from zeusrun.trial import Trial
-
-_WHAT_MAKES_A_TRIAL = ("uuid", "started_at", "run_dir", "global_batch_size")
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ def transfer(
     for name in names:
         shared = shared_of(history, name)
         if shared is not None:
-            copy = _to_shared if to_shared else _from_shared
-            done.append(copy(local, shared, name))
+            done.append(_copy(local, shared, name, to_shared=to_shared))
     return done
 
 
@@ -85,46 +83,19 @@ def restore_shared(shared: SharedHistory, job: str, found: Sequence[Trial]) -> i
     known = {each.uuid for each in shared.remote.trials(job)}
     lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
     if lost:
-        shared.add(sorted(lost, key=lambda each: (each.recurrence, each.attempt)))
+        with _refused(job, shared.name):
+            shared.add(sorted(lost, key=rules.place_of))
     return len(lost)
 
 
-def _to_shared(local: TinyDBHistory, shared: SharedHistory, job: str) -> Transferred:
-    trials, running = _split(local.trials(job))
-    known = shared.remote.trials(job)
-    _check(trials, known, job, shared.name)
-    same = _count_known(trials, known)
-    if same < len(trials):
-        shared.add(trials)
-    return Transferred(job, len(trials) - same, same, running, shared.name)
-
-
-def _from_shared(local: TinyDBHistory, shared: SharedHistory, job: str) -> Transferred:
+def _copy(local: TinyDBHistory, shared: SharedHistory, job: str, *, to_shared: bool) -> Transferred:
     shared.deliver()
-    trials, running = _split(shared.remote.trials(job))
-    known = local.trials(job)
-    _check(trials, known, job, "this machine")
-    same = _count_known(trials, known)
-    if same < len(trials):
-        local.add(job, trials)
-    return Transferred(job, len(trials) - same, same, running, "this machine")
-
-
-def _split(trials: Sequence[Trial]) -> tuple[list[Trial], tuple[str, ...]]:
-    """Return the trials that have ended, and the names of those that run."""
-    ended = [trial for trial in trials if trial.status.finished]
-    return ended, tuple(trial.trial for trial in trials if not trial.status.finished)
-
-
-def _check(trials: Sequence[Trial], known: Sequence[Trial], job: str, target: str) -> None:
-    """Raise ``HistoryError`` if the target has another trial with the same id."""
-    others = {trial.trial: trial for trial in known}
-    clashes = [
-        trial.trial
-        for trial in trials
-        if (other := others.get(trial.trial)) is not None
-        and any(getattr(other, name) != getattr(trial, name) for name in _WHAT_MAKES_A_TRIAL)
-    ]
+    source, there, target = local.trials(job), shared.remote.trials(job), shared.name
+    if not to_shared:
+        source, there, target = there, source, "this machine"
+    known = {trial.trial: trial for trial in there}
+    pairs = [(each, known.get(each.trial)) for each in source if each.status.finished]
+    clashes = [trial.trial for trial, old in pairs if old and not rules.is_same(old, trial)]
     if clashes:
         raise HistoryError(
             f"{target} has other runs called {', '.join(clashes[:3])}"
@@ -132,16 +103,23 @@ def _check(trials: Sequence[Trial], known: Sequence[Trial], job: str, target: st
             "is copied; two histories of a job cannot be joined, because their runs have the same "
             "numbers"
         )
+    new = [each for each, old in pairs if old is None or (old != each and rules.is_news(old, each))]
+    with _refused(job, target):
+        if new and to_shared:
+            shared.add(new)
+        elif new:
+            local.add(job, new)
+    running = tuple(trial.trial for trial in source if not trial.status.finished)
+    return Transferred(job, len(new), len(pairs) - len(new), running, target)
 
 
-def _count_known(trials: Sequence[Trial], known: Sequence[Trial]) -> int:
-    """Return how many trials the target has already; a result is new to a lost one."""
-    there = {trial.trial: trial for trial in known}
-    return sum(
-        (other := there.get(trial.trial)) is not None
-        and (other.status not in rules.OPEN or other == trial)
-        for trial in trials
-    )
+@contextmanager
+def _refused(job: str, target: str) -> Iterator[None]:
+    """Raise ``HistoryError`` if the target refuses a trial; the message names the trial."""
+    try:
+        yield
+    except ValueError as error:
+        raise HistoryError(f"{target} refuses a run of {job}: {error}") from error
 
 
 def _runs(count: int) -> str:

@@ -5,8 +5,9 @@ Endpoints are ordinary functions: each runs in a thread of its own while it wait
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, GetJsonSchemaHandler, TypeAdapter
@@ -18,8 +19,11 @@ from zeusrun.history.base import LEASE_S
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.job_name import JOB_NAME
 from zeusrun.server.auth import Access, access_of
-from zeusrun.server.refusals import Json, Refusal, invalid
+from zeusrun.server.refusals import Json, Refusal, invalid, unreadable
 from zeusrun.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 API = 1
 OLDEST_CLIENT = 1
@@ -53,6 +57,14 @@ Version = Annotated[str | None, Query(max_length=80, description="The version th
 Last = Annotated[int | None, Query(ge=0, le=_MOST, description="Only so many, the newest ones.")]
 
 
+class Granted(BaseModel):
+    """What the request may do: the id of its token, and for which jobs it is."""
+
+    token: str | None
+    jobs: str
+    write: bool
+
+
 class Server(BaseModel):
     """The server, its version, its clock and its database."""
 
@@ -62,6 +74,7 @@ class Server(BaseModel):
     incarnation: str
     now: float
     lease_s: float
+    access: Granted
 
 
 class Jobs(BaseModel):
@@ -74,7 +87,6 @@ class ChangesJson(BaseModel):
     """The trials of a job that changed since a version."""
 
     trials: list[TrialJson]
-    numbers: list[int]
     version: str
     total: int
     whole: bool
@@ -112,9 +124,8 @@ class Heartbeat(BaseModel):
 
 
 class Lease(BaseModel):
-    """Whether the lease of a trial has not expired, and what its launcher sent last."""
+    """What the launcher of a trial sent last."""
 
-    held: bool
     live: FreeJson | None
 
 
@@ -153,14 +164,11 @@ async def check_client(
     if zeusrun_api is None:  # such as curl
         return
     number = int(zeusrun_api) if zeusrun_api.isascii() and zeusrun_api.isdecimal() else 0
-    if number > API:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) is older than you; update it"
-        )
-    if number < OLDEST_CLIENT:
-        raise Refusal(
-            400, "version", f"the server (zeusrun {__version__}) needs a newer client; update yours"
-        )
+    if not OLDEST_CLIENT <= number <= API:
+        advice = "is older than you; update it"
+        if number < OLDEST_CLIENT:
+            advice = "needs a newer client; update yours"
+        raise Refusal(400, "version", f"the server (zeusrun {__version__}) {advice}")
 
 
 async def get_access(request: Request) -> Access:
@@ -192,7 +200,7 @@ router = APIRouter(
 
 
 @router.get("", response_model=Server)
-def describe(history: History) -> Response:
+def describe(history: History, access: Allowed) -> Response:
     """Describe the server: its API, its version, its clock, its database."""
     incarnation, now = history.identify()
     return Json(
@@ -203,6 +211,7 @@ def describe(history: History) -> Response:
             "incarnation": incarnation,
             "now": now,
             "lease_s": LEASE_S,
+            "access": {"token": access.token, "jobs": access.jobs, "write": access.can_write},
         }
     )
 
@@ -235,11 +244,8 @@ def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Re
     """Begin a trial; the same trial again changes nothing."""
     access.check_write(job)
     trial = _read_trial(body.trial, job)
-    try:
-        with access.audited("begin", trial.trial):
-            stored = history.begin(trial, after=body.after)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "begin", trial.trial):
+        stored = history.begin(trial, after=body.after)
     return Json({"trial": stored.to_json()}, 201)
 
 
@@ -248,11 +254,8 @@ def add(job: JobName, body: Trials, history: History, access: Allowed) -> Respon
     """Add trials of another history, or trials that ran while the server was away."""
     access.check_write(job)
     trials = [_read_trial(record, job) for record in body.trials]
-    try:
-        with access.audited("import", job):
-            stored = history.add(trials)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "import", job):
+        stored = history.add(trials)
     return Json({"trials": [each.to_json() for each in stored]})
 
 
@@ -271,10 +274,11 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
     """Store how a trial ended; the same outcome again changes nothing."""
     _check(history, access, trial, write=True)
     try:
-        with access.audited("finish", trial):
-            stored = history.finish(trial, Outcome.from_json(body))
+        outcome = Outcome.from_json(body)
     except ValueError as error:
-        raise invalid(error) from None
+        raise unreadable(error) from None
+    with _changing(access, "finish", trial):
+        stored = history.finish(trial, outcome)
     return Json({"trial": stored.to_json()})
 
 
@@ -282,11 +286,8 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
     _check(history, access, trial, write=True)
-    try:
-        with access.audited("forget" if body.forgotten else "remember", trial):
-            stored = history.forget(trial, forgotten=body.forgotten)
-    except ValueError as error:
-        raise invalid(error) from None
+    with _changing(access, "forget" if body.forgotten else "remember", trial):
+        stored = history.forget(trial, forgotten=body.forgotten)
     return Json({"trial": stored.to_json()})
 
 
@@ -300,9 +301,9 @@ def renew(trial: TrialName, body: Heartbeat, history: History, access: Allowed) 
 
 @router.get("/trials/{trial}/lease", response_model=Lease)
 def read_lease(trial: TrialName, history: History, access: Allowed) -> Response:
-    """Return whether the launcher of a trial still renews its lease, and what it sent last."""
+    """Return what the launcher of a trial sent last."""
     _check(history, access, trial)
-    return Json({"held": history.lease_held(trial), "live": history.live(trial)})
+    return Json({"live": history.live(trial)})
 
 
 @router.put("/trials/{trial}/trace", status_code=204, response_class=Response)
@@ -319,7 +320,8 @@ def keep_settings(job: JobName, body: JobSettings, history: History, access: All
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():
         raise invalid("settings: a job file has no control characters")
-    history.keep_settings(job, body.settings)
+    with _changing(access, "settings", job):
+        history.keep_settings(job, body.settings)
     return Response(status_code=204)
 
 
@@ -331,11 +333,21 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
     return Response(status_code=204)
 
 
+@contextlib.contextmanager
+def _changing(access: Access, action: str, subject: str) -> Iterator[None]:
+    """Log a change; a value that cannot be stored is a refusal."""
+    try:
+        with access.audited(action, subject):
+            yield
+    except ValueError as error:
+        raise invalid(error) from None
+
+
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
     try:
         trial = Trial.from_json(record)
     except ValueError as error:
-        raise invalid(error) from None
+        raise unreadable(error) from None
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial
@@ -347,7 +359,7 @@ def _check(history: SqlHistory, access: Access, name: str, *, write: bool = Fals
     job = rules.job_of(name)
     if job is None and access.jobs != "*":  # a uuid
         trial = history.find(name)
-        if trial is None:
+        if trial is None or not access.covers(trial.job):
             raise rules.unknown_trial(name)
         job = trial.job
     check(job)

@@ -17,10 +17,10 @@ from zeusrun.errors import HistoryError
 from zeusrun.history.sql.audit import prune_entries
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
-from zeusrun.server.auth import Authentication, KnownTokens, access_of
+from zeusrun.server.auth import Authentication, KnownTokens
 from zeusrun.server.health import build_health_router
 from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
-from zeusrun.server.login import account, build_login_router
+from zeusrun.server.login import build_login_router
 from zeusrun.server.pages.router import build_router as build_pages_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
 from zeusrun.server.zeus.routes import build_router as build_zeus_router
@@ -28,7 +28,6 @@ from zeusrun.server.zeus.routes import build_router as build_zeus_router
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from zeusrun.server.settings import Settings
@@ -81,12 +80,8 @@ def build_app(settings: Settings) -> ASGIApp:
     app.include_router(build_health_router(history, requests))
     app.include_router(build_login_router(authentication, settings))
     app.include_router(build_zeus_router(history, Auto()))
-    app.include_router(build_pages_router(history, may_read=_may_read, account=account))
+    app.include_router(build_pages_router(history))
     return requests
-
-
-def _may_read(request: Request, job: str) -> bool:
-    return access_of(request).covers(job)
 
 
 async def _repeat(duty: Callable[[], object], pause_s: float) -> None:

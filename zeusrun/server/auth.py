@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import anyio.to_thread
 from starlette.requests import HTTPConnection
@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql.audit import AuditEntry, audited
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
+from zeusrun.server.limits import OPEN
 from zeusrun.server.refusals import Refusal, refusal_of
 from zeusrun.server.settings import is_loopback
 
@@ -38,6 +39,8 @@ ZEUS_ROUTES = re.compile(r"(?:/migrate)?/(?:jobs|jobs/batch_size|report|trials)"
 _OPEN = re.compile(r"/(?:healthz|readyz|login|logout|static/.*)")  # what needs no token
 _PAGES = re.compile(r"/|/(?:job|run)/.*|/(?:machines|events)")
 _IN_PATH = re.compile(r"/zeus/([^/]*)(/.*)?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the header
+_BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add
 _ACCESS = "zeusrun.access"
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
 _GUESS = 50.0  # a wrong token counts as so many requests
@@ -81,13 +84,9 @@ class Access:
                 403, "forbidden", "this token may only read; a change needs one made with --write"
             )
 
-    def entry(self, action: str, subject: str) -> AuditEntry:
-        """Return an entry for the audit log."""
-        return AuditEntry(action, subject, self.token, self.client)
-
     def audited(self, action: str, subject: str) -> AbstractContextManager[None]:
         """Log the change that is made inside of the block."""
-        return audited(self.entry(action, subject))
+        return audited(AuditEntry(action, subject, self.token, self.client))
 
 
 def access_of(request: HTTPConnection) -> Access:
@@ -108,18 +107,13 @@ class KnownTokens:
         """Whether a token was ever made: then the server is closed, and stays so."""
         return bool(await self._read())
 
-    async def check(self, text: str) -> Token:
-        """Return a valid token; raises ``Refusal`` for any other text."""
+    async def find(self, text: str, *, anew: bool = False) -> Token | None:
+        """Return the token that a text is, if any; ``anew``: perhaps it was made just now."""
+        if anew:
+            self._read_t = None
         found = find_token(await self._read(), text)
-        if found is None:
-            self._read_t = None  # perhaps it was made just now
-            found = find_token(await self._read(), text)
-        if found is None:
-            raise _needs_token("this token is not known to the server")
-        if not found.valid:
-            why = "has expired" if found.revoked_at is None else "was revoked"
-            raise _needs_token(f"the token {found.id} {why}")
-        self._used.add(found.id)
+        if found is not None and found.valid:
+            self._used.add(found.id)
         return found
 
     def write_uses(self) -> None:
@@ -159,11 +153,13 @@ class Authentication:
         """Return the scope with what the request may do; raises ``Refusal``."""
         request = HTTPConnection(scope)
         client = request.client.host if request.client else ""
+        if not _HOST.fullmatch(request.headers.get("host", "")):
+            raise Refusal(400, "invalid", "the header Host is no name of a server")
         prefix = self._settings.path_prefix
         path = path_of(scope, prefix)
         if _OPEN.fullmatch(path):
             self._rates.take(client)
-            return scope
+            return {**scope, OPEN: True}
         is_page = _PAGES.fullmatch(path) is not None
         if not is_page:
             check_origin(request.headers)
@@ -177,7 +173,7 @@ class Authentication:
         cookie = request.cookies.get(COOKIE) if scope["method"] in {"GET", "HEAD"} else None
         text = in_path[1] if in_path else _bearer(request.headers) or cookie
         try:
-            access = await self._find(text, client, request.headers)
+            access = await self._find(text, client, request)
         except Refusal as refusal:
             wants_page = is_page and "text/html" in request.headers.get("accept", "")
             if refusal.status != 401 or not wants_page:
@@ -186,14 +182,13 @@ class Authentication:
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
         self._rates.take(access.token or client)
-        return {**scope, _ACCESS: replace(access, by_cookie=text is not None and text is cookie)}
+        if text is not None and text is cookie:  # it reads, even where a GET changes something
+            access = replace(access, can_write=False, by_cookie=True)
+        return {**scope, _ACCESS: access}
 
-    async def _find(self, text: str | None, client: str, headers: Headers) -> Access:
-        required = self._settings.require_token
-        if required is None:
-            required = await self._tokens.any()
-        if not required:
-            if not self._settings.insecure and not _is_local(client, headers):
+    async def _find(self, text: str | None, client: str, request: HTTPConnection) -> Access:
+        if not (self._settings.require_token or await self._tokens.any()):
+            if not self._settings.insecure and not _is_local(request):
                 raise _needs_token("this server answers other machines only with a token")
             return Access(client=client)
         if not text:
@@ -203,12 +198,17 @@ class Authentication:
     async def check_token(self, text: str, client: str) -> Access:
         """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses."""
         guesses = f"wrong tokens of {client}"
-        self._rates.take(guesses, 0)
-        try:
-            token = await self._tokens.check(text)
-        except Refusal:
+        token = await self._tokens.find(text)
+        if token is None:
+            self._rates.take(guesses, 0)
+            token = await self._tokens.find(text, anew=True)
+        if token is None:
             self._rates.take(guesses, _GUESS)
-            raise
+            raise _needs_token("this token is not known to the server")
+        if not token.valid:
+            self._rates.take(guesses)
+            ended = "has" if token.state == "expired" else "was"
+            raise _needs_token(f"the token {token.id} {ended} {token.state}")
         return Access(token.jobs, token.can_write, token.id, client)
 
 
@@ -223,18 +223,28 @@ def check_origin(headers: Headers) -> None:
     """Raise ``Refusal`` for what a page of another site had a browser send."""
     site = headers.get("sec-fetch-site", "none")
     origin = headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
+    foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
     if foreign or site not in {"none", "same-origin"}:
         raise Refusal(403, "forbidden", "a page of another site may not send this")
 
 
-def _is_local(client: str, headers: Headers) -> bool:
-    """Whether a request comes from this machine, and not from a foreign page in its browser.
+def _is_local(request: HTTPConnection) -> bool:
+    """Whether a request comes from this machine.
 
-    Such a page could point its own name to this machine; then the request has that name.
+    It does not if a foreign page in its browser sent it: such a page could point its own name to
+    this machine, and then the request has that name. Nor if a proxy sent it that does not say for
+    whom it asks, or that is not trusted: only uvicorn replaces the address, and with it the port.
     """
-    host = urlsplit(f"//{headers.get('host', '')}").hostname
-    return is_loopback(client) and (host is None or is_loopback(host))
+    headers, client = request.headers, request.client
+    host = _HOST.match(headers.get("host", ""))
+    named = host[1].lower() if host else ""
+    by_proxy = any(map(_BY_PROXY.fullmatch, headers.keys()))
+    return (
+        client is not None
+        and is_loopback(client.host)
+        and (not named or is_loopback(named))
+        and (not by_proxy or client.port == 0)
+    )
 
 
 def _bearer(headers: Headers) -> str | None:

@@ -10,29 +10,21 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from zeusrun import __version__
-from zeusrun.export.prometheus import CONTENT_TYPE, Families, add_last_run, add_totals
+from zeusrun.export.prometheus import CONTENT_TYPE, Families, add_last_run, add_live, add_totals
 from zeusrun.history.sql import survey
 from zeusrun.server.auth import access_of
+from zeusrun.server.pages.live import read_live
+from zeusrun.server.pages.reports import build_total
+from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.history.sql.survey import EndedRuns, JobHead
+    from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.server.auth import Access
     from zeusrun.server.limits import BoundedRequests
     from zeusrun.trial import Trial
 
 _MOST_RUNNING = 1000
-_LIVE = (
-    ("power_w", "power_watts", "Power now, of all devices of the job."),
-    ("energy_j", "energy_joules_total", "Energy since training began."),
-    ("cost_j", "cost_joules_total", "Cost since training began."),
-    ("time_s", "time_seconds_total", "Time since training began."),
-    ("steps", "steps_total", "Optimizer steps."),
-    ("epochs", "epoch", "Completed epochs."),
-    ("last_metric", "metric", "The metric as last reported."),
-    ("best_metric", "best_metric", "The best value of the metric."),
-)
-"""Of what a launcher sends with a heartbeat: the key, the name, the help text."""
 
 
 class _Totals:
@@ -40,13 +32,13 @@ class _Totals:
 
     def __init__(self, history: SqlHistory) -> None:
         self._engine = history.engine
-        self._known: dict[str, tuple[int, list[EndedRuns], Trial | None]] = {}
+        self._known: dict[str, tuple[int, list[Part], Trial | None]] = {}
 
-    def read(self, head: JobHead) -> tuple[list[EndedRuns], Trial | None]:
+    def read(self, head: JobHead) -> tuple[list[Part], Trial | None]:
         """Return how the runs of a job have ended, and the last one."""
         known = self._known.get(head.job)
         if known is None or known[0] != head.changes:
-            ended = survey.count_ended(self._engine, head.job)
+            ended = survey.add_up(self._engine, head.job)
             known = (head.changes, ended, survey.read_last_ended(self._engine, head.job))
             self._known[head.job] = known
         return known[1:]
@@ -83,20 +75,19 @@ def build_health_router(history: SqlHistory, requests: BoundedRequests) -> APIRo
     return router
 
 
-def _add_job(families: Families, job: str, ended: list[EndedRuns], last: Trial | None) -> None:
+def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None) -> None:
     """Add what the runs of a job have taken, under the names of ``zeusrun export``."""
+    parts = [part for part in ended if part.status != TrialStatus.PREEMPTED.value]
     runs: Counter[str] = Counter()
-    energy_j: dict[str, float] = {}
-    prices: dict[str, float] = {}
-    carbon_g: float | None = None
-    for part in ended:
+    for part in parts:
         runs[part.status] += part.runs
-        if part.energy_source is not None and part.energy_j is not None:
-            energy_j[part.energy_source] = energy_j.get(part.energy_source, 0.0) + part.energy_j
-        if part.currency is not None and part.price is not None:
-            prices[part.currency] = prices.get(part.currency, 0.0) + part.price
-        if part.carbon_g is not None:
-            carbon_g = (carbon_g or 0.0) + part.carbon_g
+    by_source = {
+        source.value: build_total(job, [each for each in parts if each.energy_source == source])
+        for source in EnergySource
+    }
+    energy_j = {source: total.energy_j for source, total in by_source.items()}
+    whole = build_total(job, parts)
+    prices, carbon_g = whole.prices, whole.carbon_g
     add_totals(families, job, runs=runs, energy_j=energy_j, prices=prices, carbon_g=carbon_g)
     if last is not None:
         add_last_run(families, last)
@@ -104,19 +95,14 @@ def _add_job(families: Families, job: str, ended: list[EndedRuns], last: Trial |
 
 def _add_running(families: Families, history: SqlHistory, access: Access) -> None:
     """Add the runs that have not ended, with what their launchers sent last."""
-    running = [(number, job) for number, job in survey.list_running(history.engine)]
-    covered = [number for number, job in running if access.covers(job)]
-    for job, count in Counter(job for _, job in running if access.covers(job)).items():
+    covered = [each for each in survey.list_running(history.engine) if access.covers(each[1])]
+    for job, count in Counter(job for _, job in covered).items():
         families.add("running", "Runs that are running, start-up included.", count, job=job)
-    for trial, live, left_s in survey.read_running(history.engine, covered[-_MOST_RUNNING:]):
-        labels = {"job": trial.job, "trial": trial.trial}
-        text = "A run that is running; always 1."
-        families.add("run_info", text, 1, **labels, host=trial.host, gpu_model=trial.gpu_model)
-        families.add("run_lease_seconds", "Until it counts as LOST.", left_s, **labels)
-        for key, name, text in _LIVE:
-            value = live.get(key)
-            known = isinstance(value, (int, float)) and not isinstance(value, bool)
-            families.add(f"run_{name}", text, value if known else None, **labels)
+    newest = [number for number, _ in covered[-_MOST_RUNNING:]]
+    for running in survey.read_running(history.engine, newest):
+        job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
+        add_live(families, read_live(running), trial=trial)
+        families.add("run_lease_seconds", "Until it counts as LOST.", left_s, job=job, trial=trial)
 
 
 def _add_process(families: Families, requests: BoundedRequests) -> None:

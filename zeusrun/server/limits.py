@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 STREAM = "zeusrun.stream"
 """In the scope of a request whose answer never ends by itself: server-sent events."""
+OPEN = "zeusrun.open"
+"""In the scope of a request that needs no token: anybody may send it, so its body is small."""
+_OPEN_BYTES = 4096  # of its body: the form for a token
 _BODIES = 8  # requests of the largest size that are received together
 _SLOWEST = 50_000  # bytes a second in which a request must arrive
 _BURST_S = 4.0  # for how long a client may be faster than its rate
@@ -67,17 +70,22 @@ class BoundedRequests:
         self.spent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request; it does not count while its body arrives."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self.now >= self._most and scope["path"] not in _NO_LIMIT:
-            self.answered[503] += 1
-            refusal = overloaded("the server answers too many requests now; try again")
-            await refusal.answer()(scope, receive, send)
-            return
-        counted, status, started_t = 1, 0, time.monotonic()
-        self.now += 1
+        counted, status, started_t = 0, 0, time.monotonic()
+        arrives = _has_body(scope)
+
+        async def received() -> Message:
+            nonlocal counted, arrives
+            if arrives:
+                self.now -= counted
+                counted = 0
+            message = await receive()
+            if arrives and message["type"] == "http.request" and not message.get("more_body"):
+                counted, arrives = self._count(scope), False
+            return message
 
         async def watched(message: Message) -> None:
             nonlocal counted, status
@@ -92,12 +100,20 @@ class BoundedRequests:
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            counted = self._count(scope)
+            await self._app(scope, received, watched)
         except Exception as error:  # noqa: BLE001 - the server goes on
             if not status:
-                await refusal_of(error, f"{scope['method']}: ").answer()(scope, receive, send)
+                refusal = refusal_of(error, f"{scope['method']}: ")
+                await refusal.answer()(scope, receive, watched)
         finally:
             self.now -= counted
+
+    def _count(self, scope: Scope) -> int:
+        if self.now >= self._most and scope["path"] not in _NO_LIMIT:
+            raise overloaded("the server answers too many requests now; try again")
+        self.now += 1
+        return 1
 
 
 class BoundedBodies:
@@ -109,43 +125,42 @@ class BoundedBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        headers = dict(scope.get("headers", ()))
-        if scope["type"] != "http" or not headers.keys() & {
-            b"content-length",
-            b"transfer-encoding",
-        }:
+        if scope["type"] != "http" or not _has_body(scope):
             await self._app(scope, receive, send)
             return
-        reserved = 0
+        held = 0
 
-        def reserve(size: int) -> int:
-            nonlocal reserved
-            if size > self._most:
-                text = f"the request is larger than {self._most} bytes, the most that is allowed"
-                raise Refusal(413, "size", text)
-            if self._held + size - reserved > self._most * _BODIES:
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held + size > self._most * _BODIES:
                 raise overloaded("the server receives too many large requests now; try again")
-            self._held += size - reserved
-            reserved = size
-            return size
+            self._held += size
+            held += size
 
         try:
-            body = await self._read(receive, int(headers.get(b"content-length", 0)), reserve)
+            body = await self._read(scope, receive, hold)
             if body is not None:
                 await self._app(scope, _replay(body, receive), send)
         except Refusal as refusal:
             await refusal.answer()(scope, receive, send)
         finally:
-            self._held -= reserved
+            self._held -= held
 
     async def _read(
-        self, receive: Receive, size: int, reserve: Callable[[int], int]
+        self, scope: Scope, receive: Receive, hold: Callable[[int], None]
     ) -> bytes | None:
         """Return the body; ``None`` if the client has gone before its end."""
-        reserved = reserve(size)
+        most = _OPEN_BYTES if OPEN in scope else self._most
+        size = int(dict(scope["headers"]).get(b"content-length", 0))
         started_t = time.monotonic()
         body = bytearray()
+        more = True
         while True:
+            if size > most:
+                text = f"the request is larger than {most} bytes, the most that is allowed"
+                raise Refusal(413, "size", text)
+            if not more:
+                return bytes(body)
             left_s = started_t + self._patience_s + len(body) / _SLOWEST - time.monotonic()
             with anyio.move_on_after(max(0.0, left_s)) as timer:
                 message = await receive()
@@ -153,11 +168,16 @@ class BoundedBodies:
                 raise Refusal(408, "slow", "the request did not arrive in time")
             if message["type"] != "http.request":
                 return None
-            body += message.get("body", b"")
-            if len(body) > reserved:  # its length was not declared
-                reserved = reserve(len(body))
-            if not message.get("more_body", False):
-                return bytes(body)
+            part = message.get("body", b"")
+            hold(len(part))
+            body += part
+            size = max(size, len(body))  # if its length was not declared
+            more = message.get("more_body", False)
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether a request declares a body."""
+    return any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,13 +1,13 @@
 """Signing in to the page: a form for a token, and the cookie that keeps it.
 
-The cookie is HttpOnly, so no script reads it, and SameSite=Strict, so no other site can use it. It
-permits reading only: requests that change something need the header.
+The cookie is HttpOnly, so no script reads it, and SameSite=Lax, so other sites can only link to a
+page. It permits reading only: requests that change something need the header.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from zeusrun.server.settings import Settings
 
 _KEPT_S = 30 * 86400
-_LONGEST = 4096  # bytes of the form
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -31,16 +30,12 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
     prefix = settings.path_prefix
     cookie_path = prefix or "/"
 
-    async def show_form(request: Request, next: str = "") -> Response:  # noqa: A002 - in addresses
-        place = _inside(next, prefix)
-        if request.headers.get("sec-fetch-site") == "cross-site":
-            # Who follows a link from another site sends no cookie; the next request has it again.
-            return _respond("One moment", tag("p", tag("a", "Go on", href=place)), to=place)
-        return _respond("Sign in", _form(place))
+    async def show_form(next: str = "") -> Response:  # noqa: A002 - in addresses
+        return _respond(_form(_inside(next, prefix)))
 
     async def sign_in(request: Request) -> Response:
         check_origin(request.headers)
-        form = parse_qs((await request.body())[:_LONGEST].decode("utf-8", "replace"))
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
         place = _inside(form.get("next", [""])[0], prefix)
         text = form.get("token", [""])[0].strip()
         try:
@@ -49,7 +44,7 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
             if refusal.status != 401:
                 raise
             why = refusal.message.partition(";")[0]
-            return _respond("Sign in", _form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
+            return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(
             COOKIE,
@@ -58,14 +53,14 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
             path=cookie_path,
             secure=request.url.scheme == "https",
             httponly=True,
-            samesite="strict",
+            samesite="lax",
         )
         return answer
 
     async def sign_out(request: Request) -> Response:
         check_origin(request.headers)
         answer = RedirectResponse(f"{prefix}/login", 303, _NO_STORE)
-        answer.delete_cookie(COOKIE, path=cookie_path, httponly=True, samesite="strict")
+        answer.delete_cookie(COOKIE, path=cookie_path, httponly=True, samesite="lax")
         return answer
 
     router = APIRouter(include_in_schema=False)
@@ -91,7 +86,10 @@ def _form(place: str, problem: str = "") -> Html:
         '<input id="token" name="token" type="password" required autofocus '
         'autocomplete="current-password" spellcheck="false" maxlength="200">'
     )
-    hidden = Html(f'<input type="hidden" name="next" value="{escape(place)}">')
+    hidden = Html(
+        f'<input type="hidden" name="next" value="{escape(place)}">'
+        '<input name="username" value="zeusrun" autocomplete="username" hidden>'  # for managers
+    )
     how = "Whoever runs this server makes one with: zeusrun token create --read"
     return join(
         (
@@ -99,9 +97,9 @@ def _form(place: str, problem: str = "") -> Html:
             tag("p", problem, role="alert") if problem else "",
             tag(
                 "form",
+                hidden,
                 label,
                 field,
-                hidden,
                 tag("button", "Sign in", type="submit"),
                 method="post",
                 action="login",
@@ -111,16 +109,13 @@ def _form(place: str, problem: str = "") -> Html:
     )
 
 
-def _respond(title: str, content: Html, *, status: int = 200, to: str | None = None) -> Response:
-    document = build_document(Page(title, content), Links())
-    # The header is the quickest way on, and works without a script.
-    headers = {**HEADERS, "Cache-Control": "no-store"} | ({"Refresh": f"0; url={to}"} if to else {})
-    return HTMLResponse(document, status, headers)
+def _respond(content: Html, *, status: int = 200) -> Response:
+    document = build_document(Page("Sign in", content), Links())
+    return HTMLResponse(document, status, {**HEADERS, **_NO_STORE})
 
 
 def _inside(place: str, prefix: str) -> str:
     """Return the path of a page of this server; a foreign address becomes the first page."""
     plain = place.isascii() and place.isprintable() and "\\" not in place
-    parts = urlsplit(place if plain else "")
-    is_own = not parts.scheme and not parts.netloc and place.startswith(f"{prefix}/")
-    return place if plain and is_own and not place.startswith("//") else f"{prefix}/"
+    is_own = place.startswith(f"{prefix}/") and not place.startswith("//")
+    return place if plain and is_own else f"{prefix}/"

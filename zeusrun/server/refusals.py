@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from zeusrun import __version__
 from zeusrun.errors import HistoryError
-from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.base import (
+    Conflict,
+    UnavailableError,
+    UnknownTrialError,
+    UnreadableTrialError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +64,12 @@ def invalid(message: object) -> Refusal:
     return Refusal(422, "invalid", str(message))
 
 
+def unreadable(error: ValueError) -> Refusal:
+    """Return the refusal of a record that a newer zeusrun may have sent: it can be sent later."""
+    text = f"{error}; the server is zeusrun {__version__}: if you have a newer one, update it"
+    return Refusal(422, "unreadable", text)
+
+
 def overloaded(message: str, status: int = 503, code: str = "overloaded") -> Refusal:
     """Return the refusal of a request that may succeed a little later."""
     return Refusal(status, code, message, {"Retry-After": str(RETRY_S)})
@@ -67,16 +79,8 @@ def refusal_of(error: Exception, where: str = "") -> Refusal:
     """Return what a client is told of an error; ``where`` is the request, for the log."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, Conflict):
-        return Refusal(409, "conflict", str(error))
-    if isinstance(error, UnknownTrialError):
-        return Refusal(404, "unknown", str(error).partition(";")[0])
     if isinstance(error, HistoryError):
-        LOG.error("%s%s", where, error)
-        what = "does not respond" if isinstance(error, UnavailableError) else "cannot be used"
-        return overloaded(
-            f"the server's database {what}; the server's log says why", code="unavailable"
-        )
+        return _refusal_of_history(error, where)
     if isinstance(error, HTTPException):
         codes = {404: "unknown", 405: "method"}
         headers = dict(error.headers or {})
@@ -85,6 +89,19 @@ def refusal_of(error: Exception, where: str = "") -> Refusal:
         )
     LOG.error("%sthis is a bug in zeusrun: %s", where, _describe(error))
     return Refusal(500, "bug", "this is a bug in zeusrun; the server's log contains more")
+
+
+def _refusal_of_history(error: HistoryError, where: str) -> Refusal:
+    if isinstance(error, Conflict):
+        return Refusal(409, "conflict", str(error))
+    if isinstance(error, UnknownTrialError):
+        return Refusal(404, "unknown", str(error).partition(";")[0])
+    LOG.error("%s%s", where, error)
+    if isinstance(error, UnreadableTrialError):  # trying again does not help
+        return Refusal(500, "damaged", str(error))
+    what = "does not respond" if isinstance(error, UnavailableError) else "cannot be used"
+    text = f"the server's database {what}; the server's log says why"
+    return overloaded(text, code="unavailable")
 
 
 def answer_error(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import multiprocessing
@@ -10,6 +11,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,16 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
+from zeusrun.history.base import UnavailableError
+from zeusrun.history.sql.migrate import is_new, upgrade
+from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
+from zeusrun.redaction import hide_password
 from zeusrun.server.app import build_app
 from zeusrun.server.connections import Connection
-from zeusrun.server.database import open_database
 from zeusrun.server.logs import log_config
+from zeusrun.server.refusals import LOG
+from zeusrun.server.settings import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.server.settings import Settings
 
 _DATABASE_S = 60.0  # for the database to start; both may start together
+_PAUSE_S = 1.0  # before it is tried again
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
@@ -57,14 +65,12 @@ def listen(settings: Settings) -> Listening:
         LaunchError: If the address is not free.
     """
     _check_certificate(settings)
-    history = open_database(settings, wait_s=_DATABASE_S)
-    try:
+    with contextlib.closing(SqlHistory(settings.database_url)) as history:
+        _prepare_database(history, settings, time.monotonic() + _DATABASE_S)
         tokens = list_tokens(history.engine)
-        database = history.engine.url.render_as_string(hide_password=True)
-    finally:
-        history.close()
-    needs_token = bool(tokens) if settings.require_token is None else settings.require_token
-    if not settings.local and not settings.insecure:
+        database = hide_password(history.engine.url.render_as_string())
+    needs_token = settings.require_token or bool(tokens)
+    if not is_loopback(settings.host) and not settings.insecure:
         _check_exposed(settings, needs_token=needs_token)
     listener = _open_port(settings)
     scheme = "http" if settings.ssl_certfile is None else "https"
@@ -128,6 +134,22 @@ def _build_worker(settings: Settings) -> ASGIApp:
 
         threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
     return build_app(settings)
+
+
+def _prepare_database(history: SqlHistory, settings: Settings, until_t: float) -> None:
+    """Wait for the database, create a SQLite file, and with ``migrate`` bring any up to date."""
+    while True:
+        try:
+            if settings.migrate or is_new(history.engine):
+                upgrade(history.engine)
+            history.identify()
+        except UnavailableError as error:
+            if time.monotonic() >= until_t:
+                raise
+            LOG.warning("waiting for the database: %s", error)
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _ignore(_signal: int, _frame: object) -> None:

@@ -51,8 +51,8 @@ class Settings(Section):
     migrate: bool = Field(False, description="Bring the database up to date first.")
     ssl_certfile: str | None = Field(None, description="A certificate chain, for HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Its private key.")
-    require_token: bool | None = Field(
-        None, description="Answer nobody without a token. By default, once one was made."
+    require_token: bool = Field(
+        False, description="Answer nobody without a token, even before one was made."
     )
     insecure: bool = Field(
         False, description="Listen to other machines without HTTPS, or without tokens."
@@ -71,11 +71,6 @@ class Settings(Section):
         if prefix and (not prefix.startswith("/") or not all(map(_is_plain, parts))):
             raise ValueError("must be a path such as /zeusrun, without a slash at its end")
         return prefix
-
-    @property
-    def local(self) -> bool:
-        """Whether only this machine can connect."""
-        return is_loopback(self.host)
 
 
 def load_settings(

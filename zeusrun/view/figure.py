@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
+from zeusrun.export.destination import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +35,7 @@ def check_figure(path: Path) -> None:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib: pip install "zeusrun[report]"')
-    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
-        raise UsageError(
-            f"--plot {path} cannot be written; name a file in a directory that you can write to"
-        )
+    check_output(path, "--plot")
 
 
 def draw_regret(title: str, summaries: Sequence[Summary], path: Path) -> None:

@@ -29,7 +29,7 @@ _CPU_SOURCES = {
     EnergySource.ESTIMATED: "estimated from CPU time",
 }
 # NVML's names in common words. An idle GPU has low clocks too, but is not throttled.
-THROTTLE_WORDS = {
+_THROTTLE_WORDS = {
     "applications_clocks_setting": "clock set",
     "display_clock_setting": "display",
     "gpu_idle": "idle",
@@ -118,8 +118,12 @@ def _gpus(indices: Sequence[int | None]) -> str:
 def _throttle(reasons: Sequence[str] | None) -> str:
     if reasons is None:
         return UNKNOWN
-    names = [THROTTLE_WORDS.get(reason, reason.replace("_", " ")) for reason in reasons]
-    return ", ".join(dict.fromkeys(names)) or "no"
+    return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"
+
+
+def throttle_word(reason: str) -> str:
+    """Return NVML's name of a reason for low clocks in a common word."""
+    return _THROTTLE_WORDS.get(reason, reason.replace("_", " "))
 
 
 def _processes(processes: Sequence[GpuProcess] | None) -> str:

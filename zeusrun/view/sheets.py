@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.target import describe_target
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 from zeusrun.view.gradients import gradients_text, path_text
@@ -143,7 +144,7 @@ def metrics_table(sight: Sight, metric: str) -> Table:
 
 def target_text(trial: Trial) -> str:
     """Return the target of a trial, such as ``target ≥ 0.95``."""
-    return f"target {'≤' if trial.mode == 'min' else '≥'} {trial.target:g}"
+    return f"target {describe_target(trial.target, trial.mode)}"
 
 
 def limit_text(trial: Trial) -> str:

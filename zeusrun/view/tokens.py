@@ -29,7 +29,7 @@ def tokens_table(tokens: Sequence[Token]) -> RenderableType:
         return Text("no tokens yet; make one with: zeusrun token create --write")
     table = _table("token", "jobs", "may", "state", "expires", "last used", "note")
     for token in tokens:
-        state = token_state(token)
+        state = token.state
         table.add_row(
             token.id,
             token.jobs,
@@ -49,17 +49,8 @@ def token_json(token: Token) -> dict[str, Any]:
         for name in ("created_at", "expires_at", "revoked_at", "used_at")
     }
     may = "write" if token.can_write else "read"
-    state = token_state(token)
-    return {"token": token.id, "jobs": token.jobs, "may": may, "state": state, **times} | {
-        "note": token.note
-    }
-
-
-def token_state(token: Token) -> str:
-    """Return whether a token is ``valid``, ``expired`` or ``revoked``."""
-    if token.revoked_at is not None:
-        return "revoked"
-    return "expired" if token.expired else "valid"
+    own = {"token": token.id, "jobs": token.jobs, "may": may, "state": token.state}
+    return {**own, **times, "note": token.note}
 
 
 def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:

@@ -152,6 +152,11 @@ def moment(rfc3339: str, form: str = "%m-%d %H:%M") -> str:
     return rfc3339[:16] if time is None else time.strftime(form)
 
 
+def minute(rfc3339: str | None = None) -> str:
+    """Return a recorded time in the local time zone, with its date."""
+    return UNKNOWN if rfc3339 is None else moment(rfc3339, "%Y-%m-%d %H:%M")
+
+
 def shortened(text: str, width: int = 20) -> str:
     """Return text of at most ``width`` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -44,7 +44,7 @@ class Remote:
             whole, numbers = True, sorted(self.trials)[max(0, len(self.trials) - last) :]
         trials = tuple(self.trials[number] for number in numbers)
         version = f"{self.incarnation}:{self.changes}"
-        return Changes(trials, tuple(numbers), version, len(self.trials), whole)
+        return Changes(trials, version, len(self.trials), whole)
 
     def newest(self, last=None):
         trials = [self.trials[number] for number in sorted(self.trials)]
@@ -86,6 +86,22 @@ def test_after_many_changes_it_is_made_anew(copy):
         remote.begin()
     assert copy.update("job", 1000, remote.fetch).trials == remote.newest(1000)
     assert copy.snapshot("job", None).trials == remote.newest(1000)
+
+
+def test_older_trials_that_are_added_later_come_before_those_it_has(copy):
+    remote = Remote()
+    remote.store(7000, build_trial(1200))
+    copy.update("job", 1000, remote.fetch)
+    for number in range(1, 1100):
+        remote.store(number, build_trial(number))
+        if number == 500:
+            assert copy.update("job", 1000, remote.fetch).trials == remote.newest()
+    remote.store(8000, build_trial(1201))
+    assert copy.update("job", 2, remote.fetch).trials == remote.newest(2)
+    remote.store(7500, build_trial(1200, 2))
+    remote.store(5, remote.trials[5].finish(REACHED))  # older than the copy
+    assert copy.update("job", 1000, remote.fetch).trials == remote.newest(1000)
+    assert copy.update("job", None, remote.fetch).trials == remote.newest()
 
 
 def test_another_database_makes_it_anew(copy):

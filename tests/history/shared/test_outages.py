@@ -216,9 +216,9 @@ def test_results_wait_and_are_delivered_in_order(history, proxy, database):
     proxy.mode = "pass"
     history.deliver()
     assert database.trials("digits") == finished
-    numbers = database.changes("digits", None).numbers
-    changed = [database.changes("digits", f"{database.identify()[0]}:{n}").numbers for n in (4, 5)]
-    assert changed == [numbers[1:], numbers[2:]]
+    incarnation = database.identify()[0]
+    changed = [list(database.changes("digits", f"{incarnation}:{n}").trials) for n in (4, 5)]
+    assert changed == [finished[1:], finished[2:]]
     assert not history.spool
 
 

@@ -16,6 +16,7 @@ from tests.databases import as_user, expire_lease
 from tests.factories import REACHED, ROOT
 from zeusrun.history.base import Conflict
 from zeusrun.history.sql.store import SqlHistory
+from zeusrun.history.sql.survey import read_running
 from zeusrun.trial import TrialStatus
 
 PAGE = (ROOT / "docs" / "server-database.md").read_text(encoding="utf-8")
@@ -91,15 +92,20 @@ def test_clients_of_a_restored_history_read_it_anew(lost):
     lost.check_clients()
 
 
-def test_a_version_of_the_future_gives_a_restored_history_away(lost):
-    lost.history.changes("digits", lost.versions["lost"])
-    lost.check_clients()
+def test_a_version_of_the_future_is_read_anew_and_changes_nothing(lost):
+    found = lost.history.changes("digits", lost.versions["lost"])
+    assert (found.whole, found.version) == (True, lost.versions["backup"])
+    assert found.trials == tuple(lost.history.trials("digits"))
 
 
 def test_a_running_trial_survives_the_time_in_which_nobody_could_renew_its_lease(lost):
     expire_lease(lost.history, "digits-2-1")
     lost.history.start_anew()
     assert lost.history.unfinished("digits") == [lost.running]
+    lost.history.renew("digits-2-1", lease_s=3600)
+    lost.history.start_anew()
+    ((_, _, left_s),) = read_running(lost.history.engine, [2])
+    assert left_s > 3000  # a lease never gets shorter
     finished = lost.history.finish(lost.running.uuid, REACHED)
     assert finished.status is TrialStatus.REACHED
 

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from tests.contracts.history import begin, build_trial
 from tests.contracts.shared import offline_trial, with_uuid
-from tests.databases import expire_lease, opened
+from tests.databases import expire_lease, lease_held, opened
 from tests.factories import REACHED
 from zeusrun.history.base import Conflict, UnavailableError
+from zeusrun.history.rules import place_of
 from zeusrun.history.sql.engine import write, writing
 from zeusrun.history.sql.rows import LockedJob
 from zeusrun.history.sql.store import SqlHistory
@@ -111,7 +112,7 @@ class ConcurrencyContract:
             copy = {}
             while not done.is_set():
                 found = history.changes("digits", after)
-                copy |= dict(zip(found.numbers, found.trials, strict=True))
+                copy |= {place_of(trial): trial for trial in found.trials}
                 after = found.version
                 ended = sum(trial.status.finished for trial in copy.values())
                 assert after.endswith(f":{len(copy) + ended}")
@@ -125,7 +126,7 @@ class ConcurrencyContract:
             expire_lease(history, trial.trial)
             at_once(lambda: history.renew(trial.uuid, {}), history.expire, history.expire)  # noqa: B023
             known = history.find(trial.trial)
-            assert history.lease_held(trial.trial) == (known.status is TrialStatus.DISPATCHED)
+            assert lease_held(history, trial.trial) == (known.status is TrialStatus.DISPATCHED)
 
     def test_a_result_is_never_lost_to_an_expired_lease(self, history):
         for number in range(1, 2 * self.count + 1):

@@ -15,9 +15,10 @@ from tests.contracts.history import begin
 from tests.contracts.shared import with_uuid
 from tests.databases import Postgres, new_server, prepare
 from zeusrun.errors import HistoryError, UsageError
-from zeusrun.history.base import UnavailableError
-from zeusrun.history.sql.engine import parse_url, writing
+from zeusrun.history.base import UnavailableError, UnreadableTrialError
+from zeusrun.history.sql.engine import parse_url, reading, writing
 from zeusrun.history.sql.faults import describe, explain
+from zeusrun.history.sql.schema import TRIALS
 from zeusrun.history.sql.store import SqlHistory
 
 PASSWORD = "s3cret/1"
@@ -135,11 +136,13 @@ class TestSqlite:
             connection.execute(sa.text("DROP TABLE leases"))
         assert "zeusrun db upgrade" in refusal(lambda: sql_history.unfinished("digits"))
 
-    def test_a_damaged_record(self, sql_history):
+    @pytest.mark.parametrize("record", ["{}", "[]", "7", '{"trial": "a", "status": "ASLEEP"}', "{"])
+    def test_a_damaged_record(self, sql_history, record):
         begin(sql_history)
         with writing(sql_history.engine) as connection:
-            connection.execute(sa.text("UPDATE trials SET record = '{}'"))
-        assert "contains a damaged trial" in refusal(lambda: sql_history.trials("digits"))
+            connection.execute(sa.update(TRIALS).values(record=record))
+        text = refusal(lambda: sql_history.trials("digits"), UnreadableTrialError)
+        assert "in the database cannot be read by zeusrun" in text
 
     def test_a_program_that_keeps_all_connections(self, sqlite_url):
         history = SqlHistory(sqlite_url)
@@ -156,6 +159,10 @@ class TestPostgres:
     def test_a_row_that_is_locked_for_too_long(self, postgres_url):
         history = SqlHistory(f"{postgres_url}&options=-c%20lock_timeout%3D50ms")
         begin(history)
+        usual = SqlHistory(postgres_url)
+        with reading(usual.engine) as connection:  # a query that never ends holds up no stop
+            assert connection.scalar(sa.text("SHOW statement_timeout")) == "1min"
+        usual.close()
         with writing(history.engine) as connection:
             connection.execute(sa.text("UPDATE jobs SET changes = changes"))
             assert "locked" in refusal(lambda: begin(history), UnavailableError)
@@ -282,6 +289,7 @@ class Told(Exception):  # noqa: N818
         (Told("x", sqlstate="53100"), HistoryError, "is full"),
         (Told("x", sqlstate="53300"), UnavailableError, "accepts no more connections"),
         (Told("x", sqlstate="57P03"), UnavailableError, "does not respond"),
+        (Told("x", sqlstate="57014"), UnavailableError, "does not respond"),
         (Told("x", sqlstate="08006"), UnavailableError, "does not respond"),
         (Told("x", sqlstate="XX001"), HistoryError, "is damaged"),
         (Told("x", sqlstate="99999"), HistoryError, "reports an error"),
@@ -292,11 +300,12 @@ class Told(Exception):  # noqa: N818
         (Told(2013, "Lost connection"), UnavailableError, "does not respond"),
         (Told(1142, "INSERT command denied"), HistoryError, "denies access"),
         (Told(f"no route with {PASSWORD}"), UnavailableError, "no route with [*]{3};"),
+        (Told("no key with wr0ng"), UnavailableError, "no key with [*]{3};"),
         (Told("FATAL: sorry, too many clients already"), UnavailableError, "no more connections"),
     ],
 )
 def test_each_fault_has_its_advice(told, kind, expected):
-    url = parse_url("postgresql://me@h/d").set(password=PASSWORD)
+    url = parse_url("postgresql://me@h/d?sslpassword=wr0ng").set(password=PASSWORD)
     found = explain(exc.OperationalError("SELECT :a", {"a": "value-1"}, told), url)
     assert type(found) is kind
     with pytest.raises(kind, match=expected):

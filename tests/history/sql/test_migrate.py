@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from tests.contracts.history import begin
 from tests.contracts.shared import with_uuid
+from tests.databases import lease_held
 from tests.factories import REACHED
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.sql import migrate, schema
@@ -90,7 +91,7 @@ class MigrationContract:
         (history,) = opened_once(engine)
         assert history.changes("digits", None) == before
         assert history.trials("digits") == [trial, finished]
-        assert history.lease_held(trial.trial)
+        assert lease_held(history, trial.trial)
         assert history.live(trial.trial) == {"epoch": 1}
         assert begin(history, with_uuid(3)).recurrence == 3
         history.close()

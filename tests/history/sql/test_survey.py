@@ -87,10 +87,10 @@ def test_the_version_of_a_job_changes_with_its_trials_and_their_heartbeats(store
     assert survey.read_versions(store.engine).of("nosuch") == ""
 
 
-def test_sums_come_by_currency_and_source(store):
+def test_sums_come_by_currency_source_and_status(store):
     store.add([run(4, 32, price=2.0, currency="EUR"), run(5, 32, price=1.0, currency="EUR")])
     parts = {part.currency: part for part in survey.add_up(store.engine, "job")}
-    assert (parts["EUR"].runs, parts["EUR"].reached, parts["EUR"].trained) == (2, 2, 2)
+    assert (parts["EUR"].runs, parts["EUR"].status, parts["EUR"].trained) == (2, "REACHED", 2)
     assert parts["EUR"].sums["price"] == 3.0
     assert parts["EUR"].known["carbon_g"] == 0
     assert parts[None].runs == 2

@@ -15,7 +15,6 @@ from zeusrun.history.sql.audit import (
     audited,
     list_entries,
     prune_entries,
-    write_entry,
 )
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import (
@@ -65,7 +64,7 @@ def test_a_token_is_made_found_used_and_revoked(history):
     assert revoke_token(engine, token.id)  # again: the first time stays
     assert find_token(list_tokens(engine), text) == now
     assert text not in repr(tokens)
-    assert tokens[0]._hash not in repr(tokens)
+    assert tokens[0].hash not in repr(tokens)
 
 
 def test_the_audit_log_is_written_with_the_change_or_not_at_all(history):
@@ -74,18 +73,22 @@ def test_the_audit_log_is_written_with_the_change_or_not_at_all(history):
     with audited(AuditEntry("finish", "job-9-1")), pytest.raises(Exception, match="no trial"):
         history.finish("job-9-1", DONE)
     history.finish("job-1-1", DONE)  # nobody announced it
-    write_entry(history.engine, AuditEntry("report", "x" * 999, client="y" * 999))
-    entries = list_entries(history.engine, 5)
+    for _ in range(2):  # the second time changes nothing
+        with audited(AuditEntry("settings", "x" * 999, client="y" * 999)):
+            history.keep_settings("job", "name: job")
+    with audited(AuditEntry("finish", "job-1-1")):
+        history.finish("job-1-1", DONE)
+    entries = list_entries(history.engine, 2)
     assert [entry[:4] for entry in entries] == [
         ("begin", "job-1-1", "abcd1234", "192.0.2.1"),
-        ("report", "x" * 250, None, "y" * 64),
+        ("settings", "x" * 250, None, "y" * 64),
     ]
     assert entries[0].at == pytest.approx(time.time(), abs=30)
     assert list_entries(history.engine, 1) == entries[1:]
 
 
 def test_old_entries_of_the_audit_log_are_removed(history):
-    write_entry(history.engine, AuditEntry("begin", "job-1-1"))
+    create_token(history.engine, "*", can_write=False)
     assert prune_entries(history.engine, 1) == 0
-    assert prune_entries(history.engine, -1) == 1
+    assert prune_entries(history.engine, -1) >= 1
     assert list_entries(history.engine, 9) == []

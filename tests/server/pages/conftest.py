@@ -1,18 +1,17 @@
-"""A server of the pages alone, in a thread, over an SQLite file."""
+"""A server in a thread, over an SQLite file, and what asks it for pages."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import shutil
 import socket
-import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from tests.databases import opened
+from tests.server.conftest import serving
 
 
 @contextmanager
@@ -23,28 +22,11 @@ def open_store(empty, path):
 
 
 @contextmanager
-def serve(store, port=0, **options):
-    """Serve pages on loopback; yield the port, by default any that is free."""
-    import uvicorn
-    from fastapi import FastAPI
-
-    from zeusrun.server.pages.router import build_router
-
-    app = FastAPI()
-    app.include_router(build_router(store, **options))
-    config = uvicorn.Config(
-        app, "127.0.0.1", port, log_level="critical", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    while not server.started:
-        threading.Event().wait(0.01)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
+def serve(store, **settings):
+    """Serve the history of a store on loopback; yield the port, by default any that is free."""
+    url = store.engine.url.render_as_string(hide_password=False)
+    with serving(database_url=url, **settings) as server:
+        yield server.port
 
 
 def fetch(port, path, method="GET", **headers):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shutil
-import subprocess
 import time
 
 import pytest
@@ -16,6 +14,7 @@ pytest.importorskip("sqlalchemy")
 from tests.factories import REACHED, begin, build_trial
 from tests.server.pages.conftest import fetch, serve
 from tests.server.pages.values import LIVE, fill, named
+from tests.server.test_proxies import behind_nginx, certificate  # noqa: F401
 from tests.view.report.test_browser import CHROMIUM, FLAGS, NEEDED
 from tests.view.report.values import run
 from zeusrun.server.pages import changes
@@ -79,6 +78,15 @@ def show_everything(page):
     until(page, "[...document.images].every((i) => i.offsetParent === null || i.naturalWidth)")
 
 
+def find_serious(page):
+    """Return what axe finds; the page's policy must be off."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in {"serious", "critical"}]
+    return [(each["id"], each["nodes"][0]["html"]) for each in serious]
+
+
 def until(page, condition, timeout_s=10):
     """Wait for a condition; the page's policy forbids playwright's own way."""
     from playwright.sync_api import Error
@@ -95,14 +103,10 @@ def until(page, condition, timeout_s=10):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_nothing_is_said_or_loaded_from_elsewhere(visit, site, theme):
-    from axe_playwright_python.sync_playwright import Axe
-
     for path in PATHS:
         page, seen = visit(site[1], path, theme=theme, bypass_csp=True)
         show_everything(page)
-        found = Axe().run(page).response["violations"]
-        serious = [each for each in found if each["impact"] in {"serious", "critical"}]
-        assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], path
+        assert find_serious(page) == [], path
         page, seen = visit(site[1], path, theme=theme)
         show_everything(page)
         expected = [
@@ -241,56 +245,41 @@ def test_without_scripts_everything_can_be_read(visit, site):
     assert page.locator("figure img.light").first.is_visible()
 
 
-NGINX = """
-daemon off; pid {folder}/pid; error_log {folder}/error.log;
-events {{}}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port};
-    location /tools/zeusrun/ {{
-      proxy_pass http://127.0.0.1:{behind}/;
-      proxy_http_version 1.1;
-    }}
-  }}
-}}
-"""
-
-
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_it_works_behind_a_path_prefix(visit, site, tmp_path, unused_port):
-    store, address = site
-    config = tmp_path / "nginx.conf"
-    behind = address.rpartition(":")[2].strip("/")
-    config.write_text(NGINX.format(folder=tmp_path, port=unused_port, behind=behind))
-    nginx = subprocess.Popen([shutil.which("nginx"), "-c", str(config), "-p", str(tmp_path)])
-    try:
-        prefix = f"http://127.0.0.1:{unused_port}/tools/zeusrun/"
-        end_t = time.monotonic() + 10
-        while True:
-            try:
-                assert fetch(unused_port, "/tools/zeusrun/").status == 200
-                break
-            except OSError:
-                assert time.monotonic() < end_t
-                time.sleep(0.05)
-        page, seen = visit(prefix, "")
-        until(page, "document.getElementById('state').textContent === 'Live'")
-        page.locator("main a", has_text="other").click()
-        until(page, "location.pathname === '/tools/zeusrun/job/other'")
-        page.goto(f"{prefix}job/job")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_works_behind_nginx_under_a_path_for_whoever_signs_in(
+    visit,
+    behind_nginx,  # noqa: F811 - the fixture
+    monkeypatch,
+    theme,
+):
+    monkeypatch.setattr(changes, "POLL_S", 0.1)
+    server, https = behind_nginx
+    token = server.create_token("job", write=False)
+    prefix = f"https://127.0.0.1:{https.port}/zeusrun/"
+    options = {"theme": theme, "ignore_https_errors": True}
+    page, _ = visit(prefix, "login", bypass_csp=True, **options)
+    assert find_serious(page) == []
+    page.keyboard.type("wrong\n")
+    until(page, "document.querySelector('[role=alert]')")
+    assert find_serious(page) == []
+    with server.history() as store:
+        fill(store)
+        page, seen = visit(prefix, "job/job", **options)
+        until(page, "location.search === '?next=/zeusrun/job/job'")
+        page.keyboard.type(f"{token}\n")
+        until(page, "location.pathname === '/zeusrun/job/job'")
         show_everything(page)
         until(page, "document.getElementById('state').textContent === 'Live'")
         store.renew("job-4-1", {**LIVE, "power_w": 456.0})
         until(page, "document.querySelector('.card').textContent.includes('456 W')")
+        page.locator("main a", has_text="job-2-1").first.click()
+        until(page, "location.pathname === '/zeusrun/run/job-2-1'")
         page.locator("nav a", has_text="Machines").click()
-        until(page, "location.pathname === '/tools/zeusrun/machines'")
+        until(page, "location.pathname === '/zeusrun/machines'")
+        page.locator("button", has_text="Sign out").focus()
+        page.keyboard.press("Enter")
+        until(page, "location.pathname === '/zeusrun/login'")
         assert seen == []
-    finally:
-        nginx.terminate()
-        nginx.wait()
 
 
 def test_a_page_of_a_long_history_is_small(store):

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
 
+import sqlalchemy as sa
+
 from tests.factories import begin, build_trial
 from tests.server.pages.conftest import fetch, open_store, serve
 from tests.server.pages.values import EVIL, LIVE, fill, host, named, trace
 from tests.view.report.test_page import Checker
 from tests.view.report.values import run
+from zeusrun.errors import HistoryError
+from zeusrun.history.base import UnavailableError
+from zeusrun.history.sql import survey
+from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
-from zeusrun.server.pages import pictures
+from zeusrun.history.sql.tokens import create_token
+from zeusrun.server.pages import overview, pictures, reports
 
 PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
 
@@ -78,7 +88,9 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     text = fetch(port, "/").text
-    assert ">800 Wh" in text
+    assert ">800 Wh, 0.30 EUR, 400 g CO2e saved</span>" in text
+    for what in ("energy", "price", "carbon"):
+        assert f"<dt>{what} of all runs</dt>" in text
     assert ": 3 recurrences of 1 job, exploring included" in text
     assert 'href="run/job-4-1">job-4-1</a>' in text
     assert "2 epochs of at most 5" in text
@@ -96,6 +108,12 @@ def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     assert text.count('data-key="job-') == 5 + 1  # the rows, and the card
     assert 'href="../run/job-3-1"' in text
     assert "too few epochs" in text
+    assert ">0.30 EUR</td>" in text
+    assert ">400 g</td>" in text
+    assert re.search(
+        r"<dt>price of all runs</dt><dd>at least 0.60 EUR, known for 2 of 4 runs", text
+    )
+    assert re.search(r"<dt>carbon of all runs</dt><dd>at least 800 g CO2e, known for 2", text)
 
 
 def test_a_job_without_settings_says_that_its_policy_is_unknown(port):
@@ -108,6 +126,8 @@ def test_a_run_has_why_and_everything_and_a_running_one_its_numbers_so_far(port)
     assert '<a href="../job/job">job</a>' in text
     assert "zeusrun logs job-2-1" in text
     assert 'src="../run/job-2-1/power.svg' in text
+    assert "<dt>price</dt><dd>0.30 EUR</dd>" in text
+    assert "<dt>carbon</dt><dd>400 g CO2e</dd>" in text
     running = fetch(port, "/run/job-4-1").text
     assert "0.4" in running
     assert "zeusrun cancel job-4-1" in running
@@ -184,18 +204,23 @@ def test_static_files_are_kept_by_the_browser(port):
     assert fetch(port, "/static/..%2frouter.py").status == 404
 
 
-def test_only_what_may_be_read_is_shown(filled):
-    with serve(filled, may_read=lambda _request, job: job == "other") as port:
+def test_only_what_may_be_read_is_shown(store):
+    fill(store)
+    token, _ = create_token(store.engine, "other", can_write=False, lasts_s=None)
+    with serve(store) as port:
+
+        def read(path):
+            return fetch(port, path, Authorization=f"Bearer {token}")
+
         for path in ("/", "/machines"):
-            text = fetch(port, path).text
+            text = read(path).text
             assert "other" in text
             assert "job/job" not in text
             assert "job-4-1" not in text
         hidden = ("/job/job", "/run/job-1-1", "/job/job/cost.svg", "/run/job-2-1/power.svg")
-        assert [fetch(port, path).status for path in (*hidden, "/events?job=job")] == [404] * 5
-        unknown = fetch(port, "/run/nosuch-1-1").text
-        assert fetch(port, "/run/job-1-1").text == unknown
-        assert fetch(port, "/job/other").status == 200
+        assert [read(path).status for path in (*hidden, "/events?job=job")] == [404] * 5
+        assert read("/run/job-1-1").text == read("/run/nosuch-1-1").text
+        assert read("/job/other").status == 200
 
 
 def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
@@ -206,7 +231,7 @@ def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
     store.keep_settings("job", EVIL)
     store.keep_trace("job-2-1", {**trace().to_json(), "throttled": {EVIL: 0.5}})
     begin(store, build_trial(3, metric=EVIL, host=EVIL))
-    store.renew("job-3-1", {**LIVE, "host": EVIL, "updated_at": EVIL})
+    store.renew("job-3-1", {**LIVE, "trial": "job-3-1", "host": EVIL, "updated_at": EVIL})
     facts = host("job", model=EVIL, held_by=EVIL, error=EVIL, energy_source=EVIL)
     facts["gpus"][0]["throttle_reasons"] = [EVIL]
     facts["schedules"][0] |= {"words": EVIL, "next": [EVIL], "firings": [{"why": EVIL}]}
@@ -230,15 +255,18 @@ def test_whatever_a_script_a_host_or_a_client_says_is_text(store):
         {"gpus": 3, "schedules": "x", "version": 7},
         {"gpus": [None, 3, {}], "schedules": [{}, {"job": 3}, {"job": "x", "next": [3]}]},
         {"gpus": [{"power_w": "x", "utilization": 1e300, "throttle_reasons": {}, "model": []}]},
+        {"gpus": [{"power_w": 10**400, "cuda_index": 10**400, "temperature_c": True}]},
         {"schedules": [{"job": "../x", "next": {}, "firings": [{"occurrence": 3}, 4]}]},
     ],
 )
 def test_a_machine_may_report_anything(store, facts):
+    store.add([run(1, 32)])
     store.report_host("node", facts)
     with serve(store) as port:
-        answer = fetch(port, "/machines")
-        assert answer.status == 200
-        check(answer.text)
+        for path in ("/machines", "/job/job"):
+            answer = fetch(port, path)
+            assert answer.status == 200
+            check(answer.text)
 
 
 @pytest.mark.parametrize(
@@ -246,20 +274,98 @@ def test_a_machine_may_report_anything(store, facts):
     [
         {"curve": 3},
         {"trial": "other-1-1", "job": "other", "status": "REACHED"},
+        {"job": "other", "recurrence": 9, "status": "REACHED", "run_dir": "/other-1-1"},
         {"power_w": "x", "host": 3, "updated_at": 4},
+        {"power_w": 10**400},
+        {"power_w": "nan", "epochs": -1},
         {"epochs": 10**9, "curve": [[1, 1.0, None, None]]},
         {"curve": [[1, 1.0, None, -1e308], [2, 2.0, None, 1e308]]},
     ],
 )
 def test_a_heartbeat_may_say_anything_and_changes_no_name(store, live):
     begin(store, build_trial(1))
-    store.renew("job-1-1", live)
+    store.renew("job-1-1", {**LIVE, "trial": "job-1-1", **live})
     with serve(store) as port:
-        for path in ("/", "/job/job", "/run/job-1-1", "/run/job-1-1/curves.svg"):
+        for path in ("/", "/job/job", "/run/job-1-1", "/metrics", "/run/job-1-1/curves.svg"):
             answer = fetch(port, path)
             assert answer.status == (200 if "svg" not in path else answer.status)
             assert "other-1-1" not in answer.text
+            assert "nan" not in answer.text
             assert answer.status in {200, 404}
+            assert "no heartbeat" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "damage", [{"cost_j": -1.0}, {"epochs": -1}, {"cost_j": -1.0, "epochs": -1}]
+)
+def test_numbers_that_no_run_can_have_break_no_page(store, damage):
+    store.add([*(run(n, 32) for n in range(1, 5)), run(5, 32, **damage), run(6, 32)])
+    with serve(store) as port:
+        for path in ("/", "/job/job", "/run/job-5-1", "/job/job/cost.svg"):
+            for _ in range(2):
+                assert fetch(port, path).status == 200
+        assert "costs the same" not in fetch(port, "/job/job").text
+        assert "No run has ended yet" not in fetch(port, "/job/job").text
+
+
+def test_a_history_that_cannot_be_read_is_a_page_that_comes_back(store, monkeypatch):
+    def fail(*_):
+        raise ValueError("math domain error")
+
+    store.add([run(1, 32)])
+    monkeypatch.setattr(reports, "build_facts", fail)
+    with serve(store) as port:
+        for _ in range(2):
+            answer = fetch(port, "/job/job")
+            assert answer.status == 503
+            assert "cannot be read now" in answer.text
+        assert fetch(port, "/").status == 200
+        monkeypatch.undo()
+        assert fetch(port, "/job/job").status == 200
+
+
+def test_machines_that_are_gone_or_report_too_much_are_not_listed(store):
+    for name in ("here", "gone"):
+        store.report_host(name, host("job"))
+    store.report_host("large", {"version": "x" * 70_000})
+    with writing(store.engine) as connection:
+        old = sa.update(HOSTS).where(HOSTS.c.host == "gone").values(updated_at=1e9)
+        connection.execute(old)
+    with serve(store) as port:
+        text = fetch(port, "/machines").text
+        assert "<h2>here</h2>" in text
+        assert "<h2>gone</h2>" not in text
+        assert "<h2>large</h2>" not in text
+        assert ">1</a></dd>" in fetch(port, "/").text
+
+
+def test_launchers_do_not_wait_for_pages(store, monkeypatch):
+    store.add([run(1, 32)])
+    waiting, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait(*_):
+        waiting.release()
+        assert go_on.wait(30)
+        raise UnavailableError
+
+    monkeypatch.setattr(survey, "list_heads", wait)
+    with serve(store) as port, ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(fetch, port, "/") for _ in range(20)]
+        assert all(waiting.acquire(timeout=10) for _ in range(4))
+        assert fetch(port, "/api/v1/jobs").status == 200
+        assert not waiting.acquire(blocking=False)
+        go_on.set()
+        assert {each.result().status for each in asked} == {503}
+
+
+def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
+    priced = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
+    tried = {"price": 0.9, "currency": "EUR", "carbon_g": 1200.0}
+    store.add([run(1, 32, **priced), run(2, 64, 3.0, **tried), run(3, 32, **priced)])
+    with serve(store) as port:
+        text = fetch(port, "/").text
+    assert '<span class="bad">2.00 kWh, 0.60 EUR, 800 g CO2e more than the default alone' in text
+    assert ": 3 recurrences of 1 job, exploring included." in text
 
 
 def test_an_empty_history_says_what_to_do(store):
@@ -269,10 +375,14 @@ def test_an_empty_history_says_what_to_do(store):
         assert "No machine has reported yet" in fetch(port, "/machines").text
 
 
-def test_a_database_that_is_gone_is_a_page_that_comes_back(unused_port):
-    pytest.importorskip("psycopg")
-    url = f"postgresql://someone:secret@127.0.0.1:{unused_port}/history"
-    with serve(SqlHistory(url)) as port:
+@pytest.mark.parametrize("kind", [UnavailableError, HistoryError])
+def test_a_database_that_is_gone_or_refuses_is_a_page_that_comes_back(store, monkeypatch, kind):
+    def fail(*_):
+        raise kind("the database postgresql://someone:secret@host/history does not respond")
+
+    monkeypatch.setattr(survey, "read_versions", fail)
+    monkeypatch.setattr(SqlHistory, "changes", fail)
+    with serve(store) as port:
         answer = fetch(port, "/")
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "5"
@@ -283,10 +393,10 @@ def test_a_database_that_is_gone_is_a_page_that_comes_back(unused_port):
         assert fetch(port, "/job/job/cost.svg").status == 503
 
 
-def test_lists_have_pages_and_jobs_can_be_found(store):
+def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
+    monkeypatch.setattr(overview, "ROWS", 10)
     store.add([run(n, 32, 1.0 + n / 1000) for n in range(1, 121)])
-    for number in range(130):
-        store.add([named(f"many-{number:03d}", run(1, 32))])
+    store.add([named(f"many-{number:03d}", run(1, 32)) for number in range(13)])
     with serve(store) as port:
         text = fetch(port, "/job/job").text
         assert "Runs: 50 of 120, the newest first" in text
@@ -299,13 +409,11 @@ def test_lists_have_pages_and_jobs_can_be_found(store):
             text = fetch(port, older[1].removeprefix("..")).text
         assert seen == [f"job-{n}-1" for n in range(120, 0, -1)]
         first = fetch(port, "/").text
-        assert first.count("<tr data-key=") == 100
+        assert first.count("<tr data-key=") == 10
         assert "Page 1 of 2" in first
-        assert fetch(port, "/?page=2").text.count("<tr data-key=") == 31
-        assert fetch(port, "/?page=99").text.count("<tr data-key=") == 31
-        found = fetch(port, "/?q=MANY-04").text
-        assert re.findall(r'<tr data-key="([\w-]+)"', found) == [
-            f"many-{n:03d}" for n in range(49, 39, -1)
-        ]
+        assert fetch(port, "/?page=2").text.count("<tr data-key=") == 4
+        assert fetch(port, "/?page=99").text.count("<tr data-key=") == 4
+        found = fetch(port, "/?q=MANY-01").text
+        assert re.findall(r'<tr data-key="([\w-]+)"', found) == ["many-012", "many-011", "many-010"]
         assert "No job has such a name" in fetch(port, "/?q=nosuch").text
         assert fetch(port, "/?page=0").status == 422

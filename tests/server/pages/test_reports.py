@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 
@@ -15,10 +16,13 @@ from tests.factories import REACHED, begin, build_trial
 from tests.server.pages.values import SETTINGS, named, trace
 from tests.view.report.values import run
 from zeusrun.analysis.totals import add_up
+from zeusrun.errors import LaunchError
+from zeusrun.history.base import UnavailableError
 from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.schema import TRIALS as TABLE
 from zeusrun.history.sql.survey import add_up as add_up_parts
 from zeusrun.history.sql.survey import list_heads
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.server.pages import reports as module
 from zeusrun.server.pages.reports import Reports, build_total, join_totals
 from zeusrun.trial import EnergySource, TrialStatus
@@ -105,6 +109,34 @@ def test_the_belief_follows_the_settings(store, reports):
     assert reports.view("job").report.belief is belief
 
 
+def test_a_belief_needs_no_torch(store, reports, monkeypatch):
+    store.add(TRIALS)
+    store.keep_settings("job", SETTINGS)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(LaunchError, match="torch is not installed"):
+        find_torchrun()
+    assert reports.view("job").report.belief.arms
+
+
+def test_an_outage_leaves_no_trace(store, reports, monkeypatch):
+    store.add([TRIALS[0], *(named(f"job-{n}", run(1, 32)) for n in range(3))])
+
+    def fail(*_):
+        raise UnavailableError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "changes", fail)
+        assert reports.digests(list_heads(store.engine), 30) == {}
+    assert len(reports.digests(list_heads(store.engine), 30)) == 4
+    store.add([run(6, 32)])
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "NEWEST", 1)
+        patch.setattr(module, "add_up", fail)
+        with pytest.raises(UnavailableError):
+            reports.view("job")
+    assert len(reports.view("job").report.facts.recurrences) == 2
+
+
 def test_power_is_that_of_the_newest_runs_and_a_damaged_trace_is_none(store, reports):
     store.add(TRIALS)
     for number in (1, 2):
@@ -119,7 +151,6 @@ def test_digests_follow_the_history(store, reports):
     assert set(found) == {"job", "other"}
     assert found["job"].total == add_up("job", TRIALS)
     assert found["job"].net == build_facts("job", TRIALS).net
-    assert found["job"].costs[0] == (3.6e6, True)
     assert found["other"].share is None
     store.add([named("other", run(2, 64, 0.5))])
     assert reports.digests(list_heads(store.engine), 30)["other"].share == 0.25

@@ -16,6 +16,8 @@ objective: {metric: accuracy, target: 0.5, max_epochs: 5, eta_knob: 1}
 batch_size: {default: 32, candidates: [32, 64, 128]}
 """
 LIVE = {
+    **build_trial(4).to_json(),
+    "pid": 1,
     "host": "node-a",
     "updated_at": "2026-03-05T12:00:00+00:00",
     "power_w": 321.0,
@@ -25,6 +27,7 @@ LIVE = {
     "epochs": 2,
     "curve": [[1, 50.0, 9e5, 0.2], [2, 100.0, 1.8e6, 0.4]],
 }
+"""What the launcher of ``job-4-1`` sends."""
 
 
 def trace(points=30):

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from tests.databases import lease_held
 from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
+from zeusrun.history.sql.engine import writing
+from zeusrun.history.sql.survey import read_running
 from zeusrun.launcher.rundir.record import Live
+from zeusrun.server.zeus import routes
 from zeusrun.trial import TrialStatus
 
 INVALID = [
@@ -46,7 +53,7 @@ class TestRegistering:
         assert refused.status_code == 409
         assert "max_epochs is 7, not 10" in refused.json()["error"]["message"]
         assert "/migrate" in refused.json()["error"]["message"]
-        migrated = zeus.send("POST", "/jobs", {**JOB, "max_epochs": 7}, migrate="true")
+        migrated = zeus.send("POST", "/migrate/jobs", {**JOB, "max_epochs": 7})
         assert (migrated.status_code, migrated.json()["max_epochs"]) == (200, 7)
         assert zeus.register(max_epochs=7).status_code == 200
 
@@ -116,7 +123,7 @@ class TestTraining:
         (running,) = history.unfinished("mnist")
         live = Live.from_json(history.live(running.trial))  # as `status` reads it
         assert (live.trial.epochs, live.last_metric, live.power_w) == (1, 0.5, 200.0)
-        assert history.lease_held(running.trial)
+        assert lease_held(history, running.trial)
 
     def test_the_last_epoch_without_the_target_is_a_miss(self, zeus, history):
         zeus.register(max_epochs=2)
@@ -262,6 +269,18 @@ class TestDying:
         assert found.status is TrialStatus.REACHED
         assert [point.epoch for point in found.curve] == [1, 2, 3, 4, 5]
 
+    def test_trainings_whose_first_epoch_outlasts_the_lease_have_not_died(self, zeus, history):
+        zeus.register()
+        for number in (1, 2):
+            trial = zeus.begin()
+            assert trial["batch_size"] == 64
+            history.renew(f"mnist-{number}-1", lease_s=-1)
+            history.unfinished("mnist")  # records it as LOST
+            assert not zeus.report(trial, 1, 0.2, time=5000.0)["stop_train"]
+        assert zeus.begin()["batch_size"] == 64
+        left_s = read_running(history.engine, "mnist-3-1")[0].lease_left_s
+        assert left_s > 14_000  # three such epochs
+
     def test_a_lost_training_that_ends_late_died(self, zeus, history):
         zeus.register()
         trial = zeus.begin()
@@ -297,12 +316,16 @@ class TestConcurrency:
         with ThreadPoolExecutor(6) as pool:
             assert sorted(pool.map(ask, range(6))) == [1, 2, 3, 4, 5, 6]
 
-    def test_a_training_that_would_begin_too_late_does_not_begin(self, zeus, history, monkeypatch):
-        from zeusrun.server.zeus import routes
-
+    @pytest.mark.parametrize("patience_s", [0.0, 0.3])
+    def test_a_training_that_would_begin_too_late_does_not_begin(
+        self, zeus, history, monkeypatch, patience_s
+    ):
         zeus.register()
-        monkeypatch.setattr(routes, "PATIENCE_S", 0.0)
-        busy = zeus.send("GET", "/jobs/batch_size", job_id="mnist")
+        monkeypatch.setattr(routes, "PATIENCE_S", patience_s)
+        with ThreadPoolExecutor(1) as pool, writing(history.engine):  # another one writes
+            asked = pool.submit(zeus.send, "GET", "/jobs/batch_size", job_id="mnist")
+            time.sleep(1.5 * patience_s)
+        busy = asked.result()
         assert (busy.status_code, "try again" in busy.text) == (503, True)
         assert history.count("mnist") == 0
 
@@ -366,6 +389,7 @@ class TestAccess:
         assert history.trials("mnist")[0].status is TrialStatus.REACHED
         migrating = connect(f"/zeus/{text}/migrate")
         assert migrating.register(max_epochs=7).status_code == 200
+        zeus.begin()
         zeus.send("DELETE", "/jobs", job_id="mnist")
         entries = list_entries(history.engine, 20)[1:]  # after that of the token
         assert {entry.token for entry in entries} == {token.id}
@@ -374,7 +398,9 @@ class TestAccess:
             ("begin", "mnist-1-1"),
             ("finish", "mnist-1-1"),
             ("change zeus job", "mnist"),
+            ("begin", "mnist-2-1"),
             ("delete zeus job", "mnist"),
+            ("finish", "mnist-2-1"),
         ]
 
     def test_the_description_lists_each_route_once(self, zeus):

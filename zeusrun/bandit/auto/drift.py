@@ -39,7 +39,7 @@ class Spread:
         if run.status is not TrialStatus.REACHED:
             return
         runs, mean = self._means.get(run.arm, (0, 0.0))
-        far = math.log(run.epochs or 1) - mean
+        far = _log_epochs(run) - mean
         self._means[run.arm] = runs + 1, mean + far / (runs + 1)
         if runs:
             self._squares += far * far * runs / (runs + 1)
@@ -53,10 +53,14 @@ class Spread:
         repeats = round(self._freedom - RUN_SD_WEIGHT)
         if not runs or (runs < KNOWN and repeats < REPEATS):
             return 0
-        far = (math.log(run.epochs or 1) - mean) / (self.sd * math.sqrt(1 + 1 / runs))
+        far = (_log_epochs(run) - mean) / (self.sd * math.sqrt(1 + 1 / runs))
         if run.status is TrialStatus.STOPPED:
             far = max(0.0, far)
         return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
+
+
+def _log_epochs(run: Run) -> float:
+    return math.log(max(1, run.epochs or 1))  # fewer come from a damaged record
 
 
 def describe_outdated(runs: int) -> str:

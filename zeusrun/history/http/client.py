@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.history.http.transport import Answer
@@ -35,6 +36,7 @@ _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
 _MOST_ADDED = 500  # trials in one request
 _MOST_ADDED_BYTES = 4 << 20
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
     f"`zeusrun token create` on the server makes a token; set {TOKEN_VARIABLE} to it, or write it "
     "into the file 'token' of ZEUSRUN_HOME"
@@ -80,12 +82,14 @@ class HttpHistory:
 
     def identify(self) -> tuple[str, float]:
         """See ``Shared.identify``."""
-        found = self.describe()
-        return str(found["incarnation"]), float(found["now"])
+        with self._understood():
+            found = self.describe()
+            return str(found["incarnation"]), float(found["now"])
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
-        return [str(job) for job in self._ask("GET", "/jobs")["jobs"]]
+        with self._understood():
+            return list(map(str, self._ask("GET", "/jobs")["jobs"]))
 
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """See ``History.trials``."""
@@ -98,7 +102,7 @@ class HttpHistory:
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
-        return _read_trials(self._ask("GET", f"/jobs/{job}/unfinished")["trials"])
+        return self._read_trials(self._ask("GET", f"/jobs/{job}/unfinished"))
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -118,9 +122,10 @@ class HttpHistory:
         asked = {"after": after, "last": last}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         found = self._ask("GET", f"/jobs/{job}/trials?{query}", limit_s=_LIMIT_S)
-        trials, numbers = _read_trials(found["trials"]), tuple(map(int, found["numbers"]))
-        total, whole = int(found["total"]), found["whole"] is True
-        return Changes(tuple(trials), numbers, str(found["version"]), total, whole)
+        trials = tuple(self._read_trials(found))
+        with self._understood():
+            whole = found["whole"] is True
+            return Changes(trials, str(found["version"]), int(found["total"]), whole)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
@@ -140,10 +145,6 @@ class HttpHistory:
         """See ``Shared.renew``."""
         self._ask("PUT", f"{_path_of(trial)}/lease", {"live": live})
 
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        return self._ask("GET", f"{_path_of(trial)}/lease")["held"] is True
-
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
         found = self._ask("GET", f"{_path_of(trial)}/lease").get("live")
@@ -154,7 +155,7 @@ class HttpHistory:
         stored: list[Trial] = []
         for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
             found = self._ask("POST", f"/jobs/{job}/imports", {"trials": records}, _LIMIT_S)
-            stored += _read_trials(found["trials"])
+            stored += self._read_trials(found)
         return stored
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
@@ -175,7 +176,29 @@ class HttpHistory:
         return self._trial("POST", f"{_path_of(trial)}/{what}", body)
 
     def _trial(self, method: str, path: str, body: dict[str, Any] | None = None) -> Trial:
-        return _read_trials([self._ask(method, path, body)["trial"]])[0]
+        found = self._ask(method, path, body)
+        return self._read_trials({"trials": [found.get("trial")]})[0]
+
+    def _read_trials(self, found: dict[str, Any]) -> list[Trial]:
+        with self._understood():
+            records = [dict(record) for record in found["trials"]]
+        try:
+            return [Trial.from_json(record) for record in records]
+        except ValueError as error:
+            raise HistoryError(
+                f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
+                "zeusrun here"
+            ) from error
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Raise ``HistoryError`` for an answer that a zeusrun server does not give."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryError(
+                f"the answer of {self.url} cannot be read; {_IS_IT_A_SERVER}"
+            ) from error
 
     def _ask(
         self,
@@ -242,15 +265,17 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
         return Conflict(said)
     if code == "unknown" and path.startswith("/trials/"):
         return UnknownTrialError(f"{said}; `zeusrun history` lists them")
-    if code == "invalid" or status == 413:
+    if code in {"invalid", "size"}:
         return ValueError(said)
     advice = ""
     if status in {401, 403}:
         advice = f"; {_ADVICE}"
     elif 300 <= status < 400:
         advice = f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
+    elif status == 413:
+        advice = "; a proxy before the server limits the size of a request: let it allow 32 MiB"
     elif not code:
-        advice = "; is this the address of a zeusrun server?"
+        advice = f"; {_IS_IT_A_SERVER}"
     return HistoryError(f"the server {url} refuses: {said}{advice}")
 
 
@@ -259,16 +284,6 @@ def _path_of(trial: str) -> str:
     if rules.is_uuid(trial) or rules.job_of(trial) is not None:
         return f"/trials/{quote(trial, safe='')}"
     raise rules.unknown_trial(trial)
-
-
-def _read_trials(records: list[Any]) -> list[Trial]:
-    try:
-        return [Trial.from_json(record) for record in records]
-    except (ValueError, AttributeError) as error:
-        raise HistoryError(
-            f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
-            "zeusrun here"
-        ) from error
 
 
 def _in_parts(records: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
-import io
+import ipaddress
+import re
+import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # typeshed lacks it
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError
-from zeusrun.redaction import hide_password
+from zeusrun.redaction import MASK, hide_password
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+_Result = TypeVar("_Result")
 _CONNECT_S = 5.0  # name resolution, TCP, proxy and TLS together
 _MOST_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
-_LOOPBACK = ("localhost", "127.", "::1")
 
 
 class Answer(NamedTuple):
@@ -69,8 +73,9 @@ class Transport:
         until_t = time.monotonic() + limit_s
         while True:
             connection, fresh = self._connection(until_t)
+            call = partial(self._exchange, connection, method, path, headers, body)
             try:
-                return self._exchange(connection, method, path, headers, body)
+                return connection.run_within(until_t - time.monotonic(), call)
             except HistoryError:
                 self._drop(connection)
                 raise
@@ -91,7 +96,6 @@ class Transport:
         if self._proxy is not None and self._tls is None:  # a proxy wants the whole address
             target = f"{self._server.scheme}://{self._server.netloc}{target}"
             headers = {**headers, **_proxy_headers(self._proxy)}
-        connection.limit_socket()
         connection.request(method, target, body, dict(headers))
         response = connection.getresponse()
         pieces = bytearray()
@@ -111,13 +115,11 @@ class Transport:
         """Return the connection of this thread, and whether it is new."""
         known: _Connection | None = getattr(self._own, "connection", None)
         if known is not None and known.sock is not None:
-            known.until_t = until_t
             return known, False
         connection = _Connection(self._server, self._proxy, self._tls)
-        connection.until_t = until_t
         connect_s = min(_CONNECT_S, until_t - time.monotonic())
         try:
-            connection.connect_within(connect_s)
+            connection.run_within(connect_s, connection.connect)
         except ssl.SSLCertVerificationError as error:
             raise HistoryError(
                 f"the certificate of {self.url} is not valid: {error.verify_message}; if the "
@@ -130,7 +132,8 @@ class Transport:
         return connection, True
 
     def _drop(self, connection: _Connection) -> None:
-        connection.close()
+        if not connection.left:
+            connection.close()
         self._open.discard(connection)
 
     def _unavailable(self, error: Exception) -> UnavailableError:
@@ -144,9 +147,11 @@ class Transport:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose requests end by ``until_t``, however slowly the server answers."""
+    """A connection on which everything ends in time.
 
-    until_t = 0.0
+    Attributes:
+        left: Whether something took too long; its thread then closes the connection.
+    """
 
     def __init__(
         self, server: SplitResult, proxy: SplitResult | None, tls: ssl.SSLContext | None
@@ -154,98 +159,60 @@ class _Connection(http.client.HTTPConnection):
         """Prepare a connection; nothing is opened yet."""
         host, port = server.hostname or "", server.port or (443 if tls else 80)
         if proxy is None:
-            super().__init__(host, port)
+            super().__init__(host, port, timeout=_CONNECT_S)
         else:
-            super().__init__(proxy.hostname or "", proxy.port or 80)
+            super().__init__(proxy.hostname or "", proxy.port or 80, timeout=_CONNECT_S)
             if tls is not None:
                 self.set_tunnel(host, port, _proxy_headers(proxy))
         self._server_name, self._tls = host, tls
-        self.response_class = self._respond  # type: ignore[assignment] # any callable will do
+        self.left = False
 
     def connect(self) -> None:
         """Open the connection, with TLS if the server has it."""
         super().connect()
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
+        self.sock.settimeout(None)
 
-    def connect_within(self, limit_s: float) -> None:
-        """Open the connection within ``limit_s``.
+    def run_within(self, limit_s: float, call: Callable[[], _Result]) -> _Result:
+        """Return what ``call`` returns; raise ``TimeoutError`` after ``limit_s``.
 
-        No timeout limits the resolution of a name. So a thread connects; if it takes too long, it
-        is left behind, and closes what it opens.
+        The timeout of a socket limits neither the resolution of a name nor an answer that comes in
+        small pieces. So a thread makes the call; if that takes too long, it is left behind.
         """
-        self.timeout = max(limit_s, 0.001)
+        done: list[_Result] = []
         failed: list[BaseException] = []
-        given_up = threading.Event()
 
-        def connect() -> None:
+        def run() -> None:
             try:
-                self.connect()
+                done.append(call())
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 failed.append(error)
-            if given_up.is_set():
+            if self.left:
                 self.close()
 
-        thread = threading.Thread(target=connect, name="zeusrun-connect", daemon=True)
-        thread.start()
-        thread.join(self.timeout)
-        if thread.is_alive():
-            given_up.set()
+        thread = threading.Thread(target=run, name="zeusrun-request", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, "no thread can be started") from error
+        try:
+            thread.join(max(limit_s, 0.001))
+        finally:  # also if a signal ends the wait
+            if thread.is_alive():
+                self.left = True
+                with contextlib.suppress(OSError, AttributeError):  # it has no socket yet
+                    self.sock.shutdown(socket.SHUT_RDWR)  # the thread waits no longer
+        if self.left:
             raise TimeoutError
         if failed:
-            self.close()
             raise failed[0]
-
-    def limit_socket(self) -> None:
-        """Let each operation of the socket end by ``until_t``."""
-        self.sock.settimeout(left_s(self.until_t))
-
-    def _respond(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:  # noqa: ANN401 - http.client's
-        return http.client.HTTPResponse(_Timed(sock, self.until_t), *args, **kwargs)  # type: ignore[arg-type] # it needs makefile alone
-
-
-class _Timed:
-    """A socket to read an answer from, as a whole within a deadline."""
-
-    def __init__(self, sock: socket.socket, until_t: float) -> None:
-        self._sock, self._until_t = sock, until_t
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return the file that ``http.client`` reads."""
-        return io.BufferedReader(_TimedReader(self._sock, self._until_t))
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, until_t: float) -> None:
-        super().__init__()
-        self._sock, self._until_t = sock, until_t
-        self._file = sock.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - a writable buffer
-        self._sock.settimeout(left_s(self._until_t))
-        return self._file.readinto(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            with contextlib.suppress(OSError):
-                self._file.close()
-        super().close()
-
-
-def left_s(until_t: float) -> float:
-    """Return the seconds until a deadline; raises ``TimeoutError`` after it."""
-    left = until_t - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+        return done[0]
 
 
 def check_url(url: str) -> SplitResult:
     """Return the parts of a server's address; raises ``UsageError`` if it is not usable."""
-    shown = hide_password(url)
+    shown = _shown(url)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
@@ -275,29 +242,35 @@ def find_proxy(server: SplitResult, environment: Mapping[str, str]) -> SplitResu
     known = {name.lower(): value for name, value in environment.items() if value}
     known |= {name: value for name, value in environment.items() if value and name.islower()}
     text = known.get(f"{server.scheme}_proxy") or known.get("all_proxy")
-    if not text or host.startswith(_LOOPBACK):
+    if not text or is_loopback(host):
         return None
-    if _is_direct(host, known.get("no_proxy", "")):
+    if proxy_bypass_environment(host, {"no": known.get("no_proxy", "")}):
         return None
+    text = text if "://" in text else f"http://{text}"
     try:
-        proxy = urlsplit(text if "://" in text else f"http://{text}")
+        proxy = urlsplit(text)
         usable = proxy.scheme == "http" and proxy.hostname and proxy.port != 0
     except ValueError:
         usable = None
     if not usable:
         raise UsageError(
-            f"the proxy {hide_password(text)} cannot be used for {host}: zeusrun knows only "
+            f"the proxy {_shown(text)} cannot be used for {host}: zeusrun knows only "
             "proxies with http://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
 
 
-def _is_direct(host: str, no_proxy: str) -> bool:
-    """Whether ``no_proxy`` names a host, or a domain that it belongs to."""
-    names = (name.strip().lower().removeprefix("*").lstrip(".") for name in no_proxy.split(","))
-    return no_proxy.strip() == "*" or any(
-        name and (host == name or host.endswith(f".{name}")) for name in names
-    )
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and no other."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what may be a password or a token."""
+    return hide_password(re.sub(r"//\S*@", f"//{MASK}@", url))
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import Changes
 
-_FORM = 1  # of the tables; a copy in another form is made anew
+_FORM = 2  # of the tables; a copy in another form is made anew
 _WAIT_S = 30.0  # for another process, which writes for milliseconds
 _TABLES = """
-CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER, first INTEGER);
+CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER);
 CREATE TABLE trials (
-    job TEXT, number INTEGER, trial TEXT, uuid TEXT, record TEXT, PRIMARY KEY (job, number)
+    job TEXT, recurrence INTEGER, attempt INTEGER, trial TEXT, uuid TEXT, record TEXT,
+    PRIMARY KEY (job, recurrence, attempt)
 );
 CREATE INDEX trials_trial ON trials (trial);
 CREATE INDEX trials_uuid ON trials (uuid);
 """
+_NEWEST_FIRST = "ORDER BY recurrence DESC, attempt DESC"
 
 
 class CopyError(HistoryError):
@@ -37,11 +39,10 @@ class CopyError(HistoryError):
 
 
 class _State(NamedTuple):
-    """What the copy has of a job: all trials from the number ``first`` on, as of ``version``."""
+    """What the copy has of a job: the ``copied`` newest of ``total`` trials, as of ``version``."""
 
     version: str
     total: int
-    first: int
     copied: int
 
     def has(self, last: int | None) -> bool:
@@ -57,7 +58,7 @@ class LocalCopy:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._decoded: dict[int, tuple[str, Trial]] = {}  # by number, with the record
+        self._decoded: dict[str, tuple[str, Trial]] = {}  # by id, with the record
 
     def update(
         self,
@@ -111,7 +112,7 @@ class LocalCopy:
         elif rules.offline_job(name) is not None:
             where, value = "uuid >= ? ORDER BY uuid", name[-8:]
         with self._open() as file:
-            query = f"SELECT number, record FROM trials WHERE {where} LIMIT 1"  # noqa: S608 - one of three
+            query = f"SELECT trial, record FROM trials WHERE {where} LIMIT 1"  # noqa: S608 - one of three
             trials = [self._decode(*row) for row in file.execute(query, (value,))]
         found = trials[0] if trials else None
         if found is None or rules.offline_job(name) is None:
@@ -119,14 +120,14 @@ class LocalCopy:
         return found if rules.offline_name(found.job, found.uuid or "") == name else None
 
     def _newest(self, file: sqlite3.Connection, job: str, last: int | None) -> list[Trial]:
-        query = "SELECT number, record FROM trials WHERE job = ? ORDER BY number DESC LIMIT ?"
+        query = f"SELECT trial, record FROM trials WHERE job = ? {_NEWEST_FIRST} LIMIT ?"  # noqa: S608
         rows = file.execute(query, (job, -1 if last is None else last)).fetchall()
         return [self._decode(*row) for row in reversed(rows)]
 
-    def _decode(self, number: int, record: str) -> Trial:
-        known = self._decoded.get(number)
+    def _decode(self, trial: str, record: str) -> Trial:
+        known = self._decoded.get(trial)
         if known is None or known[0] != record:
-            known = self._decoded[number] = record, Trial.from_json(json.loads(record))
+            known = self._decoded[trial] = record, Trial.from_json(json.loads(record))
         return known[1]
 
     @contextlib.contextmanager
@@ -166,7 +167,7 @@ class LocalCopy:
 
 def _state(file: sqlite3.Connection, job: str) -> _State | None:
     query = (
-        "SELECT version, total, first, (SELECT count(*) FROM trials WHERE job = ?1) "
+        "SELECT version, total, (SELECT count(*) FROM trials WHERE job = ?1) "
         "FROM jobs WHERE job = ?1"
     )
     row = file.execute(query, (job,)).fetchone()
@@ -175,17 +176,16 @@ def _state(file: sqlite3.Connection, job: str) -> _State | None:
 
 def _store(file: sqlite3.Connection, job: str, found: Changes, before: _State | None) -> None:
     """Store what has changed; older trials than the copy has stay out of it."""
+    oldest = (0, 0)
     if before is None or found.whole:
-        whole = len(found.trials) == found.total
-        first = 0 if whole else min(found.numbers, default=0)
         file.execute("DELETE FROM trials WHERE job = ?", (job,))
-    else:
-        first = before.first
+    elif before.copied < before.total:
+        query = f"SELECT recurrence, attempt FROM trials WHERE job = ? {_NEWEST_FIRST}"  # noqa: S608
+        oldest = file.execute(f"{query} LIMIT 1 OFFSET ?", (job, before.copied - 1)).fetchone()
     rows = [
-        (job, number, trial.trial, trial.uuid, json.dumps(trial.to_json()))
-        for number, trial in zip(found.numbers, found.trials, strict=True)
-        if number >= first
+        (job, *rules.place_of(trial), trial.trial, trial.uuid, json.dumps(trial.to_json()))
+        for trial in found.trials
+        if rules.place_of(trial) >= oldest
     ]
-    file.executemany("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?)", rows)
-    state = (job, found.version, found.total, first)
-    file.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", state)
+    file.executemany("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?)", rows)
+    file.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, found.version, found.total))

@@ -1,15 +1,19 @@
-"""The log of who changed what, written in the same transaction as the change."""
+"""The log of who changed what, written in the same transaction as the change.
+
+A transaction that changes no row, or only a lease, as when a request comes twice, is not logged.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading, writing
-from zeusrun.history.sql.schema import AUDIT
+from zeusrun.history.sql.schema import AUDIT, LEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,27 +34,28 @@ class AuditEntry(NamedTuple):
     at: float | None = None
 
 
-_ENTRY: ContextVar[AuditEntry | None] = ContextVar("audit_entry", default=None)
+@dataclass
+class _Announced:
+    entry: AuditEntry
+    changes: bool = False  # whether the transaction has changed a row
+
+
+_ANNOUNCED: ContextVar[_Announced | None] = ContextVar("announced", default=None)
 
 
 @contextmanager
 def audited(entry: AuditEntry) -> Iterator[None]:
     """Log what this thread commits to a database inside of the block."""
-    before = _ENTRY.set(entry)
+    before = _ANNOUNCED.set(_Announced(entry))
     try:
         yield
     finally:
-        _ENTRY.reset(before)
-
-
-def write_entry(engine: Engine, entry: AuditEntry) -> None:
-    """Log a change that has been committed already."""
-    with audited(entry), writing(engine):
-        pass
+        _ANNOUNCED.reset(before)
 
 
 def keep_audit(engine: Engine) -> None:
     """Have the transactions of an engine log what ``audited`` announces."""
+    sa.event.listen(engine, "after_cursor_execute", _note_change)
     sa.event.listen(engine, "commit", _log_change)
 
 
@@ -71,12 +76,22 @@ def prune_entries(engine: Engine, days: float) -> int:
         return int(connection.execute(old).rowcount)
 
 
+def _note_change(*of_statement: Any) -> None:  # noqa: ANN401 - as SQLAlchemy's event passes them
+    _, cursor, _, _, context, _ = of_statement
+    announced = _ANNOUNCED.get()
+    if announced is None or not (context.isinsert or context.isupdate or context.isdelete):
+        return
+    if cursor.rowcount != 0 and context.compiled.statement.table is not LEASES:
+        announced.changes = True
+
+
 def _log_change(connection: Connection) -> None:
-    entry = _ENTRY.get()
-    if entry is None or not connection.get_execution_options().get("writes"):
+    announced = _ANNOUNCED.get()
+    if announced is None or not announced.changes:
         return
     values = {
         name: None if value is None else str(value)[: _LONGEST.get(name)]
-        for name, value in entry._asdict().items()
+        for name, value in announced.entry._asdict().items()
     }
     connection.execute(sa.insert(AUDIT).values({**values, "at": now_s()}))
+    announced.changes = False

@@ -45,7 +45,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     # A connection to a machine that has lost its power holds its locks for a minute at most.
     "postgresql": {
         "connect_timeout": _CONNECT_S,
-        "options": f"-c lock_timeout={_WAIT_S}s -c idle_in_transaction_session_timeout=60s",
+        "options": f"-c lock_timeout={_WAIT_S}s -c statement_timeout={2 * _WAIT_S}s "
+        "-c idle_in_transaction_session_timeout=60s",
         "keepalives_idle": 20,
         "keepalives_interval": 10,
         "keepalives_count": 3,
@@ -80,7 +81,8 @@ def _postgresql_now(_element: object, _compiler: object, **_: object) -> str:
 
 @compiles(now_s, "mysql", "mariadb")
 def _mysql_now(_element: object, _compiler: object, **_: object) -> str:
-    return "(unix_timestamp(sysdate(6)) + 0e0)"
+    # Not by local time, which repeats an hour when daylight saving time ends.
+    return "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6)"
 
 
 def parse_url(text: str) -> URL:

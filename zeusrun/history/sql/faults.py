@@ -13,6 +13,7 @@ from sqlalchemy import exc
 
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import UnavailableError
+from zeusrun.redaction import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Engine
 
 _LONGEST = 200  # characters of a message of a database
+_PASSWORDS = ("password", "passwd", "sslpassword")  # in the query of a URL
 
 
 class InterruptedWriteError(UnavailableError):
@@ -150,9 +152,9 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
     if fault is Fault.NO_DATABASE and url.get_backend_name() == "sqlite":
         fault = Fault.NO_ACCESS if Path(str(url.database)).exists() else fault
     what = _message(error, original)
-    for secret in (url.password, url.query.get("password")):
-        if secret:
-            what = what.replace(str(secret), "***")
+    named = (value for name in _PASSWORDS for value in url.normalized_query.get(name, ()))
+    for secret in filter(None, (url.password, *named)):
+        what = what.replace(str(secret), MASK)
     message = fault.value.format(where=describe(url), what=what)
     if fault is Fault.INTERRUPTED:
         return InterruptedWriteError(message)

@@ -61,12 +61,6 @@ def read_incarnation(connection: Connection) -> str:
     return str(found)
 
 
-def start_incarnation(connection: Connection, *, after: str | None = None) -> bool:
-    """Give the history in a database a new id, so that all copies of it are read anew.
-
-    ``after``: only if it still has this id. Return whether it has a new one.
-    """
-    update = sa.update(HISTORY).values(incarnation=uuid.uuid4().hex)
-    if after is not None:
-        update = update.where(HISTORY.c.incarnation == after)
-    return bool(connection.execute(update).rowcount)
+def start_incarnation(connection: Connection) -> None:
+    """Give the history in a database a new id, so that all copies of it are read anew."""
+    connection.execute(sa.update(HISTORY).values(incarnation=uuid.uuid4().hex))

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from zeusrun.errors import HistoryError, UsageError, unwritable
 from zeusrun.files.private import make_folder, open_for_writing
+from zeusrun.history.sql.audit import AuditEntry, audited, keep_audit
 from zeusrun.history.sql.engine import open_engine, reading, writing
 from zeusrun.history.sql.faults import describe
 from zeusrun.history.sql.identity import read_revision, refuse_newer, start_incarnation
@@ -49,7 +50,7 @@ def upgrade(engine: Engine) -> str | None:
         path = Path(str(engine.url.database))
         if not path.exists():
             _create_file(path)
-    with _alone(engine) as connection:
+    with audited(AuditEntry("db upgrade", REVISIONS[-1])), _alone(engine) as connection:
         before = read_revision(connection)
         refuse_newer(before, describe(engine.url))
         if before != REVISIONS[-1]:
@@ -72,7 +73,7 @@ def downgrade(engine: Engine, revision: str) -> str:
     if revision not in REVISIONS:
         known = ", ".join(REVISIONS)
         raise UsageError(f"there is no revision {revision!r} of the tables; there are: {known}")
-    with _alone(engine) as connection:
+    with audited(AuditEntry("db downgrade", revision)), _alone(engine) as connection:
         before = read_revision(connection)
         where = describe(engine.url)
         refuse_newer(before, where)
@@ -103,12 +104,14 @@ def _alone(engine: Engine) -> Iterator[Connection]:
         with writing(engine) as connection:  # SQLite allows one at a time
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+                connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
             yield connection
         return
     # In MySQL each change of a table ends a transaction, and a large table may take minutes. This
     # lock lasts as long as the connection.
     name = sa.func.concat("zeusrun ", sa.func.md5(sa.func.database()))
     own = open_engine(engine.url.update_query_dict({"read_timeout": "7200"}))
+    keep_audit(own)
     try:
         with writing(own) as connection:
             if not connection.scalar(sa.select(sa.func.get_lock(name, _WAIT_S))):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from zeusrun import __version__
 from zeusrun.clock import timestamp
-from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_EXPIRED, LEASE_S
+from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.identity import read_incarnation
-from zeusrun.history.sql.schema import HOST_NAME, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOST_NAME, HOSTS, JOBS, LEASES, SUMS, TRIALS
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial, TrialStatus
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-_OPEN = {TrialStatus.DISPATCHED, TrialStatus.LOST}  # a result may still come
-_SUMMED = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 _MOST = 1e30  # a larger amount is damaged, and sums would overflow
+_HOST_KEPT_S = 30 * 86400.0  # after its last report
+_HOST_BYTES = 64 << 10  # of a report; one with 8 GPUs and 20 schedules has 16 KiB
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
 _SHORT = 8192  # characters of a record; longer ones are rare, and decoded each time
 
@@ -62,6 +63,7 @@ class Found(NamedTuple):
 
     number: int
     trial: Trial
+    record: str
 
 
 class LockedJob:
@@ -97,10 +99,12 @@ class LockedJob:
         Raises:
             ValueError: If it could not be read back.
         """
-        record = json.dumps(rules.encode_trial(trial))
+        record = rules.encode_trial(trial)
+        if known is not None:  # fields that only a newer zeusrun knows stay as they are
+            record = {**json.loads(known.record), **record}
         self._changes += 1
         self._recurrences = max(self._recurrences, trial.recurrence)
-        values = _columns(trial) | {"changed": self._changes, "record": record}
+        values = _columns(trial) | {"changed": self._changes, "record": json.dumps(record)}
         if known is None:
             self._trials += 1
             inserted = self._connection.execute(_INSERT_TRIAL, values)
@@ -136,12 +140,14 @@ def _columns(trial: Trial) -> dict[str, Any]:
         "trial": trial.trial,
         "uuid": trial.uuid,
         "job": trial.job,
+        "recurrence": trial.recurrence,
+        "attempt": trial.attempt,
         "status": trial.status.value,
         "trained": trial.time_s is not None or bool(trial.steps),
         "energy_source": None if trial.energy_source is None else trial.energy_source.value,
         # No database stores half of a character pair, nor PostgreSQL a NUL.
         "currency": currency[:64] if currency is not None and currency.isprintable() else None,
-        **{name: _addable(getattr(trial, name)) for name in _SUMMED},
+        **{name: _addable(getattr(trial, name)) for name in SUMS},
     }
 
 
@@ -160,7 +166,7 @@ def find_number(connection: Connection, name: str) -> int:
 def find(connection: Connection, name: str) -> Found | None:
     """Return the trial with an id or uuid."""
     row = _find_row(connection, name)
-    return None if row is None else Found(row.number, decode_trial(row.record))
+    return None if row is None else Found(row.number, decode_trial(row.record), row.record)
 
 
 def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row, or ``None``
@@ -172,15 +178,20 @@ def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row
 
 
 def decode_trial(record: str) -> Trial:
-    """Return the trial of a row; raises ``HistoryError`` if it is damaged."""
+    """Return the trial of a row; raises ``UnreadableTrialError``."""
     return (_decode_again if len(record) <= _SHORT else _decode)(record)
 
 
 def _decode(record: str) -> Trial:
     try:
         return Trial.from_json(json.loads(record))
-    except ValueError as error:
-        raise HistoryError(f"the database contains a damaged trial: {error}") from error
+    except (ValueError, AttributeError) as error:
+        found = re.search(r'"trial": ?"([^"]*)"', record)
+        name = found[1] if found else "of a row"
+        raise UnreadableTrialError(
+            f"the trial {name} in the database cannot be read by zeusrun {__version__}: {error}; "
+            "it is damaged, or a newer zeusrun has stored it"
+        ) from error
 
 
 _decode_again = functools.lru_cache(_KEPT)(_decode)
@@ -200,7 +211,7 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
     known = decode_trial(row.record)
     changed = change(known)
     if changed != known:
-        job.store(changed, Found(row.number, known))
+        job.store(changed, Found(row.number, known, row.record))
     return changed
 
 
@@ -216,26 +227,14 @@ def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
         job.store(new, None)
         return new
     known = found.trial
-    if not _is_same(known, trial):
+    if not rules.is_same(known, trial):
         raise ValueError(f"there is another trial {trial.trial} already")
-    was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
-    is_result = (
-        known.status in _OPEN and trial.status.finished and trial.preemptions >= known.preemptions
-    )
-    if not (was_continued or is_result):
+    if not rules.is_news(known, trial):
         return known
     new = replace(trial, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
     if new != known:
         job.store(new, found)
     return new
-
-
-def _is_same(known: Trial, trial: Trial) -> bool:
-    """Whether both are the same trial at different times; old ones have no uuid."""
-    if (known.uuid, known.job) != (trial.uuid, trial.job):
-        return False
-    was_continued = known.preemptions != trial.preemptions
-    return trial.uuid is not None or was_continued or known.started_at == trial.started_at
 
 
 def lose(connection: Connection, job: str, number: int) -> Trial | None:
@@ -247,7 +246,7 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
     known = decode_trial(row[0])
     seen = _read_live(row[2], known) or known
     lost = known.finish(seen.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
-    locked.store(lost, Found(number, known))
+    locked.store(lost, Found(number, known, row[0]))
     return lost
 
 
@@ -266,6 +265,12 @@ def encode_json(value: object, what: str) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{what} cannot be stored: {error}") from error
+
+
+def is_listed() -> sa.ColumnElement[bool]:
+    """Return the condition on ``hosts``: a machine has reported of late, and not too much."""
+    seen = HOSTS.c.updated_at > now_s() - _HOST_KEPT_S
+    return sa.and_(seen, sa.func.length(HOSTS.c.facts) <= _HOST_BYTES)
 
 
 def check_host(host: str) -> None:

@@ -36,6 +36,8 @@ _MYSQL: dict[str, Any] = {
 }
 JOB_NAME = 100  # characters
 TRIAL_NAME = 150
+SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
+"""Columns that are added up over all runs; copies from the record."""
 HOST_NAME = 253  # as in DNS
 
 METADATA = MetaData()
@@ -61,34 +63,32 @@ JOBS = Table(
 TRIALS = Table(
     "trials",
     METADATA,
-    Column("number", _Number, primary_key=True, autoincrement=True),  # in the order they began
+    Column("number", _Number, primary_key=True, autoincrement=True),
     Column("trial", String(TRIAL_NAME), nullable=False, unique=True),
     Column("uuid", String(32), unique=True),
     Column("job", String(JOB_NAME), nullable=False),
+    Column("recurrence", BigInteger, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
     Column("status", String(16), nullable=False),
-    # What is added up over all runs; copies from the record.
     Column("trained", Boolean, nullable=False),  # whether it took an optimizer step
-    Column("time_s", Double),
-    Column("energy_j", Double),
     Column("energy_source", String(16)),
-    Column("cost_j", Double),
-    Column("price", Double),
     Column("currency", String(64)),
-    Column("carbon_g", Double),
+    *(Column(name, Double) for name in SUMS),
     Column("record", _Json, nullable=False),  # ``Trial.to_json``
     Column("live", _Json),  # of a LOST trial: the last heartbeat
     Column("trace", _Json),  # power over time, reduced
-    Index("trials_job_number", "job", "number"),
+    Index("trials_order", "job", "recurrence", "attempt"),
     Index("trials_job_changed", "job", "changed"),
     # Everything that sums need: they would otherwise read all records.
     Index(
         "trials_sums",
-        *("job", "currency", "energy_source", "status", "trained"),
-        *("time_s", "energy_j", "cost_j", "price", "carbon_g"),
+        *("job", "currency", "energy_source", "status", "trained", *SUMS),
     ),
     **_MYSQL,
 )
+# Not by their numbers: an import adds trials that are older than those that are there.
+NEWEST_FIRST = (TRIALS.c.recurrence.desc(), TRIALS.c.attempt.desc())
 # A table of its own: it is small, and heartbeats, most of all writes, touch nothing else.
 LEASES = Table(
     "leases",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Snapshot
+from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
 from zeusrun.history.sql.audit import keep_audit
 from zeusrun.history.sql.engine import (
@@ -23,7 +25,7 @@ from zeusrun.history.sql.engine import (
 )
 from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
+_CHECKED_S = 10.0  # a newer zeusrun may migrate the database at any time
 _VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 
@@ -56,7 +59,7 @@ class SqlHistory:
             UsageError: If the URL cannot be read, or a driver is missing.
         """
         self.engine = open_engine(parse_url(url))
-        self._checked = False
+        self._check_t = 0.0  # when to look at the revision of the tables next
         keep_audit(self.engine)
 
     def close(self) -> None:
@@ -64,7 +67,8 @@ class SqlHistory:
         self.engine.dispose()
 
     def identify(self) -> tuple[str, float]:
-        """See ``Shared.identify``."""
+        """See ``Shared.identify``; it always looks whether the tables are those of this zeusrun."""
+        self._check_t = 0.0
         with self._reading() as connection:
             now = connection.scalar(sa.select(now_s()))
             return read_incarnation(connection), float(now or 0)
@@ -89,10 +93,10 @@ class SqlHistory:
         check_job_name(job)
         self.expire(job)
         query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
-        query = query.where(LEASES.c.job == job).order_by(TRIALS.c.number)
+        query = query.where(LEASES.c.job == job).order_by(*NEWEST_FIRST)
         with self._reading() as connection:
             records = list(connection.scalars(query))
-        return [decode_trial(record) for record in records]
+        return [decode_trial(record) for record in reversed(records)]
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -110,37 +114,42 @@ class SqlHistory:
         check_job_name(job)
         self.expire(job)
         with self._reading() as connection:
-            found = _read_changes(connection, job, after, last)
-        if found is not None:
-            return found.decode()
-        # An older backup has been restored, and nobody has said so.
-        self.start_anew(after=(after or "").partition(":")[0])
-        return self.changes(job, None, last)
+            records, version, total, whole = _read_changes(connection, job, after, last)
+        trials = sorted(map(decode_trial, records), key=rules.place_of)
+        return Changes(tuple(trials), version, total, whole)
 
-    def start_anew(self, *, after: str | None = None) -> None:
+    def start_anew(self) -> None:
         """Give the history of a restored database a new random id.
 
         Its versions are counted on from those of the backup. With the old id, a client that has
-        seen the lost ones would take the new ones for them. Leases start anew, too: the launchers
-        could not renew them. ``after``: only if it still has this id.
+        seen the lost ones would take the new ones for them. Leases last ``LEASE_S`` from now on at
+        least: the launchers could not renew them.
         """
+        until = now_s() + LEASE_S
 
         def work(connection: Connection) -> None:
-            if start_incarnation(connection, after=after):
-                connection.execute(sa.update(LEASES).values(expires_at=now_s() + LEASE_S))
+            start_incarnation(connection)
+            sooner = sa.update(LEASES).where(LEASES.c.expires_at < until)
+            connection.execute(sooner.values(expires_at=until))
 
         self._write(work)
 
-    def begin(self, trial: Trial, *, after: str) -> Trial:
-        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
+    def begin(self, trial: Trial, *, after: str, until_t: float = math.inf) -> Trial:
+        """See ``History.begin``. The same trial again, as after a lost answer, changes nothing.
+
+        Its lease begins again. ``until_t``: later than this by the monotonic clock, as after
+        waiting for a lock, it raises ``Conflict``.
+        """
         rules.check_new(trial)
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
             found = None if trial.uuid is None else rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
+                lease = sa.update(LEASES).where(LEASES.c.number == found.number)
+                connection.execute(lease.values(expires_at=now_s() + LEASE_S))
                 return trial
-            if after != job.version:
+            if after != job.version or time.monotonic() > until_t:
                 raise rules.changed(trial.job)
             found = found or rows.find(connection, trial.trial)
             rules.check_id(trial, None if found is None else found.trial)
@@ -182,13 +191,6 @@ class SqlHistory:
 
         self._write(work)
 
-    def lease_held(self, trial: str) -> bool:
-        """See ``Shared.lease_held``."""
-        with self._reading() as connection:
-            number = rows.find_number(connection, trial)
-            held = sa.and_(LEASES.c.number == number, LEASES.c.expires_at > now_s())
-            return connection.execute(sa.select(LEASES.c.number).where(held)).first() is not None
-
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""
         query = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
@@ -196,10 +198,16 @@ class SqlHistory:
             query = query.where(LEASES.c.job == job)
         with self._reading() as connection:
             expired = list(connection.execute(query.order_by(LEASES.c.number)))
-        ended = [
-            self._write(functools.partial(rows.lose, job=row.job, number=row.number))
-            for row in expired
-        ]
+        ended, unreadable = [], None
+        for row in expired:
+            try:
+                ended.append(
+                    self._write(functools.partial(rows.lose, job=row.job, number=row.number))
+                )
+            except UnreadableTrialError as error:  # the others end nevertheless
+                unreadable = error
+        if unreadable is not None:
+            raise unreadable
         return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
@@ -214,10 +222,13 @@ class SqlHistory:
         self._write(work)
 
     def hosts(self) -> list[tuple[str, float, dict[str, Any]]]:
-        """Return each machine, when it last reported (seconds ago), and what."""
+        """Return each machine, when it last reported (seconds ago), and what.
+
+        Machines that have not reported for 30 days are left out, and reports of more than 64 KiB.
+        """
         query = sa.select(HOSTS.c.host, now_s() - HOSTS.c.updated_at, HOSTS.c.facts)
         with self._reading() as connection:
-            found = list(connection.execute(query.order_by(HOSTS.c.host)))
+            found = list(connection.execute(query.where(rows.is_listed()).order_by(HOSTS.c.host)))
         return [(host, age, json.loads(facts)) for host, age, facts in found]
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
@@ -245,9 +256,12 @@ class SqlHistory:
         check_job_name(job)
         text = encode_json(settings, f"the job file of {job}")
 
+        own = JOBS.c.name == job
+
         def work(connection: Connection) -> None:
-            insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
-            connection.execute(sa.update(JOBS).where(JOBS.c.name == job).values(settings=text))
+            if connection.scalar(sa.select(JOBS.c.settings).where(own)) != text:
+                insert_missing(connection, JOBS, name=job, changes=0, trials=0, recurrences=0)
+                connection.execute(sa.update(JOBS).where(own).values(settings=text))
 
         self._write(work)
 
@@ -277,47 +291,31 @@ class SqlHistory:
         return write(self.engine, work)
 
     def _check(self) -> None:
-        if not self._checked:
+        now_t = time.monotonic()
+        if now_t >= self._check_t:
             check_revision(self.engine)
-            self._checked = True
-
-
-class _Read(NamedTuple):
-    """``Changes`` as they are read: numbers and records, in any order."""
-
-    pairs: list[tuple[int, str]]
-    version: str
-    total: int
-    whole: bool
-
-    def decode(self) -> Changes:
-        self.pairs.sort()
-        trials = tuple(decode_trial(record) for _, record in self.pairs)
-        numbers = tuple(number for number, _ in self.pairs)
-        return Changes(trials, numbers, self.version, self.total, self.whole)
+            self._check_t = now_t + _CHECKED_S
 
 
 def _read_changes(
     connection: Connection, job: str, after: str | None, last: int | None
-) -> _Read | None:
-    """Read what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
+) -> tuple[list[str], str, int, bool]:
+    """Read what ``Shared.changes`` returns, with the records of the trials, in any order.
+
+    A version that is yet to come is unknown: it is of a history before a backup was restored.
+    """
     head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
     changes, total = connection.execute(head).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
-    query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
-    if match is not None and match["incarnation"] == incarnation:
-        since = int(match["changes"])
-        if since > changes:
-            return None
+    since = int(match["changes"]) if match and match["incarnation"] == incarnation else None
+    if since is not None and since <= changes:
         newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        pairs = _read_pairs(connection, newer.limit(None if last is None else last + 1))
-        if last is None or len(pairs) <= last:
-            return _Read(pairs, version, total, whole=False)
-    newest = query.order_by(TRIALS.c.number.desc()).limit(last)
-    return _Read(_read_pairs(connection, newest), version, total, whole=True)
-
-
-def _read_pairs(connection: Connection, query: sa.Select[Any]) -> list[tuple[int, str]]:
-    return [(number, record) for number, record in connection.execute(query)]
+        newer = newer.limit(None if last is None else last + 1)
+        records = list(connection.scalars(newer))
+        if last is None or len(records) <= last:
+            return records, version, total, False
+    newest = query.order_by(*NEWEST_FIRST).limit(last)
+    return list(connection.scalars(newest)), version, total, True

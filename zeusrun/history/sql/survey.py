@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from zeusrun.history.sql.engine import now_s, reading
-from zeusrun.history.sql.rows import decode_trial
-from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, TRIALS
+from zeusrun.history.sql.rows import decode_trial, is_listed
+from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRST, SUMS, TRIALS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _FINAL = TRIALS.c.status.not_in([each.value for each in TrialStatus if not each.final])
-_SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 
 
 class JobHead(NamedTuple):
@@ -42,47 +41,40 @@ class Running(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Sums over the ended trials of a job that have a currency and an energy source in common."""
+    """Sums over those trials of a job that have ended and have the first three in common."""
 
     currency: str | None
     energy_source: str | None
+    status: str
     runs: int
-    reached: int  # how many of them reached the target
     trained: int  # how many of them took an optimizer step
     sums: Mapping[str, float | None]  # ``None`` if it is unknown of all of them
     known: Mapping[str, int]  # of how many that took a step it is known
-
-
-class EndedRuns(NamedTuple):
-    """How many trials of a job ended with a status, and sums of those that have them in common."""
-
-    status: str
-    energy_source: str | None
-    currency: str | None
-    runs: int
-    energy_j: float | None  # ``None``, as below: unknown of all of them
-    price: float | None
-    carbon_g: float | None
 
 
 class Versions(NamedTuple):
     """What has changed, as texts that are equal only if nothing has."""
 
     jobs: Mapping[str, str]  # by job: its trials, and the heartbeats of those that run
-    hosts: str
+    whole: str
 
     def of(self, job: str | None) -> str:
         """Return the version of a job, or that of everything."""
-        if job is not None:
-            return self.jobs.get(job, "")
-        whole = repr((self.hosts, sorted(self.jobs.items())))
-        return hashlib.sha256(whole.encode()).hexdigest()[:24]
+        return self.whole if job is None else self.jobs.get(job, "")
+
+
+def count_hosts(engine: Engine) -> int:
+    """Return how many machines ``SqlHistory.hosts`` lists."""
+    with reading(engine) as connection:
+        query = sa.select(sa.func.count()).select_from(HOSTS).where(is_listed())
+        return connection.scalar(query) or 0
 
 
 def list_heads(engine: Engine) -> list[JobHead]:
     """Return all jobs, that of the newest trial first."""
     # One look into an index for each job; GROUP BY would read as many entries as there are trials.
-    newest = sa.select(sa.func.max(TRIALS.c.number)).where(TRIALS.c.job == JOBS.c.name)
+    newest = sa.select(TRIALS.c.number).where(TRIALS.c.job == JOBS.c.name)
+    newest = newest.order_by(*NEWEST_FIRST).limit(1)
     query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
     with reading(engine) as connection:
         heads = [JobHead(*row) for row in connection.execute(query.where(JOBS.c.trials > 0))]
@@ -118,27 +110,33 @@ def list_runs(
 ) -> list[tuple[int, Trial]]:
     """Return ``count`` trials of a job with their numbers, the newest first."""
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
-    if before is not None:
-        query = query.where(TRIALS.c.number < before)
-    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    place = (TRIALS.c.recurrence, TRIALS.c.attempt)
     with reading(engine) as connection:
+        if before is not None:
+            edge = connection.execute(sa.select(*place).where(TRIALS.c.number == before)).first()
+            query = query.where(sa.tuple_(*place) < sa.tuple_(*(edge or (0, 0))))
+        query = query.order_by(*NEWEST_FIRST).limit(count)
         return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
 
 
 def read_first(engine: Engine, job: str) -> Trial | None:
     """Return the oldest trial of a job."""
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job).order_by(TRIALS.c.number)
+    query = (
+        sa.select(TRIALS.c.record)
+        .where(TRIALS.c.job == job)
+        .order_by(TRIALS.c.recurrence, TRIALS.c.attempt)
+    )
     with reading(engine) as connection:
         record = connection.scalar(query.limit(1))
     return None if record is None else decode_trial(record)
 
 
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
-    """Return the power of the newest trials with a trace, from the number ``since`` on."""
+    """Return the power of the newest trials with a trace, from a recurrence on."""
     query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
-        TRIALS.c.job == job, TRIALS.c.number >= since, TRIALS.c.trace.is_not(None)
+        TRIALS.c.job == job, TRIALS.c.recurrence >= since, TRIALS.c.trace.is_not(None)
     )
-    query = query.order_by(TRIALS.c.number.desc()).limit(count)
+    query = query.order_by(*NEWEST_FIRST).limit(count)
     with reading(engine) as connection:
         rows = list(connection.execute(query))
     return {trial: _read_json(trace) for trial, trace in rows[::-1]}
@@ -146,52 +144,33 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
 
 def add_up(engine: Engine, job: str) -> list[Part]:
     """Return sums over all trials of a job that have ended."""
-    columns = [TRIALS.c[name] for name in _SUMS]
-    reached = sa.func.sum(sa.case((TRIALS.c.status == TrialStatus.REACHED.value, 1), else_=0))
+    columns = [TRIALS.c[name] for name in SUMS]
     trained = sa.func.sum(sa.case((TRIALS.c.trained, 1), else_=0))
     known = [
         sa.func.sum(sa.case((TRIALS.c.trained & column.is_not(None), 1), else_=0))
         for column in columns
     ]
-    query = (
-        sa.select(
-            TRIALS.c.currency,
-            TRIALS.c.energy_source,
-            sa.func.count(),
-            reached,
-            trained,
-            *(sa.func.sum(column) for column in columns),
-            *known,
-        )
-        .where(TRIALS.c.job == job, TRIALS.c.status != TrialStatus.DISPATCHED.value)
-        .group_by(TRIALS.c.currency, TRIALS.c.energy_source)
-    )
+    kinds = (TRIALS.c.currency, TRIALS.c.energy_source, TRIALS.c.status)  # as an index has them
+    sums = (sa.func.sum(column) for column in columns)
+    query = sa.select(*kinds, sa.func.count(), trained, *sums, *known).group_by(*kinds)
+    query = query.where(TRIALS.c.job == job, TRIALS.c.status != TrialStatus.DISPATCHED.value)
     with reading(engine) as connection:
         rows = [tuple(row) for row in connection.execute(query)]
     return [
         Part(
-            *(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0)),
-            sums=dict(zip(_SUMS, row[5:10], strict=True)),
-            known={name: int(n or 0) for name, n in zip(_SUMS, row[10:], strict=True)},
+            *(row[0], row[1], row[2], int(row[3]), int(row[4] or 0)),
+            sums=dict(zip(SUMS, row[5:10], strict=True)),
+            known={name: int(n or 0) for name, n in zip(SUMS, row[10:], strict=True)},
         )
         for row in rows
     ]
-
-
-def count_ended(engine: Engine, job: str) -> list[EndedRuns]:
-    """Return how the trials of a job have ended, and what they took."""
-    kinds = (TRIALS.c.status, TRIALS.c.energy_source, TRIALS.c.currency)
-    sums = (sa.func.sum(TRIALS.c[name]) for name in ("energy_j", "price", "carbon_g"))
-    query = sa.select(*kinds, sa.func.count(), *sums).where(TRIALS.c.job == job, _FINAL)
-    with reading(engine) as connection:
-        return [EndedRuns(*row) for row in connection.execute(query.group_by(*kinds))]
 
 
 def read_last_ended(engine: Engine, job: str) -> Trial | None:
     """Return the newest trial of a job that has ended."""
     query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
     with reading(engine) as connection:
-        record = connection.scalar(query.order_by(TRIALS.c.number.desc()).limit(1))
+        record = connection.scalar(query.order_by(*NEWEST_FIRST).limit(1))
     return None if record is None else decode_trial(record)
 
 
@@ -207,7 +186,8 @@ def read_versions(engine: Engine) -> Versions:
         hosts = connection.execute(
             sa.select(sa.func.count(), sa.func.sum(HOSTS.c.updated_at))
         ).one()
-    return Versions(jobs, ":".join(map(str, hosts)))
+    whole = repr((tuple(hosts), sorted(jobs.items())))
+    return Versions(jobs, hashlib.sha256(whole.encode()).hexdigest()[:24])
 
 
 def _read_json(text: str | None) -> dict[str, Any]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Engine
 
-_NO_HASH = "0" * 64
 TOKEN = re.compile(r"zeusrun_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 """What a token looks like; its first group is its id."""
 
@@ -39,6 +38,7 @@ class Token:
         revoked_at: When it was revoked.
         used_at: When it was last used, to the minute.
         expired: Whether ``expires_at`` is over.
+        hash: SHA-256 of the token.
     """
 
     id: str
@@ -50,16 +50,19 @@ class Token:
     revoked_at: float | None
     used_at: float | None
     expired: bool
-    _hash: str = field(repr=False)
+    hash: str = field(repr=False)
+
+    @property
+    def state(self) -> str:
+        """``valid``, ``expired`` or ``revoked``."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expired else "valid"
 
     @property
     def valid(self) -> bool:
         """Whether it permits anything now."""
-        return self.revoked_at is None and not self.expired
-
-    def matches(self, text: str) -> bool:
-        """Whether a text is this token; takes the same time for any text of its length."""
-        return hmac.compare_digest(_hash(text), self._hash)
+        return self.state == "valid"
 
 
 def create_token(
@@ -92,22 +95,7 @@ def list_tokens(engine: Engine) -> list[Token]:
     expired = sa.func.coalesce(TOKENS.c.expires_at < now_s(), sa.false()).label("expired")
     query = sa.select(TOKENS, expired).order_by(TOKENS.c.created_at, TOKENS.c.id)
     with reading(engine) as connection:
-        rows = list(connection.execute(query).mappings())
-    return [
-        Token(
-            id=row["id"],
-            jobs=row["jobs"],
-            can_write=row["can_write"],
-            note=row["note"],
-            created_at=row["created_at"],
-            expires_at=row["expires_at"],
-            revoked_at=row["revoked_at"],
-            used_at=row["used_at"],
-            expired=bool(row["expired"]),
-            _hash=row["hash"],
-        )
-        for row in rows
-    ]
+        return [Token(**row) for row in connection.execute(query).mappings()]
 
 
 def revoke_token(engine: Engine, own_id: str) -> bool:
@@ -126,13 +114,13 @@ def mark_used(engine: Engine, ids: Iterable[str]) -> None:
 
 
 def find_token(tokens: Iterable[Token], text: str) -> Token | None:
-    """Return the token that a text is, whether valid or not; ``None`` if it is none."""
+    """Return the token that a text is, whether valid or not; ``None`` if it is none.
+
+    It takes the same time for any text with the id of a token.
+    """
     match = TOKEN.fullmatch(text)
     found = next((token for token in tokens if match and token.id == match[1]), None)
-    if found is None:
-        hmac.compare_digest(_hash(text), _NO_HASH)  # an unknown id takes as long as a known one
-        return None
-    return found if found.matches(text) else None
+    return found if found and hmac.compare_digest(_hash(text), found.hash) else None
 
 
 def _hash(text: str) -> str:

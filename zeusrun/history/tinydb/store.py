@@ -114,8 +114,7 @@ class TinyDBHistory:
     def add(self, job: str, trials: Sequence[Trial]) -> None:
         """Store the trials of a job from another history, in order, all or none.
 
-        A trial that is stored already stays as it is, except that a late result replaces LOST and
-        ``DISPATCHED``.
+        A trial that is stored already stays as it is, unless ``rules.is_news``.
 
         Raises:
             ValueError: If an id does not match its numbers, or a trial could not be read back.
@@ -232,36 +231,31 @@ class StoredTrials:
         The caller holds the lock. Call it once. It raises what ``encode_trial`` and ``write_main``
         raise.
         """
-        record = rules.encode_trial(trial)
-        memory = MemoryStorage()  # type: ignore[no-untyped-call]
-        memory.write(self._tables)  # TinyDB changes the tables in place
-        table = tinydb.TinyDB(storage=lambda: memory).table("trials")
-        if known is None:
-            table.insert(record)
-        elif (number := self._numbers[trial.trial]) in self.main:
-            table.update(record, doc_ids=[number])
-        else:
-            self._update_volume(number, record)
-        kept = storage.copy_path(self._path)
-        storage.write_main(self._path, self._tables, volume_trials, kept=kept)
+        self._write([(trial, known)], volume_trials)
 
     def store_all(self, trials: Sequence[Trial], volume_trials: int) -> None:
-        """Write the trials that are not stored, and late results; the caller holds the lock."""
+        """Write the trials that are not stored, and what is news; the caller holds the lock."""
+        pairs = [(trial, self.find(trial.trial)) for trial in trials]
+        changed = [
+            (trial, known)
+            for trial, known in pairs
+            if known is None or (known != trial and rules.is_news(known, trial))
+        ]
+        self._write(changed, volume_trials)
+
+    def _write(self, pairs: Sequence[tuple[Trial, Trial | None]], volume_trials: int) -> None:
+        records = [rules.encode_trial(trial) for trial, _ in pairs]
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place
         table = tinydb.TinyDB(storage=lambda: memory).table("trials")
-        new: list[dict[str, object]] = []
-        for trial in trials:
-            known, record = self.find(trial.trial), rules.encode_trial(trial)
-            if known is None:
-                new.append(record)
-            elif known.status in rules.OPEN and known != trial:
-                number = self._numbers[trial.trial]
-                if number in self.main:
-                    table.update(record, doc_ids=[number])
-                else:
-                    self._update_volume(number, record)
-        table.insert_multiple(new)
+        for (trial, known), record in zip(pairs, records, strict=True):
+            if known is not None and (number := self._numbers[trial.trial]) in self.main:
+                table.update(record, doc_ids=[number])
+            elif known is not None:
+                self._update_volume(number, record)
+        table.insert_multiple(
+            record for (_, known), record in zip(pairs, records, strict=True) if known is None
+        )
         kept = storage.copy_path(self._path)
         storage.write_main(self._path, self._tables, volume_trials, kept=kept)
 

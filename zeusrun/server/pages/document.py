@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from zeusrun import __version__
-from zeusrun.clock import local_time, timestamp
 from zeusrun.view.report import page as report_page
-from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.report.markup import Html, tag
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -79,30 +79,9 @@ class Page(NamedTuple):
 def build_document(page: Page, links: Links, account: Html | None = None) -> str:
     """Return the whole document of a page; ``account`` stands in its header."""
     sheet, script = (links.to(f"static/{name}?v={_digest(name)}") for name in STATIC)
-    head = join(
-        (
-            Html('<meta charset="utf-8">'),
-            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Html('<meta name="color-scheme" content="light dark">'),
-            tag("title", f"{page.title} · zeusrun"),
-            Html('<link rel="icon" href="data:,">'),
-            Html(f'<link rel="stylesheet" href="{sheet}">'),
-            Html(f'<script src="{script}"></script>'),
-        )
-    )
-    sections = tag(
-        "ol", *(tag("li", tag("a", name, href=f"#{place}")) for place, name in page.sections)
-    )
-    body = join(
-        (
-            tag("a", "Skip to the content", class_="skip", href="#content"),
-            _header(page, links, account),
-            tag("nav", sections, aria_label="Sections", class_="sections")
-            if len(page.sections) > 1
-            else "",
-            tag("main", page.content, id="content", tabindex=-1),
-            _footer(),
-        )
+    head = (
+        Html(f'<link rel="stylesheet" href="{sheet}">'),
+        Html(f'<script src="{script}"></script>'),
     )
     attributes: dict[str, str | None] = {
         "class_": "wide" if page.place else None,
@@ -111,43 +90,24 @@ def build_document(page: Page, links: Links, account: Html | None = None) -> str
     if page.version is not None:
         about = "" if page.about is None else f"&job={quote(page.about, safe='')}"
         attributes["data_events"] = links.to(f"events?at={quote(page.version, safe='')}{about}")
-    root = tag("body", body, **attributes)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n{root}</html>\n'
+    header, title = _header(page, links, account), f"{page.title} · zeusrun"
+    note = f"Times are {time.strftime('%Z')}, those of the server. zeusrun {__version__}."
+    return report_page.build_shell(
+        title, head, header, page.sections, page.content, note=note, **attributes
+    )
 
 
 def _header(page: Page, links: Links, account: Html | None) -> Html:
     places = [("", "Jobs"), ("machines", "Machines")]
-    items = (
-        tag(
-            "li",
-            tag("a", name, href=links.to(path), aria_current=_current(page.place == name)),
-        )
-        for path, name in places
-    )
+    items = []
+    for path, name in places:
+        current = "page" if page.place == name else None
+        items.append(tag("li", tag("a", name, href=links.to(path), aria_current=current)))
     state = tag("span", id="state", role="status", data_keep="yes")
     toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden", data_keep="yes")
     brand = tag("a", "zeusrun", href=links.to(""), class_="brand")
     pages = tag("nav", tag("ul", *items), aria_label="Pages")
     return tag("header", brand, pages, state, account or "", toggle, class_="top")
-
-
-def _current(is_current: bool) -> str | None:
-    return "page" if is_current else None
-
-
-def _footer() -> Html:
-    now = local_time(timestamp())
-    zone = now.tzname() if now else None
-    return tag(
-        "footer",
-        tag(
-            "p",
-            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
-            "from the first optimizer step until the target is reached. A recurrence is one "
-            "submit with all its attempts. An unknown value is –, never 0.",  # noqa: RUF001
-        ),
-        tag("p", f"Times are {zone or 'local'}, those of the server. zeusrun {__version__}."),
-    )
 
 
 def _style() -> str:

@@ -18,8 +18,8 @@ from zeusrun.view.units import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.hosts import ScheduleFacts
-    from zeusrun.server.pages.live import LiveRun
     from zeusrun.server.pages.reports import JobView
     from zeusrun.trial import Trial
 
@@ -33,7 +33,7 @@ class JobContent:
     """What the page shows. ``runs`` are a page of them with their numbers, the newest first."""
 
     view: JobView
-    running: Sequence[LiveRun]
+    running: Sequence[Live]
     running_count: int
     runs: Sequence[tuple[int, Trial]]
     first: Trial  # the oldest of all

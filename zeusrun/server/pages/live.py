@@ -2,99 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.sizes import size_label
-from zeusrun.trial import Trial
+from zeusrun.launcher.rundir.record import Live
+from zeusrun.maintenance.running import state_of
 from zeusrun.view import units
-from zeusrun.view.report.markup import Html, join, tag
-from zeusrun.view.units import UNKNOWN, plural
+from zeusrun.view.report.headline import goal
+from zeusrun.view.report.markup import Html, join, pairs, tag
+from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.history.sql.survey import Running
     from zeusrun.server.pages.document import Links
+    from zeusrun.trial import Trial
 
-# Of a trial, what its launcher may tell while it runs.
-_PROGRESS = (
-    *("startup_s", "time_s", "energy_j", "energy_source", "cost_j", "epochs", "steps"),
-    *("best_metric", "curve", "power_limit_w", "batch_sizes", "price", "currency", "carbon_g"),
-    *("max_power_w", "shared"),
-)
 _LATE_S = 75.0  # of the lease; a heartbeat is due every 20 s, and leaves 120 s
 _WIDTH, _HEIGHT = 240, 44
 _POINTS = 60
 
 
-@dataclass(frozen=True)
-class LiveRun:
-    """A trial that has not ended, with its numbers so far; ``None`` is unknown."""
-
-    trial: Trial
-    host: str | None
-    power_w: float | None
-    updated_at: str | None  # RFC 3339
-    late: bool  # whether a heartbeat is missing
+def read_live(running: Running) -> Live:
+    """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
+    live = state_of(running.trial, Live.from_json(running.live))
+    return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
-def read_live(running: Running) -> LiveRun:
-    """Return a running trial with what its launcher sent; what cannot be read is unknown."""
-    trial, live = running.trial, running.live
-    try:
-        sent = Trial.from_json({**trial.to_json(), **live})
-        trial = replace(trial, **{name: getattr(sent, name) for name in _PROGRESS})
-    except ValueError:
-        live = {}
-    host, updated_at, power_w = (live.get(name) for name in ("host", "updated_at", "power_w"))
-    return LiveRun(
-        trial,
-        host if isinstance(host, str) else trial.host,
-        float(power_w) if isinstance(power_w, int | float) and 0 <= power_w < 1e9 else None,
-        updated_at if isinstance(updated_at, str) else None,
-        late=running.lease_left_s < _LATE_S,
-    )
-
-
-def cards(runs: Sequence[LiveRun], count: int, links: Links, *, headings: str = "h3") -> Html:
+def cards(runs: Sequence[Live], count: int, links: Links) -> Html:
     """Return the cards of some of ``count`` running trials."""
     if not runs:
         return tag("p", "Nothing runs now.")
-    items = [_card(run, links, headings) for run in runs]
+    items = [_card(run, links) for run in runs]
     more = ""
     if len(runs) < count:
         more = tag("p", f"{count - len(runs)} more run now; they stand on the pages of their jobs.")
     return join((tag("ul", *items, class_="cards"), more))
 
 
-def _card(run: LiveRun, links: Links, heading: str) -> Html:
+def _card(run: Live, links: Links) -> Html:
     trial = run.trial
     where = f" on {run.host}" if run.host else ""
-    name = tag(heading, links.link_run(trial.trial))
+    name = tag("h3", links.link_run(trial.trial))
     size = tag("p", f"batch size {size_label(trial)}{where}", class_="what")
-    pairs = [
-        (units.shortened(trial.metric, 40), units.number(_last(trial), ".4g")),
-        ("target", f"{'≤' if trial.mode == 'min' else '≥'}\N{NO-BREAK SPACE}{trial.target:g}"),
+    values = [
+        (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
+        ("target", goal(trial)),
         ("power", units.power(run.power_w)),
         ("time", units.duration(trial.time_s)),
         ("energy", units.energy(trial.energy_j, trial.energy_source)),
         ("cost", units.energy(trial.cost_j)),
     ]
-    facts = tag(
-        "dl",
-        *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs if value != UNKNOWN),
-    )
     return tag(
         "li",
-        *(name, size, _progress(trial), _sparkline(trial), facts, _heard(run)),
+        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _heard(run)),
         class_="card",
         data_key=trial.trial,
     )
-
-
-def _last(trial: Trial) -> float | None:
-    return trial.curve[-1].value if trial.curve else None
 
 
 def _progress(trial: Trial) -> Html:
@@ -137,9 +103,9 @@ def _sparkline(trial: Trial) -> Html:
     )
 
 
-def _heard(run: LiveRun) -> Html:
+def _heard(run: Live) -> Html:
     """Return when the launcher was last heard of."""
-    if run.late:
+    if not run.alive:
         since = "" if run.updated_at is None else f" since {units.moment(run.updated_at, '%H:%M')}"
         return tag("p", f"no heartbeat{since}", class_="note bad")
     if run.updated_at is None:

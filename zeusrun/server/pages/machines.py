@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
-from zeusrun.view.gpu import THROTTLE_WORDS
+from zeusrun.view.gpu import throttle_word
 from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -15,12 +15,11 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from zeusrun.server.pages.hosts import GpuFacts, HostFacts, ScheduleFacts
-    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.launcher.rundir.record import Live
+    from zeusrun.server.pages.hosts import Firing, GpuFacts, HostFacts, ScheduleFacts
 
 _LINKS = Links()
 _OLD_S = 3600.0
-_MINUTE = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Machines:
     """What the page shows; ``running`` by host. ``may_read``: whether a run may be named."""
 
     hosts: Sequence[HostFacts]
-    running: Mapping[str, Sequence[LiveRun]]
+    running: Mapping[str, Sequence[Live]]
     may_read: Callable[[str], bool]
 
 
@@ -65,7 +64,7 @@ def _host(host: HostFacts, content: Machines) -> Html:
     note = tag("p", " · ".join(parts), class_="note")
     rows = [_gpu(gpu, content.may_read) for gpu in host.gpus]
     errors = [
-        tag("p", f"GPU {gpu.index or UNKNOWN}: {gpu.error}", class_="note bad")
+        tag("p", f"GPU {units.number(gpu.cuda_index)}: {gpu.error}", class_="note bad")
         for gpu in host.gpus
         if gpu.error
     ]
@@ -88,7 +87,7 @@ def _ago(age_s: float) -> str:
     return f"{age_s / 86400:.0f} days ago"
 
 
-def _runs(runs: Sequence[LiveRun]) -> Html:
+def _runs(runs: Sequence[Live]) -> Html:
     if not runs:
         return tag("p", "Nothing runs here now.")
     items = [
@@ -105,35 +104,35 @@ def _runs(runs: Sequence[LiveRun]) -> Html:
 
 
 def _gpu(gpu: GpuFacts, may_read: Callable[[str], bool]) -> dict[str, str]:
-    words = sorted({THROTTLE_WORDS.get(name, name.replace("_", " ")) for name in gpu.throttled})
+    words = sorted(set(map(throttle_word, gpu.throttle_reasons)))
     held = gpu.held_by if gpu.held_by and may_read(gpu.held_by) else None
     return {
-        "GPU": gpu.index or UNKNOWN,
+        "GPU": units.number(gpu.cuda_index),
         "model": (gpu.model or UNKNOWN).removeprefix("NVIDIA "),
         "power": units.power(gpu.power_w),
-        "limit": units.power(gpu.limit_w),
-        "load": percent(gpu.load),
+        "limit": units.power(gpu.power_limit_w),
+        "load": percent(gpu.utilization),
         "temperature": UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
         "throttled": ", ".join(words) or UNKNOWN,
-        "energy by": gpu.source or UNKNOWN,
+        "energy by": gpu.energy_source or UNKNOWN,
         "limit held by": UNKNOWN if held is None else _LINKS.link_run(held),
     }
 
 
+def _occurrence(firing: Firing) -> str:
+    return firing.occurrence or ""
+
+
 def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
     """Return when jobs run by themselves, the next one first."""
-    ordered = sorted(schedules, key=lambda each: (each.next_at or "~", each.job))
+    ordered = sorted(schedules, key=lambda each: (each.next[:1] or ["~"], each.job))
     rows = [
         {
             "job": links.link_job(each.job),
-            "when": each.when,
-            "next run": "paused"
-            if each.paused
-            else UNKNOWN
-            if each.next_at is None
-            else units.moment(each.next_at, _MINUTE),
-            "host": each.host,
-            "last run": each.last or "it has not run yet",
+            "when": each.words or each.cron or UNKNOWN,
+            "next run": "paused" if each.paused is True else units.minute(*each.next[:1]),
+            "host": each.host or UNKNOWN,
+            "last run": str(max(each.firings, key=_occurrence, default="it has not run yet")),
         }
         for each in ordered
     ]

@@ -14,7 +14,7 @@ from zeusrun.server.pages.reports import join_totals
 from zeusrun.server.pages.tables import status_text
 from zeusrun.view import units
 from zeusrun.view.report.headline import net_text, percent
-from zeusrun.view.report.markup import Html, escape, join, table, tag
+from zeusrun.view.report.markup import Html, escape, join, pairs, table, tag
 from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.history.sql.survey import JobHead
-    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.reports import Digest
     from zeusrun.trial import Trial
 
 ROWS = 100  # jobs on a page
 _LINKS = Links()
-_MINUTE = "%Y-%m-%d %H:%M"
 _MANY = 12  # jobs; more can be searched
 
 
@@ -40,7 +39,7 @@ class Overview:
     shown: Sequence[JobHead]
     newest: Mapping[int, Trial]  # by ``JobHead.newest``, of the jobs shown
     digests: Mapping[str, Digest]  # of all jobs, as far as they are computed
-    running: Sequence[LiveRun]
+    running: Sequence[Live]
     running_jobs: Mapping[str, int]  # how many runs of each job run now
     hosts: int
     jobs: int  # that may be seen
@@ -84,19 +83,14 @@ def _head(view: Overview, running: int) -> Html:
                 "this server, or ZEUSRUN_HISTORY, and submit it."
             )
     whole = join_totals("all jobs", [digest.total for digest in digests])
-    pairs = [
+    values = [
         ("run now", str(running)),
         ("jobs", f"{len(view.heads):,}"),
         ("runs", f"{runs:,}"),
         *(all_runs(whole) if digests else []),
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
-    key = tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs),
-        class_="key",
-        data_unknown=unknown,
-    )
+    key = pairs(values, class_="key", data_unknown=unknown)
     title = tag("h1", tag("span", text, class_=mood), class_="headline", data_unknown=unknown)
     return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
 
@@ -133,10 +127,9 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
     net = None if digest is None else digest.net
     money = net.money.items() if net else ()
     values = {
-        "when": UNKNOWN if trial is None else units.moment(trial.started_at, _MINUTE),
+        "when": UNKNOWN if trial is None else units.minute(trial.started_at),
         "status": UNKNOWN if trial is None else status_text(trial),
         "batch size": UNKNOWN if trial is None else size_label(trial),
-        "costs": UNKNOWN if digest is None else costs_figure(digest),
         "saved a run": UNKNOWN if digest is None else _share(digest),
         "energy saved": units.electricity(net.energy_j if net else None),
         "money": ", ".join(units.money(sum_, name) for name, sum_ in money) or UNKNOWN,
@@ -146,9 +139,7 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
     }
     if digest is None:  # a script keeps what it shows until the digest is computed
         wait = tag("span", "…", data_unknown="yes", title="being computed")
-        values |= dict.fromkeys(
-            ("costs", "saved a run", "energy saved", "money", "CO2e", "energy"), wait
-        )
+        values |= dict.fromkeys(("saved a run", "energy saved", "money", "CO2e", "energy"), wait)
     return {"job": _LINKS.link_job(head.job), **values}
 
 
@@ -157,36 +148,6 @@ def _share(digest: Digest) -> str:
         return UNKNOWN
     mood = {True: "good", False: "bad", None: None}[digest.good]
     return tag("span", percent(digest.share), class_=mood)
-
-
-def costs_figure(digest: Digest) -> Html | str:
-    """Return the costs of the newest recurrences as a tiny figure; dashed: that of the default."""
-    if len(digest.costs) < 2:
-        return UNKNOWN
-    known = [cost_j for cost_j, _ in digest.costs]
-    known += [] if digest.default_j is None else [digest.default_j]
-    low, high = min(known), max(known)
-    step = 116 / (len(digest.costs) - 1)
-
-    def height(cost_j: float) -> str:
-        return f"{21 - 18 * (cost_j - low) / ((high - low) or 1.0):.1f}"
-
-    goal = ""
-    if digest.default_j is not None:
-        goal = f'<path class="goal" d="M0 {height(digest.default_j)}H120"/>'
-    dots = {True: "", False: ""}
-    for number, (cost_j, reached) in enumerate(digest.costs):
-        dots[reached] += f"M{2 + step * number:.0f} {height(cost_j)}h0"
-    drawn = "".join(
-        f'<path class="{"dots" if reached else "dots missed"}" d="{path}"/>'
-        for reached, path in dots.items()
-        if path
-    )
-    title = f"Costs of the newest {len(digest.costs)} recurrences"
-    return Html(
-        f'<svg class="costs" viewBox="0 0 120 24" role="img" aria-label="{title}">'
-        f"{goal}{drawn}</svg>"
-    )
 
 
 def _search(search: str) -> Html:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -10,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import MOST, sum_known
+from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.totals import Total
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.history.rules import place_of
 from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
-from zeusrun.trial import EnergySource
+from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.report.belief import build_belief, unknown_belief
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
 from zeusrun.view.report.headline import headline
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
     from zeusrun.view.report.power import PowerFacts
 
+UNREADABLE = (HistoryError, ValueError, ArithmeticError)
+"""What a damaged record raises, such as one with -1 epochs; or the database."""
+_LOG = logging.getLogger("zeusrun.server")
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
-_COSTS = 40  # recurrences whose costs are drawn in the list of jobs
 _PAUSE_S = 0.02  # before each digest: one of 100 trials takes as long, and requests come first
 _NO_HOME = Path(os.devnull)  # the run directories are on other machines
 _NO_SETTINGS = (
@@ -65,8 +69,6 @@ class Digest(NamedTuple):
     net: NetAmounts | None = None
     net_cost_j: float = 0.0
     compared: int = 0  # recurrences
-    costs: tuple[tuple[float, bool], ...] = ()  # of the newest recurrences; reached?
-    default_j: float | None = None
 
 
 @dataclass
@@ -75,7 +77,7 @@ class _Kept:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: str | None = None
-    trials: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
     runs: int = 0
     report: JobReport | None = None
     believed: tuple[str, str | None] | None = None  # version and settings of the belief
@@ -133,7 +135,10 @@ class Reports:
             for job, future in pending.items():
                 if future.done() and self._pending.get(job) is future:
                     del self._pending[job]
-                    self._digests[job] = future.result()
+                    if error := future.exception():  # the next request tries again
+                        _LOG.warning("what %s has taken is not known yet: %s", job, error)
+                    else:
+                        self._digests[job] = future.result()
             return {head.job: known for head in heads if (known := self._digests.get(head.job))}
 
     def _digest(self, head: JobHead) -> Digest:
@@ -142,7 +147,8 @@ class Reports:
             return self._build_digest(head)
         except UnavailableError:
             raise
-        except HistoryError:  # a damaged trial: the page of the job says so
+        except UNREADABLE as error:
+            _LOG.warning("what %s has taken is unknown: %s", head.job, error)
             return Digest(head.changes, build_total(head.job, ()))
 
     def _build_digest(self, head: JobHead) -> Digest:
@@ -152,11 +158,6 @@ class Reports:
             facts = None if kept.report is None else kept.report.facts
         if facts is None:
             return Digest(head.changes, build_total(head.job, add_up(self._store.engine, head.job)))
-        costs = [
-            (each.cost_j, each.reached)
-            for each in facts.recurrences[-_COSTS:]
-            if each.cost_j is not None and each.cost_j < MOST
-        ]
         return Digest(
             head.changes,
             facts.total,
@@ -165,8 +166,6 @@ class Reports:
             facts.net,
             facts.net_cost_j,
             facts.compared if facts.explored else 0,
-            tuple(costs),
-            next((each.default_j for each in reversed(facts.recurrences) if each.default_j), None),
         )
 
     def _entry(self, job: str) -> _Kept:
@@ -182,24 +181,25 @@ class Reports:
         found = self._store.changes(job, kept.version, NEWEST)
         if found.version == kept.version:
             return
-        read = dict(zip(found.numbers, found.trials, strict=True))
+        read = {place_of(trial): trial for trial in found.trials}
         trials = read if found.whole else {**kept.trials, **read}
         # An older one that has changed, such as by a late result, is not among the newest.
-        kept.trials = {number: trials[number] for number in sorted(trials)[-NEWEST:]}
-        kept.version, kept.runs, kept.report = found.version, found.total, None
-        newest = list(kept.trials.values())
+        kept.trials = {place: trials[place] for place in sorted(trials)[-NEWEST:]}
+        newest, report = list(kept.trials.values()), None
         if any(trial.status.finished for trial in newest):
             facts = build_facts(job, newest)
-            if kept.runs > len(newest):
+            if found.total > len(newest):
                 parts = add_up(self._store.engine, job)
-                reached = sum(part.reached for part in parts)
+                reached = sum(p.runs for p in parts if p.status == TrialStatus.REACHED.value)
                 facts = replace(facts, total=build_total(job, parts), reached=reached)
-            kept.report = JobReport(facts)
+            report = JobReport(facts)
+        kept.runs, kept.report = found.total, report
+        kept.version = found.version  # last: what failed is read again
 
     def _read_power(self, job: str, kept: _Kept) -> tuple[PowerFacts, ...]:
         """Return the newest power traces of trials that have ended, oldest first."""
         by_name = {trial.trial: trial for trial in kept.trials.values() if trial.status.finished}
-        found = list_traces(self._store.engine, job, min(kept.trials), _TRACES)
+        found = list_traces(self._store.engine, job, min(kept.trials)[0], _TRACES)
         return tuple(
             build_power(by_name[name], trace)
             for name, record in found.items()

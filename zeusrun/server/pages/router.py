@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Annotated
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from zeusrun.errors import HistoryError
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
 from zeusrun.history.sql import survey
 from zeusrun.job_name import is_job_name
+from zeusrun.server.auth import access_of
+from zeusrun.server.login import account
 from zeusrun.server.pages import job as job_pages
 from zeusrun.server.pages import machines as machine_pages
 from zeusrun.server.pages import overview as overview_pages
@@ -30,16 +34,17 @@ from zeusrun.server.pages.document import (
     static_text,
 )
 from zeusrun.server.pages.hosts import HostFacts, read_host
-from zeusrun.server.pages.live import LiveRun, read_live
+from zeusrun.server.pages.live import read_live
 from zeusrun.server.pages.pictures import THEMES, Pictures
-from zeusrun.server.pages.reports import Reports, read_trace
+from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
 from zeusrun.view.report.figures import FIGURES
-from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.report.markup import join, tag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.view.report.facts import JobReport
 
 _LOG = logging.getLogger("zeusrun.server")
@@ -48,30 +53,12 @@ _WAIT_S = 0.15  # for what is being computed; the rest of a page does not wait l
 _FOREVER = "private, max-age=31536000, immutable"
 _IMAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONGEST = 200  # characters of a search
+_THREADS, _DRAWING_THREADS = 4, 2  # matplotlib draws one figure at a time
 
 
-def _everything(_request: Request, _job: str) -> bool:
-    return True
-
-
-def _nobody(_request: Request) -> Html | None:
-    return None
-
-
-def build_router(
-    store: SqlHistory,
-    *,
-    may_read: Callable[[Request, str], bool] = _everything,
-    account: Callable[[Request], Html | None] = _nobody,
-) -> APIRouter:
-    """Return the routes of the pages. None is in the description of the API.
-
-    Args:
-        store: What they show.
-        may_read: Whether whoever sent a request may see a job; by default everything.
-        account: What stands in the header of a page, such as a button to sign out.
-    """
-    pages = _Pages(store, may_read, account)
+def build_router(store: SqlHistory) -> APIRouter:
+    """Return the routes of the pages. None is in the description of the API."""
+    pages = _Pages(store)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
@@ -83,18 +70,30 @@ def build_router(
             pages.reports.close()
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
+    # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
+    threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
     for path, endpoint in (
-        ("/", pages.overview),
-        ("/machines", pages.machines),
+        ("/", _in_thread(pages.overview, threads)),
+        ("/machines", _in_thread(pages.machines, threads)),
         ("/events", pages.events),
         ("/static/{name}", pages.static),
-        ("/job/{job}", pages.job),
-        ("/job/{job}/{figure}.svg", pages.job_figure),
-        ("/run/{trial}", pages.run),
-        ("/run/{trial}/{figure}.svg", pages.run_figure),
+        ("/job/{job}", _in_thread(pages.job, threads)),
+        ("/job/{job}/{figure}.svg", _in_thread(pages.job_figure, drawing)),
+        ("/run/{trial}", _in_thread(pages.run, threads)),
+        ("/run/{trial}/{figure}.svg", _in_thread(pages.run_figure, drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
     return router
+
+
+def _in_thread(
+    endpoint: Callable[..., Response], limiter: CapacityLimiter
+) -> Callable[..., Awaitable[Response]]:
+    @functools.wraps(endpoint)
+    async def call(**values: object) -> Response:
+        return await run_sync(functools.partial(endpoint, **values), limiter=limiter)
+
+    return call
 
 
 class _NotFoundError(Exception):
@@ -102,18 +101,11 @@ class _NotFoundError(Exception):
 
 
 class _Pages:
-    """The endpoints. Those without ``async`` run in threads, because they wait for a database."""
+    """The endpoints. Those without ``async`` wait for a database."""
 
-    def __init__(
-        self,
-        store: SqlHistory,
-        may_read: Callable[[Request, str], bool],
-        account: Callable[[Request], Html | None],
-    ) -> None:
+    def __init__(self, store: SqlHistory) -> None:
         self._store = store
         self._engine = store.engine
-        self._may_read = may_read
-        self._account = account
         self.reports = Reports(store)
         self._pictures = Pictures()
         self.changes: Changes | None = None
@@ -128,7 +120,7 @@ class _Pages:
 
         def build() -> Page:
             version = survey.read_versions(self._engine).of(None)
-            seen = [h for h in survey.list_heads(self._engine) if self._may_read(request, h.job)]
+            seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
             heads = [head for head in seen if q.casefold() in head.job.casefold()]
             last = max(1, -(-len(heads) // overview_pages.ROWS))
             number = min(page, last)
@@ -141,7 +133,7 @@ class _Pages:
                 digests=self.reports.digests(heads, _WAIT_S),
                 running=running,
                 running_jobs=counts,
-                hosts=len(self._store.hosts()),
+                hosts=survey.count_hosts(self._engine),
                 jobs=len(seen),
                 search=q,
                 number=number,
@@ -192,13 +184,13 @@ class _Pages:
 
         def build() -> Page:
             version = survey.read_versions(self._engine).of(None)
-            by_host: defaultdict[str, list[LiveRun]] = defaultdict(list)
+            by_host: defaultdict[str, list[Live]] = defaultdict(list)
             for run in self._running(request, most=None)[0]:
                 by_host[run.host or "an unknown machine"].append(run)
 
             def may_name(trial: str) -> bool:
                 job = job_of(trial)
-                return job is not None and self._may_read(request, job)
+                return job is not None and access_of(request).covers(job)
 
             content = machine_pages.Machines(self._hosts(request), by_host, may_name)
             return machine_pages.machines_page(content, version)
@@ -245,7 +237,7 @@ class _Pages:
     ) -> Response:
         """Tell when a page has changed."""
         changes = self.changes
-        if job is not None and not (is_job_name(job) and self._may_read(request, job)):
+        if job is not None and not (is_job_name(job) and access_of(request).covers(job)):
             return Response("There is no such job.", 404, media_type="text/plain")
         if changes is None or changes.listeners >= MOST:
             return Response("Too many pages are open.", 503, media_type="text/plain")
@@ -255,17 +247,17 @@ class _Pages:
         return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
     def _check_job(self, request: Request, job: str) -> None:
-        if not is_job_name(job) or not self._may_read(request, job):
+        if not is_job_name(job) or not access_of(request).covers(job):
             raise _NotFoundError("There is no such job, or you may not see it.")
 
     def _running(
         self, request: Request, job: str | None = None, most: int | None = _CARDS
-    ) -> tuple[list[LiveRun], Counter[str]]:
+    ) -> tuple[list[Live], Counter[str]]:
         """Return the newest runs that have not ended, and how many there are of each job."""
         found = [
             (number, own)
             for number, own in survey.list_running(self._engine)
-            if job in {None, own} and self._may_read(request, own)
+            if job in {None, own} and access_of(request).covers(own)
         ]
         chosen = [number for number, _ in found[::-1][:most]]
         running = survey.read_running(self._engine, chosen)
@@ -273,14 +265,15 @@ class _Pages:
 
     def _hosts(self, request: Request) -> list[HostFacts]:
         hosts = [read_host(*each) for each in self._store.hosts()]
-        return [
-            host.only([each for each in host.schedules if self._may_read(request, each.job)])
-            for host in hosts
-        ]
+        for host in hosts:
+            host.schedules = [
+                each for each in host.schedules if access_of(request).covers(each.job)
+            ]
+        return hosts
 
     def _run(self, request: Request, trial: str) -> run_pages.RunContent:
         stored = self._store.find(trial)
-        if stored is None or not self._may_read(request, stored.job):
+        if stored is None or not access_of(request).covers(stored.job):
             raise _NotFoundError("There is no such run, or you may not see it.")
         live = None
         if not stored.status.finished:
@@ -300,7 +293,7 @@ class _Pages:
             report, version = build()
         except _NotFoundError as error:
             return Response(str(error), 404, media_type="text/plain")
-        except HistoryError:
+        except UNREADABLE:
             return Response("The history cannot be read now.", 503, media_type="text/plain")
         if report is None or figure not in FIGURES or theme not in THEMES:
             return Response("There is no such figure.", 404, media_type="text/plain")
@@ -330,14 +323,14 @@ class _Pages:
             page = build()
         except _NotFoundError as error:
             status, page = 404, _message(links, "Not found", str(error))
-        except UnavailableError:
-            text = "The database does not respond. This page comes back by itself."
-            status, page = 503, _message(links, "Not available", text)
-        except HistoryError as error:
+        except UNREADABLE as error:
             _LOG.warning("a page cannot be shown: %s", error)
-            text = "A record of it is damaged, or the database refuses; the server's log says why."
-            status, page = 500, _message(links, "The history cannot be read", text)
-        document = build_document(page, links, self._account(request))
+            text = "The history cannot be read now; the server's log says why."
+            if isinstance(error, UnavailableError):
+                text = "The database does not respond."
+            text += " This page comes back by itself."
+            status, page = 503, _message(links, "Not available", text)
+        document = build_document(page, links, account(request))
         headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
         if status == 503:
             headers |= {"Retry-After": "5", "Refresh": "5"}

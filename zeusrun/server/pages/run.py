@@ -12,14 +12,15 @@ from zeusrun.server.pages.tables import status_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.report.facts import JobReport, build_facts
-from zeusrun.view.report.markup import Html, figure, join, table, tag
+from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
 from zeusrun.view.report.power import build_power
-from zeusrun.view.sheets import limit_text, trial_rows
+from zeusrun.view.report.sections import Frame, power_traces
+from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
 
 if TYPE_CHECKING:
     from zeusrun.energy.power_trace import PowerTrace
-    from zeusrun.server.pages.live import LiveRun
+    from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
 _LINKS = Links(1)
@@ -31,7 +32,7 @@ class RunContent:
     """What the page shows. ``live`` while it runs; then it has the numbers so far."""
 
     stored: Trial
-    live: LiveRun | None
+    live: Live | None
     trace: PowerTrace | None
 
     @property
@@ -43,10 +44,11 @@ class RunContent:
 def run_page(content: RunContent, version: str | None) -> Page:
     """Return the page of a run."""
     trial = content.trial
+    report, address = run_report(content), _LINKS.run(trial.trial)
+    frame = Frame(picture_of(report, address, run_version(content)))
     parts = [
-        ("curve", "Learning curve", _curve(content)),
-        ("power", "Power", _power(content)),
-        ("all", "Everything", _everything(trial)),
+        ("curve", "Learning curve", _curve(trial, frame)),
+        ("power", "Power", power_traces(report, frame)),
     ]
     sections = (
         tag("section", tag("h2", title), body, id=place) for place, title, body in parts if body
@@ -76,53 +78,23 @@ def run_version(content: RunContent) -> str:
 
 def _head(trial: Trial) -> Html:
     which = f"attempt {trial.attempt} of recurrence {trial.recurrence}"
-    where = tag("p", _LINKS.link_job(trial.job), f" · {which}", class_="job")
+    where = [_LINKS.link_job(trial.job), f" · {which}"]
     if trial.attempt > 1:
         before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
-        earlier = tag("a", "the attempt before", href=_LINKS.run(before))
-        where = tag("p", _LINKS.link_job(trial.job), f" · {which} · ", earlier, class_="job")
+        where += [" · ", tag("a", "the attempt before", href=_LINKS.run(before))]
     title = tag("h1", trial.trial, class_="headline")
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
-    last = trial.curve[-1].value if trial.curve else None
-    sign = "≤" if trial.mode == "min" else "≥"
-    pairs = [
-        ("batch size", units.batch_size(trial)),
-        (f"best {units.shortened(trial.metric, 40)}", _best(trial)),
-        ("target", f"{sign}\N{NO-BREAK SPACE}{trial.target:g}"),
-        ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
-        ("time", units.duration(trial.time_s)),
-        ("energy", units.energy(trial.energy_j, trial.energy_source)),
-        ("cost", units.energy(trial.cost_j)),
-        ("price", units.money(trial.price, trial.currency)),
-        ("carbon", UNKNOWN if trial.carbon_g is None else f"{units.carbon(trial.carbon_g)} CO2e"),
-        ("power limit", limit_text(trial) if trial.power_limit_w else UNKNOWN),
-        ("host", trial.host or UNKNOWN),
-        ("began", units.moment(trial.started_at, "%Y-%m-%d %H:%M")),
-    ]
-    if trial.best_metric is None and last is not None:
-        pairs[1] = (units.shortened(trial.metric, 40), f"{last:.4g}")
-    known = [pair for pair in pairs if pair[1] != UNKNOWN]
-    key = tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in known),
-        class_="key",
-    )
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
     drawn = [] if can_draw() else [tag("p", NO_FIGURES, class_="note")]
-    return join((where, title, status, key, why, *warnings, *drawn))
+    return join(
+        (tag("p", *where, class_="job"), title, status, why, *warnings, _facts(trial), *drawn)
+    )
 
 
-def _best(trial: Trial) -> str:
-    return units.number(trial.best_metric, ".4g")
-
-
-def _curve(content: RunContent) -> Html:
-    trial = content.trial
+def _curve(trial: Trial, frame: Frame) -> Html:
     if not trial.curve:
         return Html()
-    report = run_report(content)
-    picture = picture_of(report, _LINKS.run(trial.trial), run_version(content))
     label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
     rows = [
         {
@@ -135,48 +107,23 @@ def _curve(content: RunContent) -> Html:
     ]
     which = f"the last {len(rows)} of {len(trial.curve)}" if len(rows) < len(trial.curve) else "all"
     listed = table(f"Epochs: {which}", rows, [row["epoch"] for row in rows])
-    folded = Html(f"<details><summary>Table of the epochs</summary>{listed}</details>")
-    return figure("learning curve", picture("curves", label), "Dashed: the target.", folded)
+    folded = details("Table of the epochs", listed)
+    return figure("learning curve", frame.picture("curves", label), "Dashed: the target.", folded)
 
 
-def _power(content: RunContent) -> Html:
-    trial, trace = content.trial, content.trace
-    if trace is None:
-        return Html()
-    report = run_report(content)
-    picture = picture_of(report, _LINKS.run(trial.trial), run_version(content))
-    facts = report.power[0]
-    label = f"Power of {trial.trial} over time, summed over {trace.devices} devices."
-    caption = "Mean, and range of the readings. Dashed: the power limit. Bars: throttled."
-    values = [
-        ("mean", units.power(facts.mean_w)),
-        ("highest", units.power(facts.highest_w)),
-        ("limit", units.power(facts.limit_w)),
-        ("devices", str(trace.devices)),
-        (
-            "throttled",
-            ", ".join(f"{word} {units.percent(n)}" for word, n in facts.throttled) or "no",
-        ),
-    ]
-    return figure("power", picture("power", label), caption, table("Power", [dict(values)]))
-
-
-def _everything(trial: Trial) -> Html:
-    rows: list[dict[str, str]] = []
+def _facts(trial: Trial) -> Html:
+    """Return everything that is known of a run, but its curve."""
+    found: list[tuple[str, str]] = []
     for name, text in trial_rows(trial):
-        if not text:
-            continue
-        if name:
-            rows.append({"what": name, "value": text})
-        else:
-            rows[-1]["value"] += f"; {text}"
-    if trial.cause:
-        rows.append({"what": "cause", "value": trial.cause})
-    rows.append(
-        {"what": "ended", "value": units.moment(trial.finished_at or UNKNOWN, "%Y-%m-%d %H:%M")}
-    )
-    rows.append({"what": "directory", "value": trial.run_dir or UNKNOWN})
-    return table("Everything that is known of this run", rows)
+        if name and text and name not in {"chosen", "started"}:
+            found.append((name, text))
+        elif text and not name:
+            found[-1] = (found[-1][0], f"{found[-1][1]}; {text}")
+    moments = [("started", trial.started_at), ("ended", trial.finished_at)]
+    found += [(name, units.minute(at)) for name, at in moments]
+    names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
+    found += [(name, text or UNKNOWN) for name, text in names.items()]
+    return pairs(found, class_="key")
 
 
 def _commands(trial: Trial) -> Html:

@@ -39,7 +39,7 @@ def runs_table(trials: Sequence[Trial], caption: str, links: Links) -> Html:
     rows = [
         {
             "run": links.link_run(trial.trial),
-            "when": units.moment(trial.started_at, "%Y-%m-%d %H:%M"),
+            "when": units.minute(trial.started_at),
             "status": status_text(trial),
             "batch size": size_label(trial),
             "host": trial.host or UNKNOWN,

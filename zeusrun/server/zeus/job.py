@@ -14,6 +14,7 @@ import numpy as np
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.job_name import is_job_name
+from zeusrun.server.zeus.progress import LATE
 from zeusrun.trial import Decision, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -54,24 +55,30 @@ def run_directory(job_id: str, number: int | None = None) -> str:
 def find_dead(settings: Settings, trials: Sequence[Trial]) -> dict[int, int]:
     """Return the batch sizes whose last runs all died, and how many did; trials oldest first.
 
-    A run died if it ended, or its lease expired, before a rule stopped it. Runs on other GPUs do
-    not count. If no batch size would be left, all may run: the script is then the likely cause.
+    A run died if it ended, or its lease expired for good, before a rule stopped it. Runs on other
+    GPUs do not count. If no batch size would be left, all may run: the script is then the likely
+    cause.
     """
     hardware = (settings.gpu_model, settings.number_of_gpus)
     dead = {}
     for size in settings.batch_sizes:
         own = [
-            trial.status
+            trial
             for trial in reversed(trials)
             if trial.global_batch_size == size
             and trial.status.finished
             and not trial.forgotten
             and (trial.gpu_model, trial.gpu_count) == hardware
         ]
-        deaths = sum(1 for _ in takewhile(_DIED.__contains__, own))
-        if deaths >= (DEATHS_OF_PROVEN if TrialStatus.REACHED in own else DEATHS):
+        deaths = sum(1 for _ in takewhile(_has_died, own))
+        proven = any(trial.status is TrialStatus.REACHED for trial in own)
+        if deaths >= (DEATHS_OF_PROVEN if proven else DEATHS):
             dead[size] = deaths
     return dead if len(dead) < len(settings.batch_sizes) else {}
+
+
+def _has_died(trial: Trial) -> bool:
+    return trial.status in _DIED and trial.reason != LATE
 
 
 def build_problem(settings: Settings, recurrence: int, dead: Collection[int] = ()) -> Problem:

@@ -33,6 +33,7 @@ _LONGEST_LEASE_S = 30 * 86400.0
 _EPOCHS_OF_SILENCE = 3
 _MOST_POINTS = 5000  # of a curve; each report stores all of them
 DIED = "its process ended before the first report"  # ``Trial.cause`` and ``Trial.reason``
+LATE = "its lease expired, and it goes on: it has reported again"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from zeusrun.server.api import Error
@@ -37,16 +37,11 @@ def build_router(history: SqlHistory, policy: Policy) -> APIRouter:
         return access
 
     @router.post("/jobs", responses=answers)
-    def register(
-        request: Request,
-        response: Response,
-        job: Settings,
-        migrate: Annotated[bool, Query(description="Replace the registered settings.")] = False,
-    ) -> Settings:
+    def register(request: Request, response: Response, job: Settings) -> Settings:
         """Register a job, or check that it is registered with the same settings."""
         access = check_access(request, job.job_id or f"{job.job_id_prefix}-")
-        asked = migrate or request.url.path.endswith(f"{MIGRATE}/jobs")
-        settings, created = service.register(job, access, migrate=asked)
+        migrate = request.scope["path"].endswith(f"{MIGRATE}/jobs")
+        settings, created = service.register(job, access, migrate=migrate)
         response.status_code = 201 if created else 200
         return settings
 

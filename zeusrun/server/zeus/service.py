@@ -22,7 +22,7 @@ from zeusrun.server.zeus.job import (
     run_directory,
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
-from zeusrun.server.zeus.progress import Training, first_lease_s
+from zeusrun.server.zeus.progress import LATE, Training, first_lease_s
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class ZeusService:
         with self._turn(known.job, until_t):
             while time.monotonic() < until_t:
                 with contextlib.suppress(Conflict):
-                    trial = self._begin(known, access)
+                    trial = self._begin(known, access, until_t)
                     size, number = trial.global_batch_size, trial.recurrence
                     return TrialId(job_id=job_id, batch_size=size, trial_number=number)
                 time.sleep(random.uniform(0.0, 0.05))  # noqa: S311 - no secret
@@ -155,7 +155,8 @@ class ZeusService:
             if trial.run_dir.startswith(run_directory(job_id)):
                 ended = self._training(trial).trial
                 ended_as = ended.ended_as(TrialStatus.CANCELLED, _DELETED, timestamp())
-                self._finish(trial, ended_as)
+                with access.audited("finish", trial.trial):
+                    self._finish(trial, ended_as)
 
     def _find(self, job_id: str) -> Registered | None:
         if not is_id(job_id):  # PostgreSQL refuses NUL
@@ -186,7 +187,7 @@ class ZeusService:
                 return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
         raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
-    def _begin(self, known: Registered, access: Access) -> Trial:
+    def _begin(self, known: Registered, access: Access, until_t: float) -> Trial:
         snapshot = self._history.snapshot(known.job, NEWEST)
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
@@ -201,7 +202,7 @@ class ZeusService:
             host=access.client,
         )
         with access.audited("begin", drafted.trial):
-            trial = self._history.begin(drafted, after=snapshot.version)
+            trial = self._history.begin(drafted, after=snapshot.version, until_t=until_t)
         with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
             self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
         return trial
@@ -228,8 +229,8 @@ class ZeusService:
     def _keep(self, stored: Trial, training: Training) -> None:
         """Store a training that goes on, and renew its lease."""
         if stored.status is TrialStatus.LOST:
-            reason, at = stored.reason or "", stored.finished_at or timestamp()
-            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, reason, at))
+            at = stored.finished_at or timestamp()
+            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, LATE, at))
             return
         live = training.to_json(timestamp())
         self._history.renew(stored.trial, live, training.lease_s)
@@ -282,7 +283,7 @@ def _describe_mismatch(settings: Settings, differences: list[str]) -> str:
     return (
         f"job {settings.job_id!r} is registered with other settings: {'; '.join(differences)}. "
         "Use another job_id; or keep its history under the new settings: end the server's URL with "
-        "/migrate, or POST /jobs?migrate=true"
+        "/migrate"
     )
 
 

@@ -13,7 +13,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import ZeusrunError
 from zeusrun.launcher.choose import build_problem
 from zeusrun.launcher.context import Submission
-from zeusrun.launcher.processes.command import find_torchrun
+from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.view.explain import describe_choice
 from zeusrun.view.report.facts import Belief
 
@@ -36,7 +36,7 @@ def build_belief(spec: JobSpec, store: History, trials: Sequence[Trial], home: P
             policy=create_policy(spec.policy.name),
             devices=(),
             world_size=usual.world_size,
-            torchrun=find_torchrun(),
+            torchrun=Torchrun((), "", frozenset()),  # nothing is launched
             home=home,
             environment={},
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
+from zeusrun.target import describe_target
 from zeusrun.view import units
 from zeusrun.view.units import MINUS, plural
 
 if TYPE_CHECKING:
     from zeusrun.analysis.net_amounts import NetAmounts
+    from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts
 
 _FEW = 3  # runs of the default; fewer are named
@@ -18,8 +20,12 @@ _SAME = 0.005  # a smaller share of a cost is none
 
 def target(facts: JobFacts) -> str:
     """Return the target of a job: ``val_accuracy ≥ 0.98``."""
-    sign = "≤" if facts.mode == "min" else "≥"
-    return f"{units.shortened(facts.metric, 80)} {sign}\N{NO-BREAK SPACE}{facts.target:g}"
+    return f"{units.shortened(facts.metric, 80)} {goal(facts)}"
+
+
+def goal(what: JobFacts | Trial) -> str:
+    """Return what the metric of a job must be, unbroken: ``≥ 0.98``."""
+    return describe_target(what.target, what.mode).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def percent(share: float | None) -> str:

@@ -15,7 +15,7 @@ _LONGEST = 2000  # characters of a text; a longer one comes from a script or a d
 # Headings of columns of words, which are aligned left.
 _WORDS = {
     *("when", "status", "why", "its batch sizes", "power over time", "throttled"),
-    *("costs", "host", "model", "next run", "last run", "value"),
+    *("host", "model", "next run", "last run", "value"),
 }
 
 
@@ -70,6 +70,14 @@ def table(
         lines.append(tag("tr", tag("th", row[first], scope="row"), *cells, data_key=key))
     body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *lines))
     return _scrolling(body, caption)
+
+
+def pairs(values: Iterable[tuple[str, str]], **attributes: str | None) -> Html:
+    """Return names with their values; one that is unknown is left out."""
+    known = (
+        tag("div", tag("dt", name), tag("dd", text)) for name, text in values if text != UNKNOWN
+    )
+    return tag("dl", *known, **attributes)
 
 
 def _scrolling(content: Html, label: str) -> Html:

@@ -17,13 +17,19 @@ from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobReport
     from zeusrun.view.report.palette import Palette
 
 _HERE = Path(__file__).parent
+_WORDS = (
+    "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
+    "from the first optimizer step until the target is reached. A recurrence is one submit with "
+    "all its attempts. A cross did not reach the target: its cost is a lower bound. An unknown "
+    "value is –, never 0."  # noqa: RUF001
+)
 
 
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
@@ -96,30 +102,60 @@ def build_page(title: str, links: Sequence[tuple[str, str]], content: Html, made
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         f"form-action 'none'; script-src 'sha256-{digest}'"
     )
-    head = join(
+    head = (
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        Html(f"<script>{script}</script>"),
+        Html(f"<style>{style_sheet()}</style>"),
+    )
+    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
+    header = tag("header", tag("span", "zeusrun report"), toggle, class_="top")
+    made = f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."
+    return build_shell(title, head, header, links, content, note=made)
+
+
+def build_shell(
+    title: str,
+    head: Iterable[str],
+    header: Html,
+    links: Iterable[tuple[str, str]],
+    content: Html,
+    *,
+    note: str,
+    **attributes: str | None,
+) -> str:
+    """Return the whole document of a page, of a report or of a server.
+
+    Args:
+        title: Of the browser's tab.
+        head: What else its head contains.
+        header: What stands above the content.
+        links: The id and the name of each section.
+        content: The sections.
+        note: The last line.
+        attributes: Of its body.
+    """
+    whole = join(
         (
             Html('<meta charset="utf-8">'),
-            Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
             Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             Html('<meta name="color-scheme" content="light dark">'),
             tag("title", title),
             Html('<link rel="icon" href="data:,">'),
-            Html(f"<script>{script}</script>"),
-            Html(f"<style>{style_sheet()}</style>"),
+            *head,
         )
     )
-    toggle = tag("button", "Theme", id="theme", type="button", hidden="hidden")
-    nav = tag("ol", *(tag("li", tag("a", name, href=f"#{place}")) for place, name in links))
-    body = join(
-        (
-            tag("a", "Skip to the content", class_="skip", href="#content"),
-            tag("header", tag("span", "zeusrun report"), toggle, class_="top"),
-            tag("nav", nav, aria_label="Sections", class_="sections") if len(links) > 1 else "",
-            tag("main", content, id="content", tabindex=-1),
-            _footer(made_at),
-        )
+    items = [tag("li", tag("a", name, href=f"#{place}")) for place, name in links]
+    nav = tag("nav", tag("ol", *items), aria_label="Sections", class_="sections")
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", class_="skip", href="#content"),
+        header,
+        nav if len(items) > 1 else "",
+        tag("main", content, id="content", tabindex=-1),
+        tag("footer", tag("p", _WORDS), tag("p", note)),
+        **attributes,
     )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head>{whole}</head>\n{body}</html>\n'
 
 
 def style_sheet() -> str:
@@ -138,17 +174,3 @@ def style_sheet() -> str:
 
 def _variables(palette: Palette) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in named_colours(palette).items())
-
-
-def _footer(made_at: str) -> Html:
-    return tag(
-        "footer",
-        tag(
-            "p",
-            "Cost is eta_knob · energy + (1 − eta_knob) · maximum power · time, in joules, "  # noqa: RUF001
-            "from the first optimizer step until the target is reached. A recurrence is one "
-            "submit with all its attempts. A cross did not reach the target: its cost is a lower "
-            "bound. An unknown value is –, never 0.",  # noqa: RUF001
-        ),
-        tag("p", f"Made by zeusrun {__version__} on {made_at}. This page loads nothing."),
-    )

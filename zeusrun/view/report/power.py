@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.sizes import size_label
-from zeusrun.view.gpu import THROTTLE_WORDS
+from zeusrun.view.gpu import throttle_word
 
 if TYPE_CHECKING:
     from zeusrun.energy.power_trace import PowerTrace
@@ -31,7 +31,7 @@ def build_power(trial: Trial, trace: PowerTrace) -> PowerFacts:
     known = trial.energy_j is not None and trial.time_s
     shares: dict[str, float] = {}
     for name, share in trace.throttled.items():
-        word = THROTTLE_WORDS.get(name, name.replace("_", " "))
+        word = throttle_word(name)
         shares[word] = max(share, shares.get(word, 0.0))
     return PowerFacts(
         trial=trial.trial,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 from zeusrun.view.report.figures import DRAWN_TRACES
 from zeusrun.view.report.headline import basis, headline, percent, target
-from zeusrun.view.report.markup import Html, details, figure, join, table, tag
+from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -23,7 +23,6 @@ _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
 _SPARK_POINTS = 60
-_MINUTE = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("curves", "Learning curves", _curves(report, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
-        ("power", "Power", join((_power(report, frame), _stalls(report.facts)))),
+        ("power", "Power", join((power_traces(report, frame), _stalls(report.facts)))),
         ("failures", "Failures", _failures(report.facts, frame)),
         ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
@@ -104,10 +103,9 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
-    pairs = (tag("div", tag("dt", name), tag("dd", value)) for name, value in values)
     remarks = [tag("p", f"{text[:1].upper()}{text[1:]}.", class_="note") for text in facts.remarks]
     lead = tag("p", basis(facts), class_="lead")
-    return join((job, title, lead, tag("dl", *pairs, class_="key"), *remarks))
+    return join((job, title, lead, pairs(values, class_="key"), *remarks))
 
 
 def all_runs(total: Total) -> list[tuple[str, str]]:
@@ -142,7 +140,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     rows = [
         {
             "recurrence": str(each.recurrence),
-            "when": units.moment(each.started_at, _MINUTE),
+            "when": units.minute(each.started_at),
             "batch size": each.size,
             "attempts": str(each.attempts),
             "status": each.status,
@@ -264,7 +262,8 @@ def _belief(belief: Belief) -> Html:
     return join((tag("div", said, class_="next"), list_, listed))
 
 
-def _power(report: JobReport, frame: Frame) -> Html:
+def power_traces(report: JobReport, frame: Frame) -> Html:
+    """Return the power over time of the newest runs; nothing if none is known."""
     facts, power = report.facts, report.power
     if not power:
         return Html()
@@ -282,13 +281,14 @@ def _power(report: JobReport, frame: Frame) -> Html:
         }
         for each in reversed(power)
     ]
-    newest = f"newest {plural(min(DRAWN_TRACES, len(power)), 'run')}"
+    newest = f"the newest {plural(min(DRAWN_TRACES, len(power)), 'run')}"
+    newest = power[0].trial if len(power) == 1 else newest
     label = (
-        f"Power of the {newest} over time, summed over the devices, "
+        f"Power of {newest} over time, summed over the devices, "
         "with the power limit and the times of throttling."
     )
     caption = (
-        f"The {newest}, summed over the devices: mean, and range of the "
+        f"Of {newest}, summed over the devices: mean, and range of the "
         "readings. Dashed: the power limit. Bars at the bottom: a device was throttled."
     )
     if not all(each.trace.whole for each in power):
@@ -333,7 +333,7 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     rows = [
         {
             "run": frame.link(each.trial),
-            "when": units.moment(each.started_at, _MINUTE),
+            "when": units.minute(each.started_at),
             "batch size": each.size,
             "status": each.status,
             "why": units.shortened(each.reason, _LONGEST) or UNKNOWN,

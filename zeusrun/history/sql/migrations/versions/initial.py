@@ -40,31 +40,29 @@ def upgrade() -> None:
         sa.Column("settings", _JSON),
         **_MYSQL,
     )
+    sums = ["time_s", "energy_j", "cost_j", "price", "carbon_g"]
     op.create_table(
         "trials",
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=True),
         sa.Column("trial", sa.String(150), nullable=False, unique=True),
         sa.Column("uuid", sa.String(32), unique=True),
         sa.Column("job", sa.String(100), nullable=False),
+        sa.Column("recurrence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.BigInteger, nullable=False),
         sa.Column("changed", sa.BigInteger, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("trained", sa.Boolean, nullable=False),
-        sa.Column("time_s", sa.Double),
-        sa.Column("energy_j", sa.Double),
         sa.Column("energy_source", sa.String(16)),
-        sa.Column("cost_j", sa.Double),
-        sa.Column("price", sa.Double),
         sa.Column("currency", sa.String(64)),
-        sa.Column("carbon_g", sa.Double),
+        *(sa.Column(name, sa.Double) for name in sums),
         sa.Column("record", _JSON, nullable=False),
         sa.Column("live", _JSON),
         sa.Column("trace", _JSON),
         **_MYSQL,
     )
-    op.create_index("trials_job_number", "trials", ["job", "number"])
+    op.create_index("trials_order", "trials", ["job", "recurrence", "attempt"])
     op.create_index("trials_job_changed", "trials", ["job", "changed"])
     keys = ["job", "currency", "energy_source", "status", "trained"]
-    sums = ["time_s", "energy_j", "cost_j", "price", "carbon_g"]
     op.create_index("trials_sums", "trials", keys + sums)
     op.create_table(
         "leases",

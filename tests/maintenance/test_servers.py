@@ -1,0 +1,115 @@
+"""What `zeusrun doctor` says of a shared history."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+from tests.databases import opened
+from tests.factories import begin, build_trial
+from tests.servers import running
+from zeusrun import __version__
+from zeusrun.clock import read_clock
+from zeusrun.history.registry import open_named
+from zeusrun.history.sql.tokens import create_token, revoke_token
+from zeusrun.maintenance.servers import check_server
+
+
+@pytest.fixture
+def server(sqlite_url, monkeypatch):
+    monkeypatch.setattr("zeusrun.server.auth._FRESH_S", 0.0)
+    with running(sqlite_url) as server:
+        yield server
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Return the lines of doctor about a history, with a token."""
+
+    def run(url, token=None):
+        environment = {} if token is None else {"ZEUSRUN_TOKEN": token}
+        history = open_named(tmp_path / "home", environment, url)
+        checks = check_server(history, environment, tmp_path / "home")
+        history.remote.close()
+        assert token is None or token not in str(checks)
+        return [(each.name, each.well, each.found) for each in checks]
+
+    return run
+
+
+def make(server, **values):
+    return create_token(server.history.engine, **{"jobs": "*", "can_write": True, **values})
+
+
+def test_a_server_without_tokens(server, check):
+    (line,) = check(server.url)
+    assert line[:2] == ("server", True)
+    assert line[2].startswith(f"{server.url}: 0 jobs, zeusrun {__version__}, 0.0")
+    assert check(server.url, "anything")[1] == (
+        *("token", None),
+        "that of ZEUSRUN_TOKEN is not used: the server needs none",
+    )
+
+
+def test_what_a_token_permits(server, check):
+    text, token = make(server, jobs="team-*")
+    found = f"{token.id} of ZEUSRUN_TOKEN is for jobs called team-*"
+    assert check(server.url, text)[1] == ("token", True, found)
+    text, token = make(server, can_write=False)
+    found = f"{token.id} of ZEUSRUN_TOKEN may only read"
+    assert check(server.url, text)[1] == ("token", False, found)
+
+
+@pytest.mark.parametrize("what", ["wrong", "none", "expired", "revoked"])
+def test_a_token_that_the_server_refuses(server, check, what):
+    text, token = make(server, lasts_s=-1.0 if what == "expired" else None)
+    if what == "revoked":
+        revoke_token(server.history.engine, token.id)
+    given = {"wrong": f"zeusrun_{'0' * 8}_{'a' * 43}", "none": None}.get(what, text)
+    ((name, well, found),) = check(server.url, given)
+    assert (name, well) == ("server", False)
+    said = {
+        "wrong": "this token is not known to the server",
+        "none": "this server needs a token",
+        "expired": f"the token {token.id} has expired",
+        "revoked": f"the token {token.id} was revoked",
+    }
+    assert f"refuses: {said[what]}" in found
+    assert "zeusrun token create" in found
+
+
+@pytest.mark.parametrize(("apart_s", "where"), [(300, "behind"), (-300, "ahead of")])
+def test_a_clock_that_is_wrong(server, check, monkeypatch, apart_s, where):
+    here = f"{__package__}.servers".replace("tests", "zeusrun")
+    monkeypatch.setattr(f"{here}.read_clock", lambda: read_clock() + apart_s)
+    name, well, found = check(server.url)[1]
+    assert (name, well) == ("clock", None)
+    assert f" s {where} the clock here" in found
+
+
+def test_a_server_of_another_version(server, check, monkeypatch):
+    monkeypatch.setattr("zeusrun.server.api.__version__", "9.9")
+    name, well, found = check(server.url)[1]
+    assert (name, well) == ("server", None)
+    assert found == f"the server runs zeusrun 9.9, and this machine {__version__}"
+
+
+def test_a_server_with_another_api(server, check, monkeypatch):
+    monkeypatch.setattr("zeusrun.history.http.client.API", 2)
+    ((name, well, found),) = check(server.url)
+    assert (name, well) == ("server", False)
+    assert "is older than you; update it" in found
+
+
+def test_a_database_without_a_server(sqlite_url, check, tmp_path):
+    ((name, well, found),) = check(sqlite_url)
+    assert (name, well) == ("server", True)
+    assert found.startswith(f"{sqlite_url}: 0 jobs, 0.0")
+    (history,) = opened(sqlite_url)
+    begin(history, build_trial())
+    assert check(sqlite_url)[0][2].startswith(f"{sqlite_url}: 1 job, ")
+    ((_, well, found),) = check(f"sqlite:///{tmp_path}/nosuch.db")
+    assert not well
+    assert "zeusrun db upgrade" in found
