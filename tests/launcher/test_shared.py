@@ -363,12 +363,12 @@ def test_what_cannot_be_delivered_holds_up_no_heartbeat(beat, database, monkeypa
 def test_a_short_outage_loses_no_run_and_a_dead_launcher_is_lost_unasked(
     beat, sqlite_url, monkeypatch
 ):
-    """With a lease of 3 s in place of 120 s, and a heartbeat every 0.5 s in place of 20 s."""
+    """With a lease of 4 s in place of 120 s, and a heartbeat every 0.5 s in place of 20 s."""
     monkeypatch.setattr("zeusrun.history.http.client._SHORT_S", 0.5)
     monkeypatch.setattr("zeusrun.server.app._EXPIRE_S", 0.25)
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.5)
     monkeypatch.setattr(heartbeat, "_AGAIN_S", 0.2)
-    renew = functools.partialmethod(SqlHistory.renew, lease_s=3.0)
+    renew = functools.partialmethod(SqlHistory.renew, lease_s=4.0)
     monkeypatch.setattr(SqlHistory, "renew", renew)
     with running(sqlite_url) as server:
         proxy = Proxy(server.port)
@@ -391,8 +391,8 @@ def test_a_short_outage_loses_no_run_and_a_dead_launcher_is_lost_unasked(
                 proxy.cut()
                 seen |= statuses(1.2)
             assert seen == {"DISPATCHED"}
-        assert statuses(2.0) == {"DISPATCHED"}
-        assert "LOST" in statuses(1.6)  # nobody but the server itself has read it
+        assert statuses(3.0) == {"DISPATCHED"}
+        assert "LOST" in statuses(3.0)  # nobody but the server itself has read it
         raw.close()
         proxy.close()
 

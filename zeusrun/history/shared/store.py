@@ -68,6 +68,7 @@ class SharedHistory:
         self._wait_s, self._mode, self._show, self._pause = wait_s, offline, show, pause
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
+        self._told_offline = False  # each error may have a text of its own
         self._patience = Patience(self.tell)
         self._conflicts = 0
         self._unwritable: UnavailableError | None = None  # since the last trial could not begin
@@ -337,8 +338,6 @@ class SharedHistory:
 
     def _waiting(self) -> dict[str, Trial]:
         """Return the trials with a begin or an outcome that waits, as they are then, by uuid."""
-        if not self.spool:
-            return {}
         entries = [each for each in self.spool.entries() if each.kind in {"begin", "finish"}]
         return {each.trial.uuid or each.trial.trial: each.trial for each in entries}
 
@@ -374,7 +373,9 @@ class SharedHistory:
         )
 
     def _tell_offline(self, error: UnavailableError) -> None:
-        self.tell(f"{error}; zeusrun reads its local copy")
+        if not self._told_offline:
+            self._told_offline = True
+            self._show(f"{error}; zeusrun reads its local copy")
 
 
 def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
