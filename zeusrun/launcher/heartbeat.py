@@ -16,7 +16,6 @@ from zeusrun.launcher.rundir.record import read_live
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from zeusrun.history.base import History
     from zeusrun.history.shared.store import SharedHistory
@@ -67,12 +66,7 @@ class Heartbeat:
         """Start the thread."""
         self._thread.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the thread."""
         self._ended.set()
         self._thread.join()
