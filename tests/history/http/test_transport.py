@@ -159,7 +159,7 @@ def test_a_server_that_answers_too_slowly_is_left(serve, monkeypatch, pause_s):
     server = serve(http(200, {"trial": " " * 5000}), pause_s=pause_s)
     begun_t = time.monotonic()
     with pytest.raises(UnavailableError, match="took too long"):
-        HttpHistory(server.url, environment={})._ask("GET", "/trials/a-1-1", limit_s=0.4)
+        HttpHistory(server.url, environment={})._ask("GET", "/trials/a-1-1", dict, limit_s=0.4)
     assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
 
 
