@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -112,7 +112,8 @@ class SqlHistory:
         with self._reading() as connection:
             found = _read_changes(connection, job, after, last)
         if found is not None:
-            return found.decode()
+            trials = sorted(map(decode_trial, found[0]), key=rules.place_of)
+            return Changes(tuple(trials), *found[1:])
         # An older backup has been restored, and nobody has said so.
         self.start_anew(after=(after or "").partition(":")[0])
         return self.changes(job, None, last)
@@ -286,23 +287,13 @@ class SqlHistory:
             self._checked = True
 
 
-class _Read(NamedTuple):
-    """``Changes`` as they are read: records, in any order."""
-
-    records: list[str]
-    version: str
-    total: int
-    whole: bool
-
-    def decode(self) -> Changes:
-        trials = sorted(map(decode_trial, self.records), key=rules.place_of)
-        return Changes(tuple(trials), self.version, self.total, self.whole)
-
-
 def _read_changes(
     connection: Connection, job: str, after: str | None, last: int | None
-) -> _Read | None:
-    """Read what ``Shared.changes`` returns; ``None`` for a version that is yet to come."""
+) -> tuple[list[str], str, int, bool] | None:
+    """Read the values of ``Changes``, with records in any order.
+
+    ``None`` for a version that is yet to come.
+    """
     head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
     changes, total = connection.execute(head).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
@@ -317,6 +308,6 @@ def _read_changes(
         newer = newer.limit(None if last is None else last + 1)
         records = list(connection.scalars(newer))
         if last is None or len(records) <= last:
-            return _Read(records, version, total, whole=False)
+            return records, version, total, False
     newest = query.order_by(*NEWEST_FIRST).limit(last)
-    return _Read(list(connection.scalars(newest)), version, total, whole=True)
+    return list(connection.scalars(newest)), version, total, True
