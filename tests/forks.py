@@ -107,7 +107,8 @@ def _read(file) -> str:
 def zeusrun_forks() -> Forks:
     """Return forks that have imported everything but the ranks' side of zeusrun."""
     modules = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
-    return Forks(*(m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__"))))
+    own = (m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__")))
+    return Forks(*own, "tests.impatient")
 
 
 @functools.cache

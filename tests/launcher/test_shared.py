@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,9 +16,9 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from tests.databases import expire_lease, lease_held
+from tests.databases import expire_lease, lease_held, opened
 from tests.factories import Zeusrun, begin, build_trial
-from tests.runs import only_trial, start_and_wait, wait_for
+from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import LEASE_EXPIRED
@@ -98,6 +99,21 @@ def test_a_submit_is_recorded_on_the_server_with_all_that_its_page_shows(zeusrun
     assert not (zeusrun.home / "history").exists()
 
 
+@pytest.mark.long
+def test_a_submit_uses_a_database_without_a_server(zeusrun, postgres_url):
+    path = zeusrun.job()
+    done = zeusrun("submit", path, "--json", ZEUSRUN_HISTORY=postgres_url)
+    assert done.returncode == 0, done.stderr
+    trial = only_trial(json.loads(done.stdout))
+    for database in opened(postgres_url):
+        (stored,) = database.trials("job")
+        assert (stored.uuid, stored.status) == (trial["uuid"], TrialStatus.REACHED)
+        assert database.settings("job").startswith("# copied from")
+    assert "job-1-1" in zeusrun("show", "job", ZEUSRUN_HISTORY=postgres_url).stdout
+    assert "1 job" in zeusrun("doctor", ZEUSRUN_HISTORY=postgres_url).stdout
+    assert not (zeusrun.home / "history").exists()
+
+
 def test_the_policy_learns_from_the_runs_of_other_machines(zeusrun, job, database, elsewhere):
     done = Outcome(TrialStatus.OOM, "out of memory", "2025-06-01T13:00:00.000+00:00")
     elsewhere(global_batch_size=32, world_size=1)
@@ -123,12 +139,14 @@ def test_the_home_remembers_the_history_of_a_job(zeusrun, job, server):
 
 
 def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
-    child = start_and_wait(zeusrun, job("steps_slowly.py"))
-    server.stop()
-    out, _ = child.communicate(timeout=300)
-    assert child.returncode == 0, out
-    assert "the result of job-1-1 waits in" in " ".join(out.split())
-    assert "job-1-1 REACHED" in out
+    with ThreadPoolExecutor() as threads:
+        child = threads.submit(zeusrun, "submit", job("steps_slowly.py"))
+        wait_for_report(zeusrun)
+        server.stop()
+        done = child.result()
+    assert done.returncode == 0, done.stderr
+    assert "the result of job-1-1 waits in" in " ".join(done.stdout.split())
+    assert "job-1-1 REACHED" in done.stdout
     (shown,) = zeusrun.history()
     assert shown["status"] == "REACHED"
     assert "wait for" in zeusrun("doctor").stdout
@@ -184,7 +202,8 @@ def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server
     run_dir = zeusrun.home / "runs" / "job" / name
     assert trial["run_dir"] == str(run_dir)
     assert f"the result of {name} waits in" in err
-    assert zeusrun.history()[-1]["trial"] == name
+    shown = zeusrun.history()[-1]
+    assert (shown["trial"], shown["recurrence"]) == (name, None)
     server.start()
     assert zeusrun("schedule", "tick").stdout == ""
     numbered = server.history.trials("job")[-1]
@@ -195,8 +214,7 @@ def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server
     )
     assert "job-2-1" in zeusrun("show", name).stdout
     assert "epoch 2" in zeusrun("logs", "job-2-1").stdout
-    for number in (3, 4):
-        assert submit(zeusrun, job())[1]["trial"] == f"job-{number}-1"
+    assert submit(zeusrun, job())[1]["trial"] == "job-3-1"
     assert (
         zeusrun("history", "--forget", "job-2-1").returncode == 0
     )  # else it may be kept as the cheapest
@@ -215,6 +233,7 @@ def test_an_unknown_job_runs_its_default_offline(zeusrun, job, server):
     assert "no cost is known here: 32 is the default" in trial["why"]
 
 
+@pytest.mark.long
 def test_an_offline_recurrence_makes_one_attempt(zeusrun, job, server):
     path = zeusrun.job(
         objective={"target": 9.0},
@@ -392,6 +411,7 @@ def test_a_run_that_the_server_took_for_lost_is_recovered_by_its_machine(
     assert found.curve
 
 
+@pytest.mark.long
 def test_a_run_that_lives_is_not_recovered_and_its_result_replaces_lost(
     zeusrun, job, server, database
 ):
@@ -475,6 +495,7 @@ def test_a_preempted_run_of_another_machine_is_left_to_it(zeusrun, job, database
     assert database.find(trial.trial).status is TrialStatus.PREEMPTED
 
 
+@pytest.mark.long
 def test_a_preempted_run_is_continued_although_others_have_run_since(
     zeusrun, job, database, elsewhere
 ):
@@ -492,6 +513,7 @@ def test_a_preempted_run_is_continued_although_others_have_run_since(
 # Maintenance.
 
 
+@pytest.mark.long
 def test_doctor_checks_the_server(zeusrun, job, server, elsewhere, tmp_path):
     submit(zeusrun, job())
     lines = zeusrun("doctor", ZEUSRUN_TOKEN="zr_123").stdout

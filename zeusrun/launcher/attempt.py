@@ -170,7 +170,8 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
     """Remove a trial that could not be begun, or finish it if the failed write stored it."""
     trial, history = dispatched.trial, submission.history
     try:
-        if trial in history.unfinished(trial.job):
+        unfinished = history.unfinished(trial.job)
+        if any(replace(each, recurrence=trial.recurrence) == trial for each in unfinished):
             status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
             reason = "it could not be begun: the history or its run directory could not be written"
             history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
 
@@ -28,7 +29,7 @@ def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, A
     """Return the object that ``submit --json`` prints as its last line."""
     return {
         "job": job,
-        "recurrence": result.recurrence,
+        "recurrence": None if any(map(is_offline, result.trials)) else result.recurrence,
         "reached": result.reached,
         "exit_code": int(result.exit_code),
         "trials": trial_records(result.trials, savings),
@@ -45,10 +46,19 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
     """Return trials as ``history --json`` prints them.
 
     ``saved_j`` is what a recurrence saved. It is set on its last trial, and ``None`` on the others
-    and where there is nothing to compare with.
+    and where there is nothing to compare with. ``recurrence`` is ``None`` until the server of an
+    offline trial has numbered it.
     """
     saved = {name: each.saved_j for name, each in savings.by_trial.items()}
-    return [{**trial.to_json(), "saved_j": saved.get(trial.trial)} for trial in trials]
+    unknown = {"recurrence": None}
+    return [
+        {
+            **trial.to_json(),
+            **(unknown if is_offline(trial) else {}),
+            "saved_j": saved.get(trial.trial),
+        }
+        for trial in trials
+    ]
 
 
 def print_json(value: object) -> None:

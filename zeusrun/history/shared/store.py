@@ -351,16 +351,22 @@ class SharedHistory:
     def _with_waiting(
         self, job: str, trials: Sequence[Trial], last: int | None = None
     ) -> list[Trial]:
-        """Return trials as they are with what waits; those that the history lacks come last."""
+        """Return trials as they are with what waits; those that the history lacks come last.
+
+        A trial without a number counts as the next recurrence of its own.
+        """
         waiting = {key: each for key, each in self._waiting().items() if each.job == job}
         known = [_newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
         found = [each for each in known if each is not None]
         newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
-        found += [
-            each
-            for each in waiting.values()
-            if rules.is_offline(each) or (each.recurrence, each.attempt) > newest
-        ]
+        number = newest[0]
+        for each in waiting.values():
+            if rules.is_offline(each):
+                number += 1
+                found.append(replace(each, recurrence=number))
+            elif (each.recurrence, each.attempt) > newest:
+                number = max(number, each.recurrence)
+                found.append(each)
         return found[0 if last is None else max(0, len(found) - last) :]
 
     def _given_up(self, error: UnavailableError) -> UnavailableError:
