@@ -11,7 +11,7 @@ from zeusrun.analysis.net_amounts import NetAmounts
 from zeusrun.analysis.sizes import size_label
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
-from zeusrun.server.pages.reports import join_totals
+from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.tables import status_text, turning
 from zeusrun.view import units
 from zeusrun.view.report.headline import net_text, percent
@@ -83,7 +83,7 @@ def _head(view: Overview, running: int) -> Html:
                 "No run has been sent here yet. Set history in a job file to the address of "
                 "this server, or ZEUSRUN_HISTORY, and submit it."
             )
-    whole = join_totals("all jobs", [digest.total for digest in digests])
+    whole = build_total("all jobs", [part for digest in digests for part in digest.parts])
     values = [
         ("run now", str(running)),
         ("jobs", f"{len(view.heads):,}"),
@@ -135,7 +135,9 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
         "energy saved": units.electricity(net.energy_j if net else None),
         "money": ", ".join(units.money(sum_, name) for name, sum_ in money) or UNKNOWN,
         "CO2e": units.carbon(net.carbon_g if net else None),
-        "energy": units.electricity(digest.total.energy_j if digest else None),
+        "energy": units.electricity(
+            sum_known(part.sums["energy_j"] for part in digest.parts) if digest else None
+        ),
         "runs": f"{head.runs:,}" + (f", {running} now" if running else ""),
     }
     if digest is None:  # a script keeps what it shows until the digest is computed
