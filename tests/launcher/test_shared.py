@@ -23,6 +23,7 @@ from tests.servers import Proxy, running
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
+from zeusrun.history.registry import remember_choice
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
@@ -149,6 +150,7 @@ def test_a_training_goes_on_while_the_server_is_away(zeusrun, job, server):
     assert "job-1-1 REACHED" in done.stdout
     (shown,) = zeusrun.history()
     assert shown["status"] == "REACHED"
+    remember_choice(zeusrun.home, "job", None)  # as if the job file named another history now
     assert "wait for" in zeusrun("doctor").stdout
     server.start()
     assert server.history.find("job-1-1").status is TrialStatus.DISPATCHED

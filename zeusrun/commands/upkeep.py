@@ -26,11 +26,13 @@ from zeusrun.history.registry import (
     HISTORY_VARIABLE,
     chosen_histories,
     default_name,
+    known_servers,
     open_history,
     open_named,
     shared_of,
 )
 from zeusrun.history.routed import RoutedHistory
+from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
@@ -182,18 +184,15 @@ def doctor(*, as_json: AsJson = False) -> None:
 def _check_servers(home: Path) -> list[Check]:
     """Check the shared histories that this machine uses, and what waits for them."""
     names = {default_name(os.environ), *chosen_histories(home).values()}
-    found = {}
+    names |= {url for url, folder in known_servers(home).items() if Spool(folder / "spool")}
     checks = []
     for name in sorted(each for each in names if "://" in each):
         try:
             history = open_named(home, os.environ, name)
+            if isinstance(history, SharedHistory):
+                checks += check_server(history, os.environ, home)
         except ZeusrunError as error:
             checks.append(Check("server", well=False, found=str(error)))
-        else:
-            found[name] = history
-    for history in found.values():
-        if isinstance(history, SharedHistory):
-            checks += check_server(history, os.environ, home)
     return checks
 
 

@@ -68,7 +68,6 @@ class SharedHistory:
         self._wait_s, self._mode, self._show, self._pause = wait_s, offline, show, pause
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
-        self._told_offline = False
         self._patience = Patience(self.tell)
         self._conflicts = 0
         self._unwritable: UnavailableError | None = None  # since the last trial could not begin
@@ -202,19 +201,13 @@ class SharedHistory:
             return self._patience.keep_calling(
                 lambda: self.remote.finish(self._key(trial), outcome), patience_s
             )
-        except UnknownTrialError:
-            known = self._own.get(trial)
-            if known is None:
-                raise
-            return self._finish_later(known.finish(outcome))  # the server lost it
         except HistoryError as error:
-            known = self._own.get(trial) or self._copy_find(trial)
+            known = self._own.get(trial)
+            if known is None and not isinstance(error, UnknownTrialError):
+                known = self._copy_find(trial)
             if known is None:
                 raise
-            finished = known.finish(outcome)
-            path = self.spool.put("finish", finished)
-            self._show(f"{error}; the result of {trial} waits in {path}, and is delivered later")
-            return finished
+            return self._finish_later(known.finish(outcome))
 
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
@@ -277,14 +270,19 @@ class SharedHistory:
             self._show(text)
 
     def _finish_later(self, finished: Trial) -> Trial:
-        """Store an outcome in the spool, and deliver it at once if the history is there."""
+        """Store an outcome in the spool, and deliver it at once if the history is there.
+
+        One that has lost the trial then gets the whole of it.
+        """
         path = self.spool.put("finish", finished)
         try:
             self._patience.check()
             self.deliver()
             found = self.remote.find(finished.uuid or finished.trial)
         except HistoryError as error:
-            self._show(f"{error}; the result of {finished.trial} waits in {path}")
+            self._show(
+                f"{error}; the result of {finished.trial} waits in {path}, and is delivered later"
+            )
             return finished
         return finished if found is None or not found.status.finished else found
 
@@ -376,9 +374,7 @@ class SharedHistory:
         )
 
     def _tell_offline(self, error: UnavailableError) -> None:
-        if not self._told_offline:
-            self._told_offline = True
-            self._show(f"{error}; zeusrun reads its local copy")
+        self.tell(f"{error}; zeusrun reads its local copy")
 
 
 def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
