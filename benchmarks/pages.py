@@ -104,6 +104,7 @@ def begin_running(
     if done:
         end = done[-1]
         live |= {"curve": [list(each) for each in done], "time_s": end.time_s}
+        live["best_metric"] = max(point.value for point in done if point.value is not None)
         live |= {"energy_j": end.energy_j, "energy_source": "counter", "epochs": end.epoch}
         cost = example.cost_j(end.energy_j, 8 * example.MAX_W, end.time_s, example.ETA)
         live |= {"cost_j": cost, "power_w": 8 * 447.0}

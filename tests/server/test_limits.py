@@ -8,12 +8,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from tests.factories import build_trial
 from tests.server.conftest import serving
 from zeusrun.history.sql.store import SqlHistory
+from zeusrun.server import limits
 from zeusrun.server.limits import Rates
 from zeusrun.server.refusals import Refusal
 
@@ -180,7 +182,7 @@ def test_too_many_requests_of_one_client_are_refused_for_a_while(start):
 
 def test_rates_recover_and_forget(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now[0]))
     rates = Rates(10)
     for _ in range(40):
         rates.take("a")

@@ -203,7 +203,7 @@ def test_an_https_server_that_says_nothing_is_left(certificate, monkeypatch):
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with closing(HttpHistory(url, None, {})) as history:
             with pytest.raises(UnavailableError, match="took too long"):
-                history._ask("GET", "/jobs", limit_s=0.3)
+                history._ask("GET", "/jobs", dict, limit_s=0.3)
             assert ended.wait(10)  # its connection is closed
 
 

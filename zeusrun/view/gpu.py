@@ -62,7 +62,7 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
             units.percent(status.utilization),
             UNKNOWN if celsius is None else f"{celsius:.0f} °C",
             clocks,
-            _throttle(status.throttle_reasons),
+            throttle_text(status.throttle_reasons),
         )
         being.add_row(
             number(status.cuda_index),
@@ -115,7 +115,8 @@ def _gpus(indices: Sequence[int | None]) -> str:
     return f"GPU {', '.join(map(str, indices))}"
 
 
-def _throttle(reasons: Sequence[str] | None) -> str:
+def throttle_text(reasons: Sequence[str] | None) -> str:
+    """Return why clocks are low: ``heat, power``, or ``no``."""
     if reasons is None:
         return UNKNOWN
     return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -57,6 +58,13 @@ def check(text):
     return checker
 
 
+def fetch_whole(port):
+    """Return the first page once everything on it has been computed."""
+    while "data-pending" in (text := fetch(port, "/").text):
+        time.sleep(0.02)
+    return text
+
+
 @pytest.fixture(scope="module")
 def filled(empty_sqlite, tmp_path_factory):
     with open_store(empty_sqlite, tmp_path_factory.mktemp("pages") / "history.db") as store:
@@ -87,7 +95,7 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
-    text = fetch(port, "/").text
+    text = fetch_whole(port)
     assert ">800 Wh, 0.30 EUR, 400 g CO2e saved</span>" in text
     for what in ("energy", "price", "carbon"):
         assert f"<dt>{what} of all runs</dt>" in text
@@ -363,7 +371,7 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     tried = {"price": 0.9, "currency": "EUR", "carbon_g": 1200.0}
     store.add([run(1, 32, **priced), run(2, 64, 3.0, **tried), run(3, 32, **priced)])
     with serve(store) as port:
-        text = fetch(port, "/").text
+        text = fetch_whole(port)
     assert '<span class="bad">2.00 kWh, 0.60 EUR, 800 g CO2e more than the default alone' in text
     assert ": 3 recurrences of 1 job, exploring included." in text
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from zeusrun import __version__
@@ -20,12 +19,13 @@ from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.history.http.transport import Answer
     from zeusrun.trial import Outcome
 
+_Result = TypeVar("_Result")
 API = 1
 """The version of the API that this client speaks."""
 TOKEN_VARIABLE = "ZEUSRUN_TOKEN"  # noqa: S105 - a name
@@ -78,18 +78,15 @@ class HttpHistory:
 
     def describe(self) -> dict[str, Any]:
         """Return what the server says of itself: its API, version, clock and database."""
-        return self._ask("GET", "")
+        return self._ask("GET", "", dict)
 
     def identify(self) -> tuple[str, float]:
         """See ``Shared.identify``."""
-        with self._understood():
-            found = self.describe()
-            return str(found["incarnation"]), float(found["now"])
+        return self._ask("GET", "", lambda found: (str(found["incarnation"]), float(found["now"])))
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
-        with self._understood():
-            return list(map(str, self._ask("GET", "/jobs")["jobs"]))
+        return self._ask("GET", "/jobs", lambda found: list(map(str, found["jobs"])))
 
     def trials(self, job: str, last: int | None = None) -> list[Trial]:
         """See ``History.trials``."""
@@ -102,7 +99,7 @@ class HttpHistory:
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
-        return self._read_trials(self._ask("GET", f"/jobs/{job}/unfinished"))
+        return self._ask("GET", f"/jobs/{job}/unfinished", _read_trials)
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
@@ -121,11 +118,7 @@ class HttpHistory:
         check_job_name(job)
         asked = {"after": after, "last": last}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
-        found = self._ask("GET", f"/jobs/{job}/trials?{query}", limit_s=_LIMIT_S)
-        trials = tuple(self._read_trials(found))
-        with self._understood():
-            whole = found["whole"] is True
-            return Changes(trials, str(found["version"]), int(found["total"]), whole)
+        return self._ask("GET", f"/jobs/{job}/trials?{query}", _read_changes, limit_s=_LIMIT_S)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. The same trial again, as after a lost answer, changes nothing."""
@@ -143,71 +136,52 @@ class HttpHistory:
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
         """See ``Shared.renew``."""
-        self._ask("PUT", f"{_path_of(trial)}/lease", {"live": live})
+        self._ask("PUT", f"{_path_of(trial)}/lease", dict, {"live": live})
 
     def live(self, trial: str) -> dict[str, Any] | None:
         """See ``Shared.live``."""
-        found = self._ask("GET", f"{_path_of(trial)}/lease").get("live")
+        found = self._ask("GET", f"{_path_of(trial)}/lease", lambda found: found.get("live"))
         return found if isinstance(found, dict) else None
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
         """See ``Shared.add``; many trials are sent in several requests, each all or none."""
         stored: list[Trial] = []
         for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
-            found = self._ask("POST", f"/jobs/{job}/imports", {"trials": records}, _LIMIT_S)
-            stored += self._read_trials(found)
+            body, path = {"trials": records}, f"/jobs/{job}/imports"
+            stored += self._ask("POST", path, _read_trials, body, _LIMIT_S)
         return stored
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
         """See ``Shared.report_host``."""
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host[:200]!r} is no name of a machine that a URL can contain")
-        self._ask("PUT", f"/hosts/{quote(host, safe='')}", facts)
+        self._ask("PUT", f"/hosts/{quote(host, safe='')}", dict, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
         """See ``Shared.keep_trace``."""
-        self._ask("PUT", f"{_path_of(trial)}/trace", trace)
+        self._ask("PUT", f"{_path_of(trial)}/trace", dict, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
         """See ``Shared.keep_settings``."""
-        self._ask("PUT", f"/jobs/{job}/settings", {"settings": settings})
+        self._ask("PUT", f"/jobs/{job}/settings", dict, {"settings": settings})
 
     def _change(self, trial: str, what: str, body: dict[str, Any]) -> Trial:
         return self._trial("POST", f"{_path_of(trial)}/{what}", body)
 
     def _trial(self, method: str, path: str, body: dict[str, Any] | None = None) -> Trial:
-        found = self._ask(method, path, body)
-        return self._read_trials({"trials": [found.get("trial")]})[0]
-
-    def _read_trials(self, found: dict[str, Any]) -> list[Trial]:
-        with self._understood():
-            records = [dict(record) for record in found["trials"]]
-        try:
-            return [Trial.from_json(record) for record in records]
-        except ValueError as error:
-            raise HistoryError(
-                f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
-                "zeusrun here"
-            ) from error
-
-    @contextlib.contextmanager
-    def _understood(self) -> Iterator[None]:
-        """Raise ``HistoryError`` for an answer that a zeusrun server does not give."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError) as error:
-            raise HistoryError(
-                f"the answer of {self.url} cannot be read; {_IS_IT_A_SERVER}"
-            ) from error
+        return self._ask(
+            method, path, lambda found: _read_trials({"trials": [found["trial"]]})[0], body
+        )
 
     def _ask(
         self,
         method: str,
         path: str,
+        read: Callable[[dict[str, Any]], _Result],
         body: dict[str, Any] | None = None,
         limit_s: float = _SHORT_S,
-    ) -> dict[str, Any]:
-        """Send a request; return what the server answers, or raise what its refusal means."""
+    ) -> _Result:
+        """Send a request; return what is read in the answer, or raise what a refusal means."""
         content, headers = None, self._headers
         if body is not None:
             try:
@@ -216,15 +190,17 @@ class HttpHistory:
                 raise ValueError(f"it cannot be stored: {error}") from error
             headers = {**headers, "Content-Type": "application/json"}
         answer = self._transport.send(method, f"/api/v1{path}", headers, content, limit_s)
-        if answer.status == 204:
-            return {}
         try:
-            found = json.loads(answer.body)
-        except ValueError:
+            found = json.loads(answer.body) if answer.status != 204 else {}
+        except (ValueError, RecursionError):
             found = None
-        if 200 <= answer.status < 300 and isinstance(found, dict):
-            return found
-        raise _refusal(self.url, answer, found, path)
+        if not (200 <= answer.status < 300 and isinstance(found, dict)):
+            raise _refusal(self.url, answer, found, path)
+        try:
+            return read(found)
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"the answer of {self.url} cannot be read; {_IS_IT_A_SERVER}"
+            raise HistoryError(text) from error
 
 
 def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
@@ -284,6 +260,22 @@ def _path_of(trial: str) -> str:
     if rules.is_uuid(trial) or rules.job_of(trial) is not None:
         return f"/trials/{quote(trial, safe='')}"
     raise rules.unknown_trial(trial)
+
+
+def _read_changes(found: dict[str, Any]) -> Changes:
+    trials, whole = tuple(_read_trials(found)), found["whole"] is True
+    return Changes(trials, str(found["version"]), int(found["total"]), whole)
+
+
+def _read_trials(found: dict[str, Any]) -> list[Trial]:
+    records = [dict(record) for record in found["trials"]]
+    try:
+        return [Trial.from_json(record) for record in records]
+    except ValueError as error:
+        raise HistoryError(
+            f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
+            "zeusrun here"
+        ) from error
 
 
 def _in_parts(records: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:

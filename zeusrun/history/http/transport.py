@@ -114,7 +114,7 @@ class Transport:
     def _connection(self, until_t: float) -> tuple[_Connection, bool]:
         """Return the connection of this thread, and whether it is new."""
         known: _Connection | None = getattr(self._own, "connection", None)
-        if known is not None and known.sock is not None:
+        if known is not None and known.sock is not None and not known.left:
             return known, False
         connection = _Connection(self._server, self._proxy, self._tls)
         connect_s = min(_CONNECT_S, until_t - time.monotonic())

@@ -51,7 +51,7 @@ class GpuFacts(_Facts):
     power_limit_w: _Number = None
     utilization: _Number = None
     temperature_c: _Number = None
-    throttle_reasons: _Texts = []
+    throttle_reasons: _Texts | None = None
     energy_source: _Text = None
     held_by: _Text = None  # the run that holds its power limit
     error: _Text = None

@@ -10,7 +10,7 @@ from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
-from zeusrun.server.pages.tables import runs_table
+from zeusrun.server.pages.tables import runs_table, turning
 from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.sections import Frame, job_head, job_sections
 from zeusrun.view.units import plural
@@ -106,6 +106,4 @@ def _runs(content: JobContent) -> Html:
     if count == ROWS and content.runs[-1][1] != content.first:
         parts.append(tag("a", "older", href=f"{own}?before={content.runs[-1][0]}#runs"))
     said = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
-    pages = [each for part in parts for each in (part, " ")]
-    nav = tag("nav", tag("p", *pages), aria_label="More runs", class_="pages") if parts else ""
-    return join((said, listed, nav))
+    return join((said, listed, turning("More runs", parts)))

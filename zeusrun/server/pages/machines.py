@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.view import units
-from zeusrun.view.gpu import throttle_word
+from zeusrun.view.gpu import throttle_text
 from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -104,7 +104,6 @@ def _runs(runs: Sequence[Live]) -> Html:
 
 
 def _gpu(gpu: GpuFacts, may_read: Callable[[str], bool]) -> dict[str, str]:
-    words = sorted(set(map(throttle_word, gpu.throttle_reasons)))
     held = gpu.held_by if gpu.held_by and may_read(gpu.held_by) else None
     return {
         "GPU": units.number(gpu.cuda_index),
@@ -113,7 +112,7 @@ def _gpu(gpu: GpuFacts, may_read: Callable[[str], bool]) -> dict[str, str]:
         "limit": units.power(gpu.power_limit_w),
         "load": percent(gpu.utilization),
         "temperature": UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
-        "throttled": ", ".join(words) or UNKNOWN,
+        "throttled": throttle_text(gpu.throttle_reasons),
         "energy by": gpu.energy_source or UNKNOWN,
         "limit held by": UNKNOWN if held is None else _LINKS.link_run(held),
     }

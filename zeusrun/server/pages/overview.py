@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.net_amounts import NetAmounts
 from zeusrun.analysis.sizes import size_label
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
-from zeusrun.server.pages.reports import join_totals
-from zeusrun.server.pages.tables import status_text
+from zeusrun.server.pages.reports import build_total
+from zeusrun.server.pages.tables import status_text, turning
 from zeusrun.view import units
 from zeusrun.view.report.headline import net_text, percent
-from zeusrun.view.report.markup import Html, escape, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
 from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -68,21 +69,21 @@ def _head(view: Overview, running: int) -> Html:
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared:
         text = net_text(net, net_cost_j)
-        mood = "good" if net_cost_j >= 0 else "bad"
+        good = net_cost_j >= 0
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
             f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
             "included."
         )
     else:
-        text, mood = f"{plural(view.jobs, 'job')}, {plural(runs, 'run')}", None
+        text, good = f"{plural(view.jobs, 'job')}, {plural(runs, 'run')}", None
         lead = "What choosing batch sizes saves is known once a job has run with several of them."
         if not view.jobs:
             lead = (
                 "No run has been sent here yet. Set history in a job file to the address of "
                 "this server, or ZEUSRUN_HISTORY, and submit it."
             )
-    whole = join_totals("all jobs", [digest.total for digest in digests])
+    whole = build_total("all jobs", [part for digest in digests for part in digest.parts])
     values = [
         ("run now", str(running)),
         ("jobs", f"{len(view.heads):,}"),
@@ -91,20 +92,18 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag("h1", tag("span", text, class_=mood), class_="headline", data_unknown=unknown)
+    title = tag("h1", coloured(text, good), class_="headline", data_unknown=unknown)
     return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
 
 
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
     currencies = sorted({currency for net in nets for currency in net.money})
-    energies = [net.energy_j for net in nets if net.energy_j is not None]
-    grams = [net.carbon_g for net in nets if net.carbon_g is not None]
     return NetAmounts(
-        energy_j=sum(energies) if energies else None,
+        energy_j=sum_known(net.energy_j for net in nets),
         energy_runs=sum(net.energy_runs for net in nets),
         money={name: sum(net.money.get(name, 0.0) for net in nets) for name in currencies},
         money_runs=sum(net.money_runs for net in nets),
-        carbon_g=sum(grams) if grams else None,
+        carbon_g=sum_known(net.carbon_g for net in nets),
         carbon_runs=sum(net.carbon_runs for net in nets),
     )
 
@@ -130,24 +129,21 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
         "when": UNKNOWN if trial is None else units.minute(trial.started_at),
         "status": UNKNOWN if trial is None else status_text(trial),
         "batch size": UNKNOWN if trial is None else size_label(trial),
-        "saved a run": UNKNOWN if digest is None else _share(digest),
+        "saved a run": UNKNOWN
+        if digest is None or digest.share is None
+        else coloured(percent(digest.share), digest.good),
         "energy saved": units.electricity(net.energy_j if net else None),
         "money": ", ".join(units.money(sum_, name) for name, sum_ in money) or UNKNOWN,
         "CO2e": units.carbon(net.carbon_g if net else None),
-        "energy": units.electricity(digest.total.energy_j if digest else None),
+        "energy": units.electricity(
+            sum_known(part.sums["energy_j"] for part in digest.parts) if digest else None
+        ),
         "runs": f"{head.runs:,}" + (f", {running} now" if running else ""),
     }
     if digest is None:  # a script keeps what it shows until the digest is computed
         wait = tag("span", "…", data_unknown="yes", title="being computed")
         values |= dict.fromkeys(("saved a run", "energy saved", "money", "CO2e", "energy"), wait)
     return {"job": _LINKS.link_job(head.job), **values}
-
-
-def _share(digest: Digest) -> str:
-    if digest.share is None:
-        return UNKNOWN
-    mood = {True: "good", False: "bad", None: None}[digest.good]
-    return tag("span", percent(digest.share), class_=mood)
 
 
 def _search(search: str) -> Html:
@@ -160,8 +156,8 @@ def _search(search: str) -> Html:
 
 
 def _pages(view: Overview) -> Html:
-    last = max(1, -(-len(view.heads) // ROWS))
-    if last == 1:
+    last = -(-len(view.heads) // ROWS)
+    if last <= 1:
         return Html()
 
     def link(number: int, text: str) -> Html:
@@ -171,5 +167,4 @@ def _pages(view: Overview) -> Html:
     parts = [f"Page {view.number} of {last}"]
     parts += [link(view.number - 1, "newer")] if view.number > 1 else []
     parts += [link(view.number + 1, "older")] if view.number < last else []
-    spaced = [each for part in parts for each in (part, " ")]
-    return tag("nav", tag("p", *spaced), aria_label="More jobs", class_="pages")
+    return turning("More jobs", parts)

@@ -63,7 +63,7 @@ class Digest(NamedTuple):
     """A job as the list of jobs shows it; ``None`` is unknown."""
 
     changes: int  # ``JobHead.changes``
-    total: Total
+    parts: Sequence[Part]  # of what its runs have taken
     share: float | None = None  # of the cost of the default that a run saves
     good: bool | None = None  # see ``headline``
     net: NetAmounts | None = None
@@ -149,18 +149,19 @@ class Reports:
             raise
         except UNREADABLE as error:
             _LOG.warning("what %s has taken is unknown: %s", head.job, error)
-            return Digest(head.changes, build_total(head.job, ()))
+            return Digest(head.changes, ())
 
     def _build_digest(self, head: JobHead) -> Digest:
         kept = self._kept.get(head.job) or _Kept()
         with kept.lock:
             self._read(head.job, kept)
             facts = None if kept.report is None else kept.report.facts
+        parts = add_up(self._store.engine, head.job)
         if facts is None:
-            return Digest(head.changes, build_total(head.job, add_up(self._store.engine, head.job)))
+            return Digest(head.changes, parts)
         return Digest(
             head.changes,
-            facts.total,
+            parts,
             facts.saved_share if facts.explored else None,
             headline(facts)[1],
             facts.net,
@@ -255,27 +256,5 @@ def build_total(name: str, parts: Sequence[Part]) -> Total:
         unknown={
             name: trained - sum(part.known[column] for part in parts)
             for name, column in columns.items()
-        },
-    )
-
-
-def join_totals(name: str, totals: Sequence[Total]) -> Total:
-    """Return the total of several jobs."""
-    currencies = {currency for total in totals for currency in total.prices}
-    return Total(
-        name,
-        sum(total.runs for total in totals),
-        time_s=sum_known(total.time_s for total in totals),
-        energy_j=sum_known(total.energy_j for total in totals),
-        estimated_j=sum(total.estimated_j for total in totals),
-        cost_j=sum_known(total.cost_j for total in totals),
-        prices={
-            currency: sum(total.prices.get(currency, 0.0) for total in totals)
-            for currency in sorted(currencies)
-        },
-        carbon_g=sum_known(total.carbon_g for total in totals),
-        unknown={
-            what: sum(total.unknown[what] for total in totals)
-            for what in ("energy", "price", "carbon")
         },
     )

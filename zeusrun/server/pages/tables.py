@@ -34,6 +34,12 @@ def status_text(trial: Trial) -> Html:
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
+def turning(label: str, parts: Sequence[str]) -> Html:
+    """Return the links to other pages of a list; nothing without any."""
+    spaced = [each for part in parts for each in (part, " ")]
+    return tag("nav", tag("p", *spaced), aria_label=label, class_="pages") if parts else Html()
+
+
 def runs_table(trials: Sequence[Trial], caption: str, links: Links) -> Html:
     """Return a row for each run, in the order given."""
     rows = [

@@ -15,7 +15,7 @@ _LONGEST = 2000  # characters of a text; a longer one comes from a script or a d
 # Headings of columns of words, which are aligned left.
 _WORDS = {
     *("when", "status", "why", "its batch sizes", "power over time", "throttled"),
-    *("host", "model", "next run", "last run", "value"),
+    *("host", "model", "next run", "last run"),
 }
 
 
@@ -40,6 +40,11 @@ def tag(name: str, *children: str, **attributes: str | int | None) -> Html:
         if value is not None
     ]
     return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
+
+
+def coloured(text: str, good: bool | None) -> Html:
+    """Return a text in the colour of what is good or bad; ``None``: neither."""
+    return tag("span", text, class_=None if good is None else "good" if good else "bad")
 
 
 def join(parts: Iterable[str]) -> Html:

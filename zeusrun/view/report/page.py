@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun import __version__
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import draw, draw_comparison
-from zeusrun.view.report.markup import Html, figure, join, table, tag
+from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
 from zeusrun.view.report.sections import Frame, job_head, job_sections, overview
 from zeusrun.view.report.svg import inline_svg
@@ -64,7 +64,6 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
 def comparison_page(comparison: Comparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
     first, second = comparison.names
-    mood = {True: "good", False: "bad", None: None}[comparison.better]
     runs = " and ".join(
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
     )
@@ -77,7 +76,7 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
     content = join(
         (
             tag("p", comparison.subject, class_="job"),
-            tag("h1", tag("span", comparison.headline, class_=mood)),
+            tag("h1", coloured(comparison.headline, comparison.better)),
             tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
             figure("comparison", svg, caption, listed),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 from zeusrun.view.report.figures import DRAWN_TRACES
 from zeusrun.view.report.headline import basis, headline, percent, target
-from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -91,9 +91,8 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
         alone: Whether it is the only job of the page.
     """
     text, good = headline(facts)
-    mood = {True: "good", False: "bad", None: None}[good]
     job = tag("p", facts.job, class_="job", id=place)
-    title = tag("h1" if alone else "h2", tag("span", text, class_=mood), class_="headline")
+    title = tag("h1" if alone else "h2", coloured(text, good), class_="headline")
     days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
     values = [
         *all_runs(facts.total),
