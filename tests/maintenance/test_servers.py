@@ -46,7 +46,7 @@ def make(server, **values):
 def test_a_server_without_tokens(server, check):
     (line,) = check(server.url)
     assert line[:2] == ("server", True)
-    assert line[2].startswith(f"{server.url}: 0 jobs, zeusrun {__version__}, 0.0")
+    assert line[2].startswith(f"{server.url}: 0 jobs, zeusrun {__version__}, ")
     assert check(server.url, "anything")[1] == (
         *("token", None),
         "that of ZEUSRUN_TOKEN is not used: the server needs none",
