@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError, field_validator
 
 from zeusrun.errors import UsageError
+from zeusrun.history.sql.engine import parse_url
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.sections import Section, list_keys
 from zeusrun.jobfile.validators import size_bytes
@@ -16,7 +18,6 @@ from zeusrun.jobfile.yaml_reader import JobDocument, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
@@ -90,7 +91,8 @@ def load_settings(
             if value is not None:
                 document.data[key] = value
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
-    document.data.setdefault("database_url", f"sqlite:///{home}/server/history.db")
+    own = f"sqlite:///{home}/server/history.db"
+    document.data.setdefault("database_url", own)
     errors: list[Any] = []
     settings = None
     try:
@@ -103,7 +105,23 @@ def load_settings(
         raise collect_problems(document, problems)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
+    if settings.database_url != own:
+        _check_folder(settings.database_url)
     return settings
+
+
+def _check_folder(database_url: str) -> None:
+    """Raise ``UsageError`` if a SQLite file is in no folder: its path was mistyped."""
+    url = parse_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        folder = Path(str(url.database)).parent
+        try:
+            folder.stat()
+        except FileNotFoundError:
+            raise UsageError(
+                f"the folder {folder} of the database does not exist; correct its URL, or create "
+                "the folder"
+            ) from None
 
 
 def is_loopback(host: str) -> bool:

@@ -23,10 +23,10 @@ _DAY = "%Y-%m-%d %H:%M"
 _STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
 
 
-def tokens_table(tokens: Sequence[Token]) -> RenderableType:
-    """Return what each token permits, and when it was last used."""
+def tokens_table(tokens: Sequence[Token], where: str) -> RenderableType:
+    """Return what each token of a database permits, and when it was last used."""
     if not tokens:
-        return Text("no tokens yet; make one with: zeusrun token create --write")
+        return Text(f"{where} has no tokens yet; make one: zeusrun token create --job '*' --write")
     table = _table("token", "jobs", "may", "state", "expires", "last used", "note")
     for token in tokens:
         state = token.state
@@ -40,6 +40,11 @@ def tokens_table(tokens: Sequence[Token]) -> RenderableType:
             token.note or "",
         )
     return table
+
+
+def until(token: Token) -> str:
+    """Return how long a token is valid."""
+    return "for ever" if token.expires_at is None else f"until {_moment(token.expires_at)}"
 
 
 def token_json(token: Token) -> dict[str, Any]:
