@@ -77,7 +77,11 @@ def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch)
         (("upgrade", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
         (("current", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
         (("restored", "--database-url", "sqlite:////tmp/nope.db"), 6, "no database"),
-        (("upgrade", "--database-url", "sqlite:////nope/x.db"), 2, "folder /nope of the database"),
+        (
+            ("upgrade", "--database-url", "sqlite:////nope/x.db"),
+            2,
+            "folder /nope of the database cannot",
+        ),
         (("downgrade", "base"), 2, "there is no revision 'base' of the tables; there are: 0001"),
         (("downgrade",), 2, "Missing argument"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 pytest.importorskip("fastapi")
 
 from tests.factories import ROOT
-from zeusrun.errors import JobFileError, UsageError
+from zeusrun.errors import HistoryError, JobFileError, UsageError
 from zeusrun.server.settings import Limits, Settings, is_loopback, load_settings
 
 
@@ -73,13 +74,27 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path):
 
 
 def test_a_database_that_was_mistyped_is_refused(tmp_path):
+    (tmp_path / "file").touch()
     for path, message in (
-        (f"{tmp_path}/nope/dir/x.db", f"the folder {tmp_path}/nope/dir of the database does not"),
+        (
+            f"{tmp_path}/nope/dir/x.db",
+            f"folder {tmp_path}/nope/dir of the database cannot be used: No such",
+        ),
+        (f"{tmp_path}/file/x.db", "Not a directory"),
         ("x.db", "names a relative path"),
     ):
         with pytest.raises(UsageError, match=message):
             load_settings(tmp_path, {}, {"database_url": f"sqlite:///{path}"})
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_home_of_another_user_is_refused(tmp_path, monkeypatch):
+    def refuse(_path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    with pytest.raises(HistoryError, match=f"{tmp_path}: Permission denied; .* ZEUSRUN_HOME"):
+        load_settings(tmp_path, {})
 
 
 def test_the_database_is_not_shown(tmp_path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, ValidationError, field_validator
 
 from zeusrun.errors import UsageError
+from zeusrun.files.home import unwritable_home
 from zeusrun.history.sql.engine import parse_url
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.sections import Section, list_keys
@@ -82,9 +83,13 @@ def load_settings(
     Raises:
         JobFileError: If the file is not usable.
         UsageError: If the environment or a flag is not.
+        HistoryError: If this user may not read the home.
     """
     path = home / SETTINGS_FILE
-    document = read_document(path) if path.is_file() else JobDocument(str(path))
+    try:
+        document = read_document(path) if path.is_file() else JobDocument(str(path))
+    except OSError as error:
+        raise unwritable_home(home, error) from None
     named = {"database_url": environment.get(DATABASE_VARIABLE) or None}
     for origin, values in ((DATABASE_VARIABLE, named), ("", given or {})):
         for key, value in values.items():
@@ -111,16 +116,16 @@ def load_settings(
 
 
 def _check_folder(database_url: str) -> None:
-    """Raise ``UsageError`` if a SQLite file is in no folder: its path was mistyped."""
+    """Raise ``UsageError`` if the folder of a SQLite file is not there: its path was mistyped."""
     url = parse_url(database_url)
     if url.get_backend_name() == "sqlite":
         folder = Path(str(url.database)).parent
         try:
-            folder.stat()
-        except FileNotFoundError:
+            next(folder.iterdir(), None)
+        except OSError as error:
             raise UsageError(
-                f"the folder {folder} of the database does not exist; correct its URL, or create "
-                "the folder"
+                f"the folder {folder} of the database cannot be used: {error.strerror}; correct "
+                "the URL, or create the folder for the user of the server"
             ) from None
 
 
