@@ -12,7 +12,8 @@ pytest.importorskip("fastapi")
 
 from tests.factories import ROOT
 from zeusrun.errors import HistoryError, JobFileError, UsageError
-from zeusrun.server.settings import Limits, Settings, is_loopback, load_settings
+from zeusrun.history.http.transport import is_loopback
+from zeusrun.server.settings import Limits, Settings, load_settings
 
 
 def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):

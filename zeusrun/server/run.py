@@ -20,6 +20,7 @@ from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.base import UnavailableError
+from zeusrun.history.http.transport import is_loopback
 from zeusrun.history.sql import migrate
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
@@ -28,7 +29,6 @@ from zeusrun.server.app import build_app
 from zeusrun.server.connections import Connection
 from zeusrun.server.logs import log_config
 from zeusrun.server.refusals import LOG
-from zeusrun.server.settings import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

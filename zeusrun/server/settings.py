@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,7 @@ class Settings(Section):
     @field_validator("path_prefix")
     @classmethod
     def _check_prefix(cls, prefix: str) -> str:
-        parts = prefix.split("/")[1:]
-        if prefix and (not prefix.startswith("/") or not all(map(_is_plain, parts))):
+        if not re.fullmatch(r"(/[\w-]+)*", prefix, re.ASCII):
             raise ValueError("must be a path such as /zeusrun, without a slash at its end")
         return prefix
 
@@ -127,18 +126,6 @@ def _check_folder(database_url: str) -> None:
                 f"the folder {folder} of the database cannot be used: {error.strerror}; correct "
                 "the URL, or create the folder for the user of the server"
             ) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine alone."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_plain(part: str) -> bool:
-    return part.replace("-", "").replace("_", "").isalnum() and part.isascii()
 
 
 _KEYS = list_keys(Settings)

@@ -55,8 +55,9 @@ class Fault(Enum):
     )
     NO_ACCESS = "zeusrun may not open {where}: {what}; give it access to the file and its folder"
     NO_DATABASE = (
-        "there is no database {where}: {what}; check its name; `zeusrun db upgrade` creates a "
-        "SQLite file, and a database server has a command such as createdb"
+        "there is no database {where}: {what}; check its URL, or ZEUSRUN_HOME; "
+        "`zeusrun db upgrade` creates a SQLite file; a database server has a command such as "
+        "createdb"
     )
     NO_TABLES = (
         "the database {where} does not contain the tables of this zeusrun: {what}; run: "
