@@ -85,7 +85,7 @@ def test_a_database_is_opened_directly_and_its_password_is_kept_nowhere(tmp_path
         ("sqlite:///history.db", "relative path"),
         ("https://me:secret@host", "must not contain a user name or a password"),
         ("other", "no installed plugin"),
-        ("127.0.0.1:8801", "such as http://127.0.0.1:8801"),
+        ("127.0.0.1:8801", "begins with https:// or http://"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_without_its_password(tmp_path, name, words):

@@ -82,7 +82,7 @@ def test_a_database_that_was_mistyped_is_refused(tmp_path):
             f"folder {tmp_path}/nope/dir of the database cannot be used: No such",
         ),
         (f"{tmp_path}/file/x.db", "Not a directory"),
-        ("x.db", "names a relative path"),
+        ("x.db", "relative path"),
     ):
         with pytest.raises(UsageError, match=message):
             load_settings(tmp_path, {}, {"database_url": f"sqlite:///{path}"})

@@ -100,15 +100,10 @@ def open_named(
         )
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
-        if re.search(r"[.:/]", name):
-            raise UsageError(
-                f"the history is {name!r}; the address of a server begins with https:// or "
-                f"http://, such as http://{name}"
-            )
         raise UsageError(
-            f"the history is {name!r}, but no installed plugin has that name; name a server "
-            f"(https://...), or unset {HISTORY_VARIABLE} to use zeusrun's own history "
-            "(docs/python-api.md describes plugins)"
+            f"the history is {name!r}, but no installed plugin has that name; name a server (its "
+            f"address begins with https:// or http://), or unset {HISTORY_VARIABLE} to use "
+            "zeusrun's own history (docs/python-api.md describes plugins)"
         )
     return history
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from zeusrun.history.sql.audit import AuditEntry
     from zeusrun.history.sql.tokens import Token
@@ -27,7 +26,7 @@ def tokens_table(tokens: Sequence[Token], where: str) -> RenderableType:
     """Return what each token of a database permits, and when it was last used."""
     if not tokens:
         return Text(f"{where} has no tokens yet; make one: zeusrun token create --job '*' --write")
-    table = _table("token", "jobs", "may", "state", "expires", "last used", "note")
+    table = plain_table("token", "jobs", "may", "state", "expires", "last used", "note")
     for token in tokens:
         state = token.state
         table.add_row(
@@ -62,7 +61,7 @@ def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:
     """Return who changed what."""
     if not entries:
         return Text("nothing has been changed through a server yet")
-    table = _table("when", "token", "from", "what", "of")
+    table = plain_table("when", "token", "from", "what", "of")
     for entry in entries:
         who = entry.token or "–"  # noqa: RUF001 - as everywhere for what is unknown
         here = entry.client or "this command"
@@ -73,13 +72,6 @@ def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:
 def audit_json(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry as ``--json`` prints it."""
     return {**entry._asdict(), "at": timestamp(entry.at)}
-
-
-def _table(*heads: str) -> Table:
-    table = plain_table()
-    for head in heads:
-        table.add_column(head)
-    return table
 
 
 def _moment(at: float) -> str:

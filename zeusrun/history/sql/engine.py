@@ -109,15 +109,10 @@ def parse_url(text: str) -> URL:
         )
     url = url.set(drivername=_DRIVERS[backend][0])
     if backend == "sqlite":
-        if url.database in {None, "", ":memory:"}:
+        if not Path(url.database or "").is_absolute():
             raise UsageError(
-                "a history needs a SQLite file, not a database in memory; write "
-                "sqlite:////absolute/path.db"
-            )
-        if not Path(str(url.database)).is_absolute():
-            raise UsageError(
-                "the URL of the database names a relative path, which is another file in each "
-                "directory; write sqlite:////absolute/path.db"
+                "the URL of the database names no file, or a relative path, which is another file "
+                "in each directory; write sqlite:////absolute/path.db"
             )
         return url
     if not url.database:
