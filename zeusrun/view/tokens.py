@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.history.sql.audit import AuditEntry
     from zeusrun.history.sql.tokens import Token
 
-_DAY = "%Y-%m-%d %H:%M"
 _STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
 
 
@@ -75,4 +74,4 @@ def audit_json(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _moment(at: float) -> str:
-    return units.moment(timestamp(at), _DAY)
+    return units.minute(timestamp(at))
