@@ -57,9 +57,15 @@ def blame(failure: str) -> Iterator[None]:
         ) from error
 
 
-def check_extra(module: str, user: str, extra: str) -> None:
+def check_extra(user: str, extra: str, *modules: str) -> None:
     """Raise ``UsageError`` if a package is missing that an extra of zeusrun installs."""
     from importlib.util import find_spec  # noqa: PLC0415 - few need it
 
-    if find_spec(module) is None:
-        raise UsageError(f'{user} needs {module}: pip install "zeusrun[{extra}]"')
+    for module in modules:
+        if find_spec(module) is None:
+            raise UsageError(f"{user} needs {module}; {how_to_add(extra)}")
+
+
+def how_to_add(extra: str) -> str:
+    """Return what installs an extra; zeusrun is in no package index."""
+    return f"install zeusrun with its extra {extra!r}: pip install '/path/to/zeusrun[{extra}]'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -12,9 +13,11 @@ pytest.importorskip("uvicorn")
 
 
 def test_a_database_is_created_and_upgraded_once(cli, tmp_path):
-    url, path = f"sqlite:///{tmp_path}/db/history.db", f"{tmp_path}/db/history.db"
-    code, _, err = cli("db", "current", "--database-url", url)
-    assert (code, path in err, "zeusrun db upgrade" in err) == (6, True, True)
+    url, path = f"sqlite:///{tmp_path}/history.db", f"{tmp_path}/history.db"
+    create = ("token", "create", "--read", "--job", "*")
+    for verb in (("db", "current"), ("token", "list"), ("token", "audit"), create):
+        code, _, err = cli(*verb, "--database-url", url)
+        assert (code, f"no database {path}" in err, "zeusrun db upgrade" in err) == (6, True, True)
     assert cli("db", "upgrade", "--database-url", url) == (
         *(0, f"{path}: created the tables (revision 0001).\n"),
         "",
@@ -38,6 +41,25 @@ def test_a_database_is_created_and_upgraded_once(cli, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("token", "list"),
+        ("token", "audit"),
+        ("token", "create", "--job", "*", "--read"),
+        ("token", "revoke", "1f2e3d4c"),
+        ("serve",),
+        ("db", "current"),
+    ],
+)
+def test_without_its_extra_it_says_what_to_install(cli, monkeypatch, verb):
+    for name in [each for each in sys.modules if each.startswith("zeusrun.history.sql")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    how = "install zeusrun with its extra 'server': pip install '/path/to/zeusrun[server]'"
+    assert cli(*verb) == (2, "", f"zeusrun: a server needs sqlalchemy; {how}\n")
+
+
 def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUSRUN_DATABASE_URL", f"sqlite:///{tmp_path}/own.db")
     assert cli("db", "upgrade")[0] == 0
@@ -54,7 +76,12 @@ def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch)
         (("upgrade", "--database-url", "mssql://me:s3cret@host/d"), 2, "neither sqlite:"),
         (("upgrade", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
         (("current", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
-        (("restored", "--database-url", "sqlite:////nowhere/history.db"), 6, "no database"),
+        (("restored", "--database-url", "sqlite:////tmp/nope.db"), 6, "no database"),
+        (
+            ("upgrade", "--database-url", "sqlite:////nope/x.db"),
+            2,
+            "folder /nope of the database cannot",
+        ),
         (("downgrade", "base"), 2, "there is no revision 'base' of the tables; there are: 0001"),
         (("downgrade",), 2, "Missing argument"),
     ],

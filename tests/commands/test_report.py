@@ -51,6 +51,8 @@ def test_the_page_is_written_and_says_what_was_saved_and_what_comes_next(cli, ru
     text = (zeusrun.folder / "report.html").read_text()
     assert "saves 10\u00a0% a run against batch size 32" in text
     assert "The next run uses batch size" in text
+    assert "<dt>from</dt><dd>2025-06-01 to 2025-07-01</dd>" in text
+    assert "mean in training</th>" in text
     assert "job-4-1 · batch size 64" in text
     assert not list(zeusrun.folder.glob("*.tmp"))
 
@@ -66,6 +68,7 @@ def test_without_a_job_file_the_belief_is_missing_and_the_page_says_why(cli, rec
     assert cli("report")[0] == 0
     text = (zeusrun.folder / "report.html").read_text()
     assert "What the policy believes is unknown: " in text
+    assert "<dt>on</dt><dd>2025-06-01</dd>" in text
 
 
 def test_a_damaged_history_keeps_no_other_job_from_its_report(cli, runs, record, zeusrun):
@@ -182,10 +185,8 @@ def test_a_snippet_needs_no_matplotlib_and_a_page_says_how_to_install_it(cli, ru
     )
     assert cli("report", "--format", "md")[0] == 0
     code, _, error = cli("report")
-    assert (code, error) == (
-        2,
-        'zeusrun: zeusrun report needs matplotlib: pip install "zeusrun[report]"\n',
-    )
+    how = "install zeusrun with its extra 'report': pip install '/path/to/zeusrun[report]'"
+    assert (code, error) == (2, f"zeusrun: zeusrun report needs matplotlib; {how}\n")
 
 
 def test_the_json_has_what_the_page_has(cli, runs):

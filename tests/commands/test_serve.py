@@ -67,15 +67,17 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
         f"zeusrun serves http://127.0.0.1:{port}\n"
         f"  page      http://127.0.0.1:{port}/\n"
         f"  a job     history: http://127.0.0.1:{port}   in its job file, or ZEUSRUN_HISTORY\n"
-        "  tokens    none needed on this machine; others need one: zeusrun token create --write\n"
-        f"  database  sqlite:///{zeusrun.home}/server/history.db\n"
+        "  tokens    none needed on this machine; others need one: "
+        "zeusrun token create --job '*' --write\n"
+        f"  database  sqlite:///{zeusrun.home}/server/history.db, a new, empty history\n"
         "Ctrl-C stops it.\n"
     )
     assert begin(port, 1)[0] == 201
     child.send_signal(signal.SIGTERM)
     assert (child.wait(20), child.stdout.read()) == (0, "")
     assert oct((zeusrun.home / "server").stat().st_mode & 0o77) == "0o0"
-    child, port, _ = start(zeusrun)
+    child, port, text = start(zeusrun)
+    assert "history.db\n" in text
     assert ask(port, "GET", "/api/v1/jobs/job/trials")[1]["total"] == 1
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 0
@@ -83,8 +85,8 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
 
 @pytest.mark.long
 def test_its_log_has_no_token(zeusrun):
-    token = zeusrun("token", "create", "--write").stdout.strip()
     child, port, _ = start(zeusrun, "--access-log")
+    token = zeusrun("token", "create", "--job", "*", "--write").stdout.strip()
     wrong = "zeusrun_00000000_" + "x" * 43
     for each, status in ((token, 400), (wrong, 401)):
         assert ask(port, "GET", f"/zeus/{each}/jobs/batch_size?job_id=a")[0] == status
@@ -98,12 +100,20 @@ def test_its_log_has_no_token(zeusrun):
 
 
 def test_a_token_is_made_used_listed_and_revoked(zeusrun):
+    assert zeusrun("db", "upgrade").returncode == 0
+    none = f"{zeusrun.home}/server/history.db has no tokens yet; make one: "
+    listed = " ".join(zeusrun("token", "list").stdout.split())
+    assert listed == f"{none}zeusrun token create --job '*' --write"
     made = zeusrun("token", "create", "--job", "team-*", "--write", "--expires", "90d")
     token = made.stdout.strip()
     own_id = token.split("_")[1]
     assert re.fullmatch(r"zeusrun_[0-9a-f]{8}_[\w-]{43}", token)
-    assert f"Token {own_id} may read and change jobs called team-*, until " in made.stderr
-    reading = zeusrun("token", "create", "--read", "--note", "the page", "--json")
+    assert re.fullmatch(
+        rf"Token {own_id} may read and change jobs called team-\*, until ....-..-.. ..:.., on the "
+        rf"server of {zeusrun.home}/server/history.db. It is shown only now. .*\n",
+        made.stderr,
+    )
+    reading = zeusrun("token", "create", "--read", "--job", "*", "--note", "the page", "--json")
     secret = json.loads(reading.stdout)
     listed = json.loads(zeusrun("token", "list", "--json").stdout)
     assert [(each["jobs"], each["may"], each["state"]) for each in listed] == [
@@ -128,11 +138,17 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
 
 
 def test_wrong_arguments_of_token_are_refused(zeusrun):
+    assert zeusrun("db", "upgrade").returncode == 0
     for arguments, message in (
-        (("create",), "say what the token permits: --read, or --write"),
+        (("create", "--job", "*"), "say what the token permits: --read, or --write"),
+        (("create", "--read"), "Missing option '--job'"),
+        (("create", "--read", "--job", "["), "--job '[' is no name of a job and no pattern"),
         (("create", "--read", "--job", "a b"), "--job 'a b' is no name of a job"),
-        (("create", "--read", "--expires", "90"), "--expires must be a number with s, m, h or d"),
-        (("revoke", "nobody"), "there is no token 'nobody'; tokens: none yet"),
+        (
+            ("create", "--read", "--job", "[a-c]*", "--expires", "90"),
+            "--expires must be a number with s, m, h or d",
+        ),
+        (("revoke", "nobody"), "history.db has no token 'nobody'; tokens: none yet"),
     ):
         done = zeusrun("token", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
@@ -144,7 +160,7 @@ def test_it_does_not_listen_to_other_machines_without_tokens_and_https(zeusrun):
     assert done.returncode == 2
     for words in ("0.0.0.0", "zeusrun token create", "--ssl-certfile", "--insecure accepts that"):
         assert words in done.stderr
-    zeusrun("token", "create", "--read")
+    zeusrun("token", "create", "--read", "--job", "*")
     done = zeusrun("serve", "--host", "::", "--port", "0")
     assert done.returncode == 2
     assert "tokens would be sent in the clear" in done.stderr
@@ -250,7 +266,7 @@ def test_a_request_that_never_ends_does_not_keep_the_server(zeusrun):
 @pytest.mark.long
 def test_a_full_disk_refuses_new_trials_and_loses_none(zeusrun):
     """``ulimit -f`` lets a file grow no further, as a full disk would."""
-    zeusrun("token", "list")  # makes the database
+    zeusrun("db", "upgrade")
     path = zeusrun.home / "server" / "history.db"
     script = 'ulimit -f "$1"; shift; exec "$@"'
     blocks = (path.stat().st_size + (300 << 10)) // 512

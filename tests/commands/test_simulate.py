@@ -84,7 +84,7 @@ def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypa
     with pytest.raises(UsageError, match="in a directory that you can write to"):
         check_figure(tmp_path / "nowhere" / "f.png")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r'pip install "zeusrun\[report\]"'):
+    with pytest.raises(UsageError, match=r"pip install '/path/to/zeusrun\[report\]'"):
         check_figure(tmp_path / "f.png")
 
 

@@ -98,7 +98,7 @@ def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
 
 def test_without_mlflow_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r'needs mlflow: pip install "zeusrun\[mlflow\]"'):
+    with pytest.raises(UsageError, match="needs mlflow; install zeusrun with its extra 'mlflow'"):
         export_runs("sqlite:///m.db", "job", [])
 
 

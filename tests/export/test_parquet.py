@@ -74,5 +74,5 @@ def test_damage_is_empty_or_one_sentence(read):
 
 def test_without_pyarrow_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r'needs pyarrow: pip install "zeusrun\[parquet\]"'):
+    with pytest.raises(UsageError, match="needs pyarrow; install zeusrun with its extra 'parquet'"):
         parquet_bytes([])

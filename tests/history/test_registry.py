@@ -85,6 +85,7 @@ def test_a_database_is_opened_directly_and_its_password_is_kept_nowhere(tmp_path
         ("sqlite:///history.db", "relative path"),
         ("https://me:secret@host", "must not contain a user name or a password"),
         ("other", "no installed plugin"),
+        ("127.0.0.1:8801", "begins with https:// or http://"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_without_its_password(tmp_path, name, words):
@@ -97,7 +98,7 @@ def test_without_sqlalchemy_a_database_says_what_to_install(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     for module in [each for each in sys.modules if each.startswith("zeusrun.history.sql")]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(UsageError, match=r"pip install 'zeusrun\[server\]'"):
+    with pytest.raises(UsageError, match=r"pip install '/path/to/zeusrun\[server\]'"):
         open_named(tmp_path, {}, "sqlite:////tmp/history.db")
 
 

@@ -43,6 +43,7 @@ def test_an_override_sets_it(tmp_path):
         ("https://me@host", "must not contain a password or the user name of a server"),
         ("postgresql://me:secret@db/x", "ZEUSRUN_HISTORY"),
         ("ftp://host", "must be the URL of a server"),
+        ("127.0.0.1:8801", "such as http://127.0.0.1:8801"),
         ("tinybd", "did you mean 'tinydb'"),
         ({"url": 5}, "must be text"),
         ({"offline": "never"}, "must be 'fail' or 'cheapest'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import platform
 import secrets
+import socket
 import sys
 
 import pytest
@@ -100,6 +101,17 @@ def test_a_missing_torch_is_not_well_and_the_rest_is_checked_all_the_same(enviro
     assert checks["torch"].well is False
     assert "install it" in checks["torch"].found
     assert checks["home"].well is True
+
+
+def test_a_host_name_that_does_not_resolve_is_not_well(environment, monkeypatch):
+    def refuse(*_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    assert "host" not in found(environment)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    host = found(environment)["host"]
+    assert (host.well, host.advice) == (False, "add a line to /etc/hosts: 127.0.1.1 node7")
 
 
 def test_a_bad_setting_of_the_machine_is_not_well(environment):

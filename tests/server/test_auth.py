@@ -193,7 +193,7 @@ def test_the_audit_log_says_who_changed_what(server):
     for _ in range(2):  # the second time changes nothing
         assert server.begin(second, token).status == 201
     for _ in range(2):
-        server.ask("POST", "/api/v1/trials/job-2-1/outcome", DONE.to_json(), token)
+        server.ask("POST", f"/api/v1/trials/{second.uuid}/outcome", DONE.to_json(), token)
         server.ask("PUT", "/api/v1/jobs/job/settings", {"settings": "name: job"}, token)
     server.begin(build_trial(2), token, after="old")  # refused
     server.ask("PUT", "/api/v1/trials/job-1-1/lease", {}, token)  # no change of the history

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 import pytest
@@ -10,8 +11,9 @@ import yaml
 pytest.importorskip("fastapi")
 
 from tests.factories import ROOT
-from zeusrun.errors import JobFileError, UsageError
-from zeusrun.server.settings import Limits, Settings, is_loopback, load_settings
+from zeusrun.errors import HistoryError, JobFileError, UsageError
+from zeusrun.history.http.transport import is_loopback
+from zeusrun.server.settings import Limits, Settings, load_settings
 
 
 def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
@@ -24,23 +26,23 @@ def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     (tmp_path / "server.yaml").write_text(
-        "database_url: sqlite:///file.db\nport: 1000\nworkers: 3\nlimits:\n  body: 1 MB\n"
+        "database_url: postgresql://me@host/file\nport: 1000\nworkers: 3\nlimits:\n  body: 1 MB\n"
     )
-    environment = {"ZEUSRUN_DATABASE_URL": "sqlite:///environment.db"}
+    environment = {"ZEUSRUN_DATABASE_URL": "postgresql://me@host/environment"}
     file = load_settings(tmp_path, {})
-    assert (file.database_url, file.port, file.workers) == ("sqlite:///file.db", 1000, 3)
+    assert (file.database_url, file.port, file.workers) == ("postgresql://me@host/file", 1000, 3)
     assert (file.limits.body_bytes, file.limits.requests) == (1_000_000, Limits().requests)
-    assert load_settings(tmp_path, environment).database_url == "sqlite:///environment.db"
-    given = {"database_url": "sqlite:///flag.db", "port": 2000, "workers": None}
+    assert load_settings(tmp_path, environment).database_url == "postgresql://me@host/environment"
+    given = {"database_url": "postgresql://me@host/flag", "port": 2000, "workers": None}
     flags = load_settings(tmp_path, environment, given)
-    assert (flags.database_url, flags.port, flags.workers) == ("sqlite:///flag.db", 2000, 3)
+    assert (flags.database_url, flags.port, flags.workers) == ("postgresql://me@host/flag", 2000, 3)
 
 
 def test_the_docs_show_every_setting(tmp_path):
     text = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     shown = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]
     (tmp_path / "server.yaml").write_text(shown)
-    assert set(yaml.safe_load(shown)) == set(Settings.model_fields) - {"own_database"}
+    assert set(yaml.safe_load(shown)) == set(Settings.model_fields)
     assert set(yaml.safe_load(shown)["limits"]) == set(Limits.model_fields)
     assert load_settings(tmp_path, {}).limits == Limits()
 
@@ -70,6 +72,30 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path):
         load_settings(tmp_path, {}, {"path_prefix": "x"})
     with pytest.raises(UsageError, match="needs both --ssl-certfile and --ssl-keyfile"):
         load_settings(tmp_path, {}, {"ssl_certfile": "x"})
+
+
+def test_a_database_that_was_mistyped_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for path, message in (
+        (
+            f"{tmp_path}/nope/dir/x.db",
+            f"folder {tmp_path}/nope/dir of the database cannot be used: No such",
+        ),
+        (f"{tmp_path}/file/x.db", "Not a directory"),
+        ("x.db", "relative path"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load_settings(tmp_path, {}, {"database_url": f"sqlite:///{path}"})
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_home_of_another_user_is_refused(tmp_path, monkeypatch):
+    def refuse(_path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    with pytest.raises(HistoryError, match=f"{tmp_path}: Permission denied; .* ZEUSRUN_HOME"):
+        load_settings(tmp_path, {})
 
 
 def test_the_database_is_not_shown(tmp_path):

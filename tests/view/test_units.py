@@ -94,8 +94,10 @@ def test_no_percent_has_no_sign():
     assert units.percent(-0.003) == "0%"
 
 
-@pytest.mark.parametrize(("watts", "text"), [(None, DASH), (0.0, "0 W"), (249.6, "250 W")])
-def test_watts_are_whole(watts, text):
+@pytest.mark.parametrize(
+    ("watts", "text"), [(None, DASH), (0.0, "0 W"), (0.42, "0.42 W"), (249.6, "250 W")]
+)
+def test_watts_are_whole_unless_they_are_few(watts, text):
     assert units.power(watts) == text
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +23,7 @@ from zeusrun.history.registry import (
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plain_text import plain_text
+from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -110,9 +110,7 @@ def server_settings(
         UsageError: If what a server needs is not installed, or a flag is not usable.
         JobFileError: If ``server.yaml`` is not usable.
     """
-    for name in needs:
-        if find_spec(name) is None:
-            raise UsageError(f"a server needs the package {name}: pip install 'zeusrun[server]'")
+    check_extra("a server", "server", *needs)
     from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
 
     return load_settings(trusted_home(os.environ), os.environ, given)
@@ -122,16 +120,14 @@ def server_settings(
 def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
     """Open the database of a server; also return its name, for messages.
 
-    ``ready``: it has the tables of this zeusrun; a SQLite file that does not exist is created.
+    ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
     """
     settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
-    from zeusrun.history.sql import faults, migrate  # noqa: PLC0415 - an extra
+    from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
 
     with contextlib.closing(SqlHistory(settings.database_url)) as history:
         if ready:
-            if migrate.is_new(history.engine):
-                migrate.upgrade(history.engine)
             history.identify()
         yield history, faults.describe(history.engine.url)
 

@@ -97,7 +97,7 @@ def report(
     if place is not None:
         check_output(place, "-o")
     if chosen in {"html", *FORMATS}:
-        check_extra("matplotlib", "zeusrun report", "report")
+        check_extra("zeusrun report", "report", "matplotlib")
     home, store = open_home(*jobs or ())
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")

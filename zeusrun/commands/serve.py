@@ -13,6 +13,8 @@ from zeusrun.history.registry import HISTORY_VARIABLE
 if TYPE_CHECKING:
     from zeusrun.server.run import Listening
 
+_CREATE = "zeusrun token create --job '*' --write"
+
 
 def serve(
     *,
@@ -63,16 +65,16 @@ def _describe(listening: Listening) -> str:
     if listening.needs_token:
         tokens = f"needed; {listening.tokens or 'none'} valid (zeusrun token list)"
         if not listening.tokens:
-            tokens = "needed, but none is valid: zeusrun token create --write"
+            tokens = f"needed, but none is valid: {_CREATE}"
     elif listening.settings.insecure:
         tokens = "none needed: everybody who reaches this server can change all histories"
     else:
-        tokens = "none needed on this machine; others need one: zeusrun token create --write"
+        tokens = f"none needed on this machine; others need one: {_CREATE}"
     return (
         f"zeusrun serves {listening.url}\n"
         f"  page      {listening.url}/\n"
         f"  a job     history: {listening.url}   in its job file, or {HISTORY_VARIABLE}\n"
         f"  tokens    {tokens}\n"
-        f"  database  {listening.database}\n"
+        f"  database  {listening.database}{', a new, empty history' * listening.is_new}\n"
         "Ctrl-C stops it."
     )

@@ -13,16 +13,17 @@ from zeusrun.errors import UsageError
 from zeusrun.jobfile.validators import duration_s
 from zeusrun.view.export import print_json
 
-_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,200}")
+_PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
 
 
 def create(
     *,
     job: Annotated[
-        str, Option(metavar="PATTERN", help="For jobs whose names match: 'team-*'.")
-    ] = "*",
+        str, Option(metavar="PATTERN", help="For jobs whose names match: 'team-*'; all: '*'.")
+    ],
     write: Annotated[
-        bool | None, Option("--write/--read", help="Change histories, or only read them.")
+        bool | None,
+        Option("--write/--read", help="Change histories, or only read them: give one of both."),
     ] = None,
     expires: Annotated[
         str | None, Option(metavar="TIME", help="Valid for so long: 90d, 12h; by default for ever.")
@@ -40,19 +41,18 @@ def create(
         lasts_s = None if expires is None else duration_s(expires)
     except ValueError as error:
         raise UsageError(f"--expires {error}") from None
-    from zeusrun.history.sql.tokens import create_token  # noqa: PLC0415 - an extra
-    from zeusrun.view.tokens import token_json  # noqa: PLC0415 - takes 40 ms
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql.tokens import create_token  # noqa: PLC0415 - an extra
+        from zeusrun.view.tokens import token_json, until  # noqa: PLC0415 - takes 40 ms
 
-    with opened_database(database_url, ready=True) as (history, _):
         text, token = create_token(history.engine, job, can_write=write, lasts_s=lasts_s, note=note)
     if as_json:
         print_json({**token_json(token), "secret": text})
         return
-    until = token_json(token)["expires_at"]
     typer.echo(
         f"Token {token.id} may {'read and change' if write else 'read'} "
         f"{'all jobs' if job == '*' else f'jobs called {job}'}, "
-        f"{'for ever' if until is None else f'until {until}'}. It is shown only now. "
+        f"{until(token)}, on the server of {where}. It is shown only now. "
         "On the machines that use it: export ZEUSRUN_TOKEN=...",
         err=True,
     )
@@ -61,15 +61,15 @@ def create(
 
 def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """List all tokens: what each permits, and when it was last used."""
-    from zeusrun.history.sql.tokens import list_tokens  # noqa: PLC0415 - an extra
-    from zeusrun.view.tokens import token_json, tokens_table  # noqa: PLC0415 - takes 40 ms
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql.tokens import list_tokens  # noqa: PLC0415 - an extra
+        from zeusrun.view.tokens import token_json, tokens_table  # noqa: PLC0415 - takes 40 ms
 
-    with opened_database(database_url, ready=True) as (history, _):
         tokens = list_tokens(history.engine)
     if as_json:
         print_json([token_json(token) for token in tokens])
     else:
-        console().print(tokens_table(tokens))
+        console().print(tokens_table(tokens, where))
 
 
 def revoke(
@@ -78,14 +78,14 @@ def revoke(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Make a token invalid for ever. A server notices within two seconds."""
-    from zeusrun.history.sql.tokens import TOKEN, list_tokens, revoke_token  # noqa: PLC0415 - an extra
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
 
-    whole = TOKEN.fullmatch(token)
-    own_id = whole[1] if whole else token
-    with opened_database(database_url, ready=True) as (history, _):
-        if not revoke_token(history.engine, own_id):
-            known = ", ".join(each.id for each in list_tokens(history.engine)) or "none yet"
-            raise UsageError(f"there is no token {own_id[:20]!r}; tokens: {known}")
+        whole = tokens.TOKEN.fullmatch(token)
+        own_id = whole[1] if whole else token
+        if not tokens.revoke_token(history.engine, own_id):
+            known = ", ".join(each.id for each in tokens.list_tokens(history.engine)) or "none yet"
+            raise UsageError(f"{where} has no token {own_id[:20]!r}; tokens: {known}")
     typer.echo(f"Token {own_id} is revoked.")
 
 
@@ -96,10 +96,10 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what through a server, and when."""
-    from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
-    from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
-
     with opened_database(database_url, ready=True) as (history, _):
+        from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
+        from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
+
         entries = list_entries(history.engine, last)
     if as_json:
         print_json([audit_json(entry) for entry in entries])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
-from zeusrun.plugins import check_extra
+from zeusrun.plugins import check_extra, how_to_add
 from zeusrun.target import describe_target
 from zeusrun.trial import TrialStatus
 
@@ -120,7 +120,7 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         UsageError: If MLflow is not installed, or the URI names no store that can be written.
         ExportError: If the server cannot be reached, or MLflow refuses the runs.
     """
-    check_extra("mlflow", "--format mlflow", "mlflow")
+    check_extra("--format mlflow", "mlflow", "mlflow")
     _check_store(uri)
     counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
@@ -232,7 +232,7 @@ def _blaming(uri: str, counts: Counter[str]) -> Iterator[None]:
     except ImportError as error:
         raise UsageError(
             f"--format mlflow cannot use {masked(uri)}: {error}; install that package; "
-            'for sqlite: pip install "zeusrun[mlflow]"'
+            f"for sqlite, {how_to_add('mlflow')}"
         ) from error
     except Exception as error:
         text = " ".join(str(error).split()).replace(uri, masked(uri)) or type(error).__name__

@@ -30,7 +30,7 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
         UsageError: If pyarrow is not installed.
         HistoryError: If a number of the history does not fit into its column.
     """
-    check_extra("pyarrow", "--format parquet", "parquet")
+    check_extra("--format parquet", "parquet", "pyarrow")
     import pyarrow as pa  # noqa: PLC0415 - optional, and slow to import
     from pyarrow.parquet import write_table  # noqa: PLC0415
 

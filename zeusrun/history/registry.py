@@ -22,7 +22,7 @@ from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
-from zeusrun.plugins import create_plugin
+from zeusrun.plugins import check_extra, create_plugin
 from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def open_named(
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
         raise UsageError(
-            f"the history is {name!r}, but no installed plugin has that name; name a server "
-            f"(https://...), or unset {HISTORY_VARIABLE} to use zeusrun's own history "
-            "(docs/python-api.md describes plugins)"
+            f"the history is {name!r}, but no installed plugin has that name; name a server (its "
+            f"address begins with https:// or http://), or unset {HISTORY_VARIABLE} to use "
+            "zeusrun's own history (docs/python-api.md describes plugins)"
         )
     return history
 
@@ -158,17 +158,9 @@ def _open_remote(home: Path, environment: Mapping[str, str], url: str) -> Remote
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "
             "postgresql://..., mysql://..., or sqlite:////absolute/path.db"
         )
-    if url.startswith("sqlite") and "////" not in url:
-        raise UsageError(
-            f"the history {url!r} names a relative path, which is another file in each directory; "
-            "write sqlite:////absolute/path.db"
-        )
-    try:
-        from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms
-    except ImportError as error:
-        raise UsageError(
-            f"a history in a database needs the package {error.name}: pip install 'zeusrun[server]'"
-        ) from None
+    check_extra("a history in a database", "server", "sqlalchemy")
+    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms
+
     return SqlHistory(url)
 
 

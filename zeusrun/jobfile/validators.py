@@ -87,6 +87,10 @@ def check_url(text: str) -> str:
 def check_history(text: str) -> str:
     """Return ``text`` if it names a history that a job file may name."""
     if "://" not in text:
+        if re.search(r"[.:/]", text):
+            raise ValueError(
+                f"must begin with https:// or http:// if it is a server, such as http://{text}"
+            )
         return check_name(text, ["tinydb"], "zeusrun.histories")
     if not re.fullmatch(rf"(https?|{_DATABASES})://\S+", text):
         raise ValueError(

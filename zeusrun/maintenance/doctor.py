@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     checks = [
         Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}"),
         _check_torch(),
+        *_check_host(),
     ]
     home = home_directory(environment)
     try:
@@ -72,6 +74,18 @@ def _check_torch() -> Check:
     except ZeusrunError as error:
         return Check("torch", well=False, found=str(error))
     return Check("torch", well=True, found=torchrun.version)
+
+
+def _check_host() -> list[Check]:
+    """Return a line if the ranks of a run could not find each other by the name of the machine."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError):
+        found = f"the host name {name} does not resolve, so torchrun's ranks would wait for ever"
+        advice = f"add a line to /etc/hosts: 127.0.1.1 {name}"
+        return [Check("host", well=False, found=found, advice=advice)]
+    return []
 
 
 def _check_gpu(gpu: Device) -> Check:

@@ -277,7 +277,7 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
         outcome = Outcome.from_json(body)
     except ValueError as error:
         raise unreadable(error) from None
-    with _changing(access, "finish", trial):
+    with _changing(access, "finish", _name_of(history, trial)):
         stored = history.finish(trial, outcome)
     return Json({"trial": stored.to_json()})
 
@@ -286,7 +286,8 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
     _check(history, access, trial, write=True)
-    with _changing(access, "forget" if body.forgotten else "remember", trial):
+    action = "forget" if body.forgotten else "remember"
+    with _changing(access, action, _name_of(history, trial)):
         stored = history.forget(trial, forgotten=body.forgotten)
     return Json({"trial": stored.to_json()})
 
@@ -351,6 +352,12 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial
+
+
+def _name_of(history: SqlHistory, trial: str) -> str:
+    """Return the id of a trial, for the audit log; launchers name it by its uuid."""
+    found = history.find(trial) if rules.is_uuid(trial) else None
+    return trial if found is None else found.trial
 
 
 def _check(history: SqlHistory, access: Access, name: str, *, write: bool = False) -> None:

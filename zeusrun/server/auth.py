@@ -17,11 +17,11 @@ import anyio.to_thread
 from starlette.requests import HTTPConnection
 
 from zeusrun.errors import HistoryError
+from zeusrun.history.http.transport import is_loopback
 from zeusrun.history.sql.audit import AuditEntry, audited
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
 from zeusrun.server.limits import OPEN
 from zeusrun.server.refusals import Refusal, refusal_of
-from zeusrun.server.settings import is_loopback
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -82,7 +82,7 @@ def refusal_of(error: Exception, where: str = "") -> Refusal:
     if isinstance(error, HistoryError):
         return _refusal_of_history(error, where)
     if isinstance(error, HTTPException):
-        codes = {404: "unknown", 405: "method"}
+        codes = {404: "route", 405: "method"}
         headers = dict(error.headers or {})
         return Refusal(
             error.status_code, codes.get(error.status_code, "invalid"), str(error.detail), headers

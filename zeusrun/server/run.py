@@ -20,7 +20,8 @@ from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.base import UnavailableError
-from zeusrun.history.sql.migrate import is_new, upgrade
+from zeusrun.history.http.transport import is_loopback
+from zeusrun.history.sql import migrate
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import hide_password
@@ -28,7 +29,6 @@ from zeusrun.server.app import build_app
 from zeusrun.server.connections import Connection
 from zeusrun.server.logs import log_config
 from zeusrun.server.refusals import LOG
-from zeusrun.server.settings import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -51,6 +51,7 @@ class Listening:
     listener: socket.socket
     url: str
     database: str  # without its password
+    is_new: bool  # whether the database was created just now
     tokens: int  # how many are valid
     needs_token: bool
 
@@ -66,7 +67,7 @@ def listen(settings: Settings) -> Listening:
     """
     _check_certificate(settings)
     with contextlib.closing(SqlHistory(settings.database_url)) as history:
-        _prepare_database(history, settings, time.monotonic() + _DATABASE_S)
+        is_new = _prepare_database(history, settings, time.monotonic() + _DATABASE_S)
         tokens = list_tokens(history.engine)
         database = hide_password(history.engine.url.render_as_string())
     needs_token = settings.require_token or bool(tokens)
@@ -80,7 +81,7 @@ def listen(settings: Settings) -> Listening:
     shown = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{shown}:{port}{settings.path_prefix}"
     valid = sum(token.valid for token in tokens)
-    return Listening(settings, listener, url, database, valid, needs_token)
+    return Listening(settings, listener, url, database, is_new, valid, needs_token)
 
 
 def run(listening: Listening) -> None:
@@ -136,12 +137,16 @@ def _build_worker(settings: Settings) -> ASGIApp:
     return build_app(settings)
 
 
-def _prepare_database(history: SqlHistory, settings: Settings, until_t: float) -> None:
-    """Wait for the database, create a SQLite file, and with ``migrate`` bring any up to date."""
+def _prepare_database(history: SqlHistory, settings: Settings, until_t: float) -> bool:
+    """Wait for the database, create a SQLite file, and with ``migrate`` bring any up to date.
+
+    Return whether the tables were created.
+    """
+    is_new = False
     while True:
         try:
-            if settings.migrate or is_new(history.engine):
-                upgrade(history.engine)
+            if settings.migrate or migrate.is_new(history.engine):
+                is_new = migrate.upgrade(history.engine) is None
             history.identify()
         except UnavailableError as error:
             if time.monotonic() >= until_t:
@@ -149,7 +154,7 @@ def _prepare_database(history: SqlHistory, settings: Settings, until_t: float) -
             LOG.warning("waiting for the database: %s", error)
             time.sleep(_PAUSE_S)
         else:
-            return
+            return is_new
 
 
 def _ignore(_signal: int, _frame: object) -> None:
@@ -162,7 +167,7 @@ def _check_exposed(settings: Settings, *, needs_token: bool) -> None:
     if not needs_token:
         missing.append(
             "everybody who reaches it could read and change all histories: make a token with "
-            "`zeusrun token create`, or give --require-token"
+            "`zeusrun token create --job '*' --write`, or give --require-token"
         )
     if settings.ssl_certfile is None:
         missing.append(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError, field_validator
 
 from zeusrun.errors import UsageError
+from zeusrun.files.home import unwritable_home
+from zeusrun.history.sql.engine import parse_url
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.sections import Section, list_keys
 from zeusrun.jobfile.validators import size_bytes
@@ -16,7 +19,6 @@ from zeusrun.jobfile.yaml_reader import JobDocument, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
@@ -67,8 +69,7 @@ class Settings(Section):
     @field_validator("path_prefix")
     @classmethod
     def _check_prefix(cls, prefix: str) -> str:
-        parts = prefix.split("/")[1:]
-        if prefix and (not prefix.startswith("/") or not all(map(_is_plain, parts))):
+        if not re.fullmatch(r"(/[\w-]+)*", prefix, re.ASCII):
             raise ValueError("must be a path such as /zeusrun, without a slash at its end")
         return prefix
 
@@ -81,16 +82,21 @@ def load_settings(
     Raises:
         JobFileError: If the file is not usable.
         UsageError: If the environment or a flag is not.
+        HistoryError: If this user may not read the home.
     """
     path = home / SETTINGS_FILE
-    document = read_document(path) if path.is_file() else JobDocument(str(path))
+    try:
+        document = read_document(path) if path.is_file() else JobDocument(str(path))
+    except OSError as error:
+        raise unwritable_home(home, error) from None
     named = {"database_url": environment.get(DATABASE_VARIABLE) or None}
     for origin, values in ((DATABASE_VARIABLE, named), ("", given or {})):
         for key, value in values.items():
             if value is not None:
                 document.data[key] = value
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
-    document.data.setdefault("database_url", f"sqlite:///{home}/server/history.db")
+    own = f"sqlite:///{home}/server/history.db"
+    document.data.setdefault("database_url", own)
     errors: list[Any] = []
     settings = None
     try:
@@ -103,19 +109,23 @@ def load_settings(
         raise collect_problems(document, problems)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
+    if settings.database_url != own:
+        _check_folder(settings.database_url)
     return settings
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine alone."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_plain(part: str) -> bool:
-    return part.replace("-", "").replace("_", "").isalnum() and part.isascii()
+def _check_folder(database_url: str) -> None:
+    """Raise ``UsageError`` if the folder of a SQLite file is not there: its path was mistyped."""
+    url = parse_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        folder = Path(str(url.database)).parent
+        try:
+            next(folder.iterdir(), None)
+        except OSError as error:
+            raise UsageError(
+                f"the folder {folder} of the database cannot be used: {error.strerror}; correct "
+                "the URL, or create the folder for the user of the server"
+            ) from None
 
 
 _KEYS = list_keys(Settings)

@@ -134,9 +134,11 @@ class Labelled:
                 head = Text()
 
 
-def plain_table() -> Table:
-    """Return an empty table in the common style."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+def plain_table(*names: str) -> Table:
+    """Return an empty table in the common style, with these columns at first."""
+    return Table(
+        *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim"
+    )
 
 
 def warning_lines(texts: Iterable[str]) -> Labelled:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.export.destination import check_output
+from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,7 @@ def check_figure(path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('--plot needs matplotlib: pip install "zeusrun[report]"')
+    check_extra("--plot", "report", "matplotlib")
     check_output(path, "--plot")
 
 

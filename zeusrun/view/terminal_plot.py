@@ -39,7 +39,7 @@ def draw_plot(plot: Plot, width: int, encoding: str | None = "utf-8") -> Text:
     Raises:
         UsageError: If plotext is not installed.
     """
-    check_extra("plotext", "zeusrun plot", "plot")
+    check_extra("zeusrun plot", "plot", "plotext")
     free = iter(_MARKS)
     marks = [_LINES.get(each.kind) or next(free) for each in plot.series]
     canvas = _draw_canvas(plot, marks, width).split("\n")

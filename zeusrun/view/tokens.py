@@ -14,20 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from zeusrun.history.sql.audit import AuditEntry
     from zeusrun.history.sql.tokens import Token
 
-_DAY = "%Y-%m-%d %H:%M"
 _STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
 
 
-def tokens_table(tokens: Sequence[Token]) -> RenderableType:
-    """Return what each token permits, and when it was last used."""
+def tokens_table(tokens: Sequence[Token], where: str) -> RenderableType:
+    """Return what each token of a database permits, and when it was last used."""
     if not tokens:
-        return Text("no tokens yet; make one with: zeusrun token create --write")
-    table = _table("token", "jobs", "may", "state", "expires", "last used", "note")
+        return Text(f"{where} has no tokens yet; make one: zeusrun token create --job '*' --write")
+    table = plain_table("token", "jobs", "may", "state", "expires", "last used", "note")
     for token in tokens:
         state = token.state
         table.add_row(
@@ -40,6 +38,11 @@ def tokens_table(tokens: Sequence[Token]) -> RenderableType:
             token.note or "",
         )
     return table
+
+
+def until(token: Token) -> str:
+    """Return how long a token is valid."""
+    return "for ever" if token.expires_at is None else f"until {_moment(token.expires_at)}"
 
 
 def token_json(token: Token) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:
     """Return who changed what."""
     if not entries:
         return Text("nothing has been changed through a server yet")
-    table = _table("when", "token", "from", "what", "of")
+    table = plain_table("when", "token", "from", "what", "of")
     for entry in entries:
         who = entry.token or "–"  # noqa: RUF001 - as everywhere for what is unknown
         here = entry.client or "this command"
@@ -70,12 +73,5 @@ def audit_json(entry: AuditEntry) -> dict[str, Any]:
     return {**entry._asdict(), "at": timestamp(entry.at)}
 
 
-def _table(*heads: str) -> Table:
-    table = plain_table()
-    for head in heads:
-        table.add_column(head)
-    return table
-
-
 def _moment(at: float) -> str:
-    return units.moment(timestamp(at), _DAY)
+    return units.minute(timestamp(at))

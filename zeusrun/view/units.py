@@ -62,8 +62,8 @@ def energy_range(range_j: tuple[float, float] | None) -> str:
 
 
 def power(watts: float | None) -> str:
-    """Return whole watts."""
-    return UNKNOWN if watts is None else f"{watts:.0f} W"
+    """Return whole watts, or two digits below 10 W."""
+    return UNKNOWN if watts is None else f"{watts:{'.2g' if watts < 10 else '.0f'}} W"
 
 
 def duration(seconds: float | None) -> str:

@@ -108,6 +108,7 @@ def refusal(code, message="no"):
         (http(200, {"status": "ok"}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": ["a"]}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": {"status": "ASLEEP"}}), HistoryError, "update zeusrun here"),
+        (http(404, refusal("route", "Not Found")), HistoryError, "Not Found; is this the add"),
         (http(404, "not here"), HistoryError, "address of a zeusrun server"),
         (http(301, "", "Location: https://other/"), HistoryError, "redirects to https://other/"),
         (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),

@@ -78,10 +78,23 @@ def lost(sql_history, tmp_path):
     lost.before()
     if shutil.which("sqlite3") is None:
         pytest.skip("no sqlite3 is installed")
-    shell(documented("sqlite3"), tmp_path)
+    placed = {
+        "/var/lib/zeusrun/server/": "",
+        "/var/backups/zeusrun.db": f"{tmp_path}/backup.db",
+        "-o zeusrun -g zeusrun ": "",
+    }
+
+    def run_documented(program):
+        command = documented(program)
+        for shown, here in placed.items():
+            command = command.replace(shown, here)
+        shell(command, tmp_path)
+
+    run_documented("sqlite3")
     lost.after()
     sql_history.close()
-    shell(f"{documented('rm')}\n{documented('cp')}", tmp_path)
+    run_documented("rm")
+    run_documented("install")
     lost.check_old()
     return lost
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 
 import pytest
@@ -18,6 +19,7 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError, UnreadableTrialError
 from zeusrun.history.sql.engine import parse_url, reading, writing
 from zeusrun.history.sql.faults import describe, explain
+from zeusrun.history.sql.migrate import upgrade
 from zeusrun.history.sql.schema import TRIALS
 from zeusrun.history.sql.store import SqlHistory
 
@@ -48,6 +50,7 @@ class TestUrl:
             "pass://u:pass@host/db",
             "sqlite://",
             "sqlite:///:memory:",
+            "sqlite:///history.db",
         ],
     )
     def test_what_is_no_database_is_refused_without_quoting_it(self, text):
@@ -72,13 +75,11 @@ class TestUrl:
         ):
             assert parse_url(text).drivername == driver
 
-    def test_a_relative_path_is_of_the_folder_in_which_it_was_given(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        assert parse_url("sqlite:///history.db").database == str(tmp_path / "history.db")
-
     def test_a_missing_driver_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "pymysql", None)
-        with pytest.raises(UsageError, match=r"pip install 'zeusrun\[mysql\]'"):
+        with pytest.raises(
+            UsageError, match=r"extra 'mysql': pip install '/path/to/zeusrun\[mysql\]'"
+        ):
             SqlHistory("mysql://u@h/d")
 
 
@@ -125,6 +126,15 @@ class TestSqlite:
         text = refusal(history.jobs)
         assert "is damaged" in text
         assert "restore a backup" in text
+
+    def test_a_file_in_a_folder_of_another_user(self, tmp_path, monkeypatch):
+        def refuse(*_, **__):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        history = SqlHistory(f"sqlite:///{tmp_path}/nope/history.db")
+        monkeypatch.setattr("zeusrun.history.sql.faults.Path.stat", refuse)
+        assert "may not open" in refusal(history.jobs)
+        assert "may not open" in refusal(lambda: upgrade(history.engine))
 
     def test_a_folder_is_no_database(self, tmp_path):
         history = SqlHistory(f"sqlite:///{tmp_path}")

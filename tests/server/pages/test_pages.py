@@ -197,7 +197,7 @@ def test_without_matplotlib_the_page_says_how_to_get_figures(port, monkeypatch):
     monkeypatch.setattr(pictures, "can_draw", lambda: False)
     text = fetch(port, "/job/job").text
     assert "<img" not in text
-    assert "pip install &quot;zeusrun[report]&quot;" in text
+    assert "extra &#x27;report&#x27;: pip install &#x27;/path/to/zeusrun[report]&#x27;" in text
     assert "Table of the recurrences" in text
 
 

@@ -250,7 +250,7 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
         advice = f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
     elif status == 413:
         advice = "; a proxy before the server limits the size of a request: let it allow 32 MiB"
-    elif not code:
+    elif code in {"", "route", "method"}:  # perhaps the right server, with a wrong path
         advice = f"; {_IS_IT_A_SERVER}"
     return HistoryError(f"the server {url} refuses: {said}{advice}")
 

@@ -19,6 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from zeusrun.errors import UsageError
 from zeusrun.history.sql.faults import InterruptedWriteError, explained
+from zeusrun.plugins import how_to_add
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,12 +109,12 @@ def parse_url(text: str) -> URL:
         )
     url = url.set(drivername=_DRIVERS[backend][0])
     if backend == "sqlite":
-        if url.database in {None, "", ":memory:"}:
+        if not Path(url.database or "").is_absolute():
             raise UsageError(
-                "a history needs a SQLite file, not a database in memory; write "
-                "sqlite:////absolute/path.db"
+                "the URL of the database names no file, or a relative path, which is another file "
+                "in each directory; write sqlite:////absolute/path.db"
             )
-        return url.set(database=str(Path(str(url.database)).absolute()))
+        return url
     if not url.database:
         raise UsageError("the URL of the database has no name of a database after the host")
     if "@" in f"{url.host}{url.database}":
@@ -145,9 +146,7 @@ def open_engine(url: URL) -> Engine:
         engine = sa.create_engine(url, **options)
     except ImportError as error:
         extra = _DRIVERS[backend][1]
-        raise UsageError(
-            f"a {backend} database needs the package {error.name}: pip install 'zeusrun[{extra}]'"
-        ) from None
+        raise UsageError(f"a {backend} database needs {error.name}; {how_to_add(extra)}") from None
     if backend == "sqlite":
         sa.event.listen(engine, "do_connect", _open_sqlite)
         sa.event.listen(engine, "connect", _prepare_sqlite)

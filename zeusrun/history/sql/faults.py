@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sqlite3
 from contextlib import contextmanager
@@ -55,8 +56,9 @@ class Fault(Enum):
     )
     NO_ACCESS = "zeusrun may not open {where}: {what}; give it access to the file and its folder"
     NO_DATABASE = (
-        "there is no database {where}: {what}; check its name; `zeusrun db upgrade` creates a "
-        "SQLite file, and a database server has a command such as createdb"
+        "there is no database {where}: {what}; check its URL, or ZEUSRUN_HOME; "
+        "`zeusrun db upgrade` creates a SQLite file; a database server has a command such as "
+        "createdb"
     )
     NO_TABLES = (
         "the database {where} does not contain the tables of this zeusrun: {what}; run: "
@@ -136,6 +138,15 @@ def describe(url: URL) -> str:
     return url.set(drivername=url.get_backend_name(), password=None, query={}).render_as_string()
 
 
+def is_missing(url: URL) -> bool:
+    """Whether a SQLite file does not exist; if this user may not see it, it is not missing."""
+    try:
+        Path(str(url.database)).stat()
+    except OSError as error:
+        return error.errno in {errno.ENOENT, errno.ENOTDIR}
+    return False
+
+
 @contextmanager
 def explained(engine: Engine) -> Iterator[None]:
     """Turn the errors of a database into ``HistoryError``."""
@@ -150,7 +161,7 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
     original: Any = getattr(error, "orig", None) or error
     fault = _find_fault(error, original)
     if fault is Fault.NO_DATABASE and url.get_backend_name() == "sqlite":
-        fault = Fault.NO_ACCESS if Path(str(url.database)).exists() else fault
+        fault = fault if is_missing(url) else Fault.NO_ACCESS
     what = _message(error, original)
     named = (value for name in _PASSWORDS for value in url.normalized_query.get(name, ()))
     for secret in filter(None, (url.password, *named)):

@@ -13,7 +13,7 @@ from zeusrun.errors import HistoryError, UsageError, unwritable
 from zeusrun.files.private import make_folder, open_for_writing
 from zeusrun.history.sql.audit import AuditEntry, audited, keep_audit
 from zeusrun.history.sql.engine import open_engine, reading, writing
-from zeusrun.history.sql.faults import describe
+from zeusrun.history.sql.faults import describe, is_missing
 from zeusrun.history.sql.identity import read_revision, refuse_newer, start_incarnation
 from zeusrun.history.sql.schema import HISTORY, REVISIONS
 
@@ -31,7 +31,7 @@ def is_new(engine: Engine) -> bool:
     """Whether the database is a SQLite file that does not exist yet, or is empty."""
     if engine.dialect.name != "sqlite":
         return False
-    if not Path(str(engine.url.database)).exists():
+    if is_missing(engine.url):
         return True
     with reading(engine) as connection:  # another process may be creating the tables
         return not connection.scalar(sa.text("SELECT count(*) FROM sqlite_master"))
@@ -46,10 +46,8 @@ def upgrade(engine: Engine) -> str | None:
     Raises:
         HistoryError: If the database cannot be changed, or a newer zeusrun has migrated it.
     """
-    if engine.dialect.name == "sqlite":
-        path = Path(str(engine.url.database))
-        if not path.exists():
-            _create_file(path)
+    if engine.dialect.name == "sqlite" and is_missing(engine.url):
+        _create_file(Path(str(engine.url.database)))
     with audited(AuditEntry("db upgrade", REVISIONS[-1])), _alone(engine) as connection:
         before = read_revision(connection)
         refuse_newer(before, describe(engine.url))

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
+from zeusrun.plugins import how_to_add
 from zeusrun.view.report.canvas import WIDTH, drawing
 from zeusrun.view.report.figures import draw, figure_height
 from zeusrun.view.report.markup import Html, join, tag
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.facts import JobReport
 
 THEMES = {"light": LIGHT, "dark": DARK}
-NO_FIGURES = 'Figures need matplotlib where the server runs: pip install "zeusrun[report]"'
+NO_FIGURES = f"Figures need matplotlib where the server runs; {how_to_add('report')}"
 _KEPT = 64  # figures, of about 20 kB
 
 

@@ -93,12 +93,12 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
     text, good = headline(facts)
     job = tag("p", facts.job, class_="job", id=place)
     title = tag("h1" if alone else "h2", coloured(text, good), class_="headline")
-    days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
+    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
     values = [
         *all_runs(facts.total),
         ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
         ("target", target(facts)),
-        ("from", " to ".join(days)),
+        ("on" if len(days) == 1 else "from", " to ".join(days)),
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
@@ -272,8 +272,8 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
             "batch size": each.size,
             "devices": str(each.trace.devices),
             "power over time": _spark(each, facts),
-            "mean": units.power(each.mean_w),
-            "highest": units.power(each.highest_w),
+            "mean in training": units.power(each.mean_w),
+            "highest, with start-up": units.power(each.highest_w),
             "limit": units.power(each.limit_w),
             "throttled": ", ".join(f"{word} {percent(share)}" for word, share in each.throttled)
             or "no",

@@ -44,7 +44,7 @@ def job_snippet(facts: JobFacts, form: str) -> str:
     """Return a table, ``md`` or ``latex``: what a job's trainings took, and what was saved."""
     text, _ = headline(facts)
     usual = max(facts.sizes, key=lambda size: size.reached)
-    days = [units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at)]
+    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
     rows = [
         ("Hardware", facts.hardware),
         ("Target", target(facts)),
