@@ -17,7 +17,7 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared import patience
 from zeusrun.history.shared.store import SharedHistory
@@ -183,6 +183,24 @@ def test_a_trial_that_never_began_is_not_withdrawn(history, open_shared, proxy, 
     proxy.mode = "pass"
     assert open_shared().snapshot("digits").trials == ()
     assert not history.spool
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_refused_trial_is_withdrawn_only_if_an_answer_was_lost_before(
+    history, open_shared, proxy, monkeypatch, lost
+):
+    def begin(*_, **__):
+        if answers:
+            raise answers.pop()
+        raise RefusedError("this token may only read")
+
+    answers = [UnavailableError("it took too long")] if lost else []
+    history = open_shared(wait_s=5.0)
+    version = history.snapshot("digits").version
+    monkeypatch.setattr(history.remote, "begin", begin)
+    with pytest.raises(RefusedError):
+        history.begin(with_uuid(), after=version)
+    assert bool(history.spool) is lost
 
 
 def test_a_preempted_trial_whose_resumption_was_lost_is_preempted_still(

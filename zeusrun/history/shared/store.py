@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import Conflict, Snapshot, UnavailableError, UnknownTrialError
+from zeusrun.history.base import (
+    Conflict,
+    RefusedError,
+    Snapshot,
+    UnavailableError,
+    UnknownTrialError,
+)
 from zeusrun.history.shared.copy import CopyError, LocalCopy
 from zeusrun.history.shared.delivery import deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
@@ -170,10 +176,15 @@ class SharedHistory:
         if rules.is_offline(trial):
             self.spool.put("begin", trial)
             return self._remember(trial)
+        sent = 0
+
+        def send() -> Trial:
+            nonlocal sent
+            sent += 1
+            return self.remote.begin(trial, after=after)
+
         try:
-            begun = self._patience.keep_calling(
-                lambda: self.remote.begin(trial, after=after), self._wait_s, self._pause
-            )
+            begun = self._patience.keep_calling(send, self._wait_s, self._pause)
         except Conflict:  # others are as fast as this one
             self._conflicts += 1
             longest_s = min(1.0, _CONFLICT_S * 2 ** min(self._conflicts, 5))
@@ -182,7 +193,8 @@ class SharedHistory:
         except ValueError:
             raise
         except BaseException as error:
-            self._withdraw(trial)
+            if sent > 1 or not isinstance(error, RefusedError):
+                self._withdraw(trial)
             if self._mode == "cheapest" and isinstance(error, UnavailableError):
                 self._unwritable = error
                 raise rules.changed(trial.job) from error
