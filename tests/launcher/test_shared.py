@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,12 +20,14 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for
 from tests.servers import Proxy, running
-from zeusrun.errors import HistoryError
+from zeusrun.commands.submit import _Told
+from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
+from zeusrun.launcher.events import TrialEnded
 from zeusrun.launcher.heartbeat import Heartbeat
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
@@ -170,6 +173,17 @@ def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job
     assert done.returncode == 6
     assert "tried for 0.2 s (history.wait_s)" in done.stderr
     assert not (zeusrun.home / "runs" / "job").exists()
+
+
+def test_a_signal_in_the_wait_before_another_attempt_names_that():
+    signals = SimpleNamespace(received=[])
+    told = _Told("job", None, signals)
+    told.pause(0.0)
+    for attempt, replaced in ((1, False), (2, True), (3, False)):
+        told.note(TrialEnded(build_trial(attempt=attempt), replaced))
+    signals.received.append(signal.SIGTERM)
+    with pytest.raises(BusyError, match="job: ended by SIGTERM before attempt 3 began"):
+        told.pause(1.0)
 
 
 def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server, database):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -81,7 +80,7 @@ def open_named(
     wait_s: float = PATIENCE_S,
     offline: Offline = "fail",
     show: Callable[[str], None] = lambda _text: None,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] | None = None,
 ) -> History:
     """Open one history by its name or URL; raises ``UsageError`` if there is none.
 

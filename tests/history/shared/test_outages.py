@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -94,10 +95,12 @@ def after(seconds, action):
 
 def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, monkeypatch):
     monkeypatch.setattr(patience, "_LONG_S", 5.0)
-    history = open_shared(wait_s=60.0)
+    begin(open_shared(), with_uuid())
+    history = open_shared(wait_s=60.0, pause=time.sleep)
     proxy.mode = "refuse"
+    assert history.unfinished("digits") == []  # as submit looks for lost trials
     after(0.3, lambda: setattr(proxy, "mode", "pass"))
-    trial = begin(history, with_uuid())
+    trial = begin(history, with_uuid(2))
     assert history.find(trial.uuid) == trial
     assert told  # once for each way in which it does not respond
     assert all("does not respond" in text for text in told)
@@ -409,7 +412,9 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
     assert history.find("digits-1-1") == trials[0].finish(REACHED)
     assert history.unfinished("digits") == trials[1:]
     assert history.count("digits") == 2
-    assert len(told) == 2  # one on the copy, one on the result that waits
+    on_copy, on_result = told
+    assert re.search(r"local copy of digits as it was at \d{4}-\d\d-\d\d \d\d:\d\d$", on_copy)
+    assert "the result of digits-1-1 waits" in on_result
     with pytest.raises(UnavailableError):
         history.forget("digits-1-1", forgotten=True)
 
