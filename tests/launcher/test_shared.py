@@ -20,8 +20,10 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for
 from tests.servers import Proxy, running
+from zeusrun.commands.options import find_settings
+from zeusrun.commands.runs import logs, show
 from zeusrun.commands.submit import _Told
-from zeusrun.errors import BusyError, HistoryError
+from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared.store import SharedHistory
@@ -74,9 +76,8 @@ def elsewhere(database):
             recurrence,
             job=job,
             uuid=f"{recurrence:032x}",
-            host="node-2",
             run_dir=f"/home/other/runs/{job}/{name}",
-            **values,
+            **{"host": "node-2", **values},
         )
         return begin(database, trial)
 
@@ -479,6 +480,22 @@ def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, 
         "zeusrun: job-1-1 runs on node-2, and its files are there "
         "(/home/other/runs/job/job-1-1); run this command there\n"
     )
+
+
+def test_the_files_of_another_home_of_this_machine_are_not_called_gone(
+    server, elsewhere, zeusrun, monkeypatch, capsys
+):
+    monkeypatch.setenv("ZEUSRUN_HOME", str(zeusrun.home))
+    monkeypatch.setenv("ZEUSRUN_HISTORY", server.url)
+    trial = elsewhere(host=os.uname().nodename)
+    theirs = f"are those of another ZEUSRUN_HOME of this machine: {trial.run_dir}"
+    with pytest.raises(UsageError, match=theirs):
+        logs("job-1-1")
+    show("job-1-1")
+    sheet = " ".join(capsys.readouterr().out.split())
+    assert f" host {trial.host} run {trial.run_dir} of another ZEUSRUN_HOME" in sheet
+    with pytest.raises(UsageError, match=r"no run of job has its files in .*; name its job file"):
+        find_settings("job")
 
 
 def test_a_preempted_run_of_another_machine_is_left_to_it(zeusrun, job, database, elsewhere):
