@@ -18,6 +18,7 @@ from zeusrun.files.private import make_folder, read_file
 from zeusrun.history.base import History
 from zeusrun.history.routed import RoutedHistory
 from zeusrun.history.shared.patience import PATIENCE_S
+from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
@@ -25,7 +26,7 @@ from zeusrun.plugins import create_plugin
 from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from zeusrun.history.shared.delivery import Remote
@@ -116,10 +117,24 @@ def shared_of(history: History, job: str) -> SharedHistory | None:
 
 def known_servers(home: Path) -> dict[str, Path]:
     """Return the shared histories that this home has used, by URL, and their folders."""
+    return {url: each for each in _folders(home) if (url := _read_note(each / "url")) is not None}
+
+
+def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool]:
+    """Return the spools in which anything waits or was set aside, by URL.
+
+    That of a URL with a password is named by its folder. Those of ``besides`` are left out.
+    """
+    known = {_folder_name(name) for name in besides}
+    folders = [each for each in _folders(home) if each.name not in known]
+    spools = {_read_note(each / "url") or each.name: Spool(each / "spool") for each in folders}
+    return {name: spool for name, spool in spools.items() if spool or spool.list_refused()}
+
+
+def _folders(home: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        folders = sorted(shared_directory(home).iterdir())
-        return {url: each for each in folders if (url := _read_note(each / "url")) is not None}
-    return {}
+        return sorted(shared_directory(home).iterdir())
+    return []
 
 
 def chosen_histories(home: Path) -> dict[str, str]:
