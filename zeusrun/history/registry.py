@@ -61,10 +61,16 @@ def open_history(
     """
     chosen = {**chosen_histories(home), **(own or {})}
 
-    def open_(name: str) -> History:
-        return open_named(home, environment, name, show=show)
-
     name = default_name(environment)
+
+    def open_(each: str) -> History:
+        job = next((job for job, known in chosen.items() if known == each != name), None)
+        source = "" if job is None else f" (from the job file of {job})"
+        try:
+            return open_named(home, environment, each, show=show, source=source)
+        except UsageError as error:
+            raise UsageError(f"{error}{source}") from None
+
     return RoutedHistory(open_, name, chosen) if chosen else open_(name)
 
 
@@ -82,16 +88,18 @@ def open_named(
     offline: Offline = "fail",
     show: Callable[[str], None] = lambda _text: None,
     pause: Callable[[float], None] | None = None,
+    source: str = "",
 ) -> History:
     """Open one history by its name or URL; raises ``UsageError`` if there is none.
 
-    See ``SharedHistory`` for ``wait_s`` and what follows it.
+    See ``SharedHistory`` for ``wait_s`` and what follows it. ``source`` is what messages add to the
+    address of a server, such as who has named it.
     """
     if name in HISTORIES:
         return HISTORIES[name](home)
     if "://" in name:
         folder = shared_directory(home) / _folder_name(name)
-        remote, shown = _open_remote(home, environment, name), hide_password(name)
+        remote, shown = _open_remote(home, environment, name, source), hide_password(name)
         if shown == name:
             with contextlib.suppress(OSError):  # a home that cannot be written
                 _note(folder / "url", name)
@@ -162,11 +170,11 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
         raise unwritable(path, error) from error
 
 
-def _open_remote(home: Path, environment: Mapping[str, str], url: str) -> Remote:
+def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Remote:
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), environment)
+        return HttpHistory(url, read_token(home, environment), environment, source)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "

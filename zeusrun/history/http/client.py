@@ -59,7 +59,11 @@ class HttpHistory:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, environment: Mapping[str, str] | None = None
+        self,
+        url: str,
+        token: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        source: str = "",
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -67,11 +71,13 @@ class HttpHistory:
             url: The address of the server, such as ``https://zeus.example.org/prefix``.
             token: What it is asked with; ``None`` for a server that needs none.
             environment: Says which proxy to use.
+            source: What messages add to the address.
 
         Raises:
             UsageError: If the address or the proxy is not usable.
         """
-        self._transport = Transport(url, os.environ if environment is None else environment)
+        given = os.environ if environment is None else environment
+        self._transport = Transport(url, given, source)
         self.url = self._transport.url
         self._headers = {
             "Accept": "application/json",

@@ -46,9 +46,9 @@ class Transport:
     environment, in lower or upper case, but never for a server on this machine.
     """
 
-    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
-        self.url = url.rstrip("/")
-        self._server = check_url(self.url)
+    def __init__(self, url: str, environment: Mapping[str, str], source: str = "") -> None:
+        self._server = check_url(url.rstrip("/"))
+        self.url = url.rstrip("/") + source  # for messages
         self._tls = ssl.create_default_context() if self._server.scheme == "https" else None
         self._proxy = find_proxy(self._server, environment)
         self._own = threading.local()
