@@ -236,8 +236,8 @@ def test_a_submit_says_what_its_recurrence_saved_and_what_all_have():
     trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
     savings = find_savings(trials)
     assert list(map(str, saving_lines(savings, trials[1]))) == [
-        "  this recurrence saved 10.0 J compared with batch size 32 (50.0 J, 1 run)",
-        "  exploring has saved 10.0 J so far (2 recurrences)",
+        "  this recurrence saved 10.0 J of cost compared with batch size 32 (50.0 J, 1 run)",
+        "  exploring has saved 10.0 J of cost so far (2 recurrences)",
     ]
     assert len(saving_lines(savings, trials[0])) == 1
     assert saving_lines(find_savings(trials[:1]), trials[0]) == []

@@ -96,7 +96,8 @@ def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
 
 
 def _saved(joules: float) -> str:
-    return f"{'saved' if joules >= 0 else 'cost'} {units.energy(abs(joules))}"
+    amount = units.energy(abs(joules))
+    return f"saved {amount} of cost" if joules >= 0 else f"cost {amount}"
 
 
 def _mean(saving: Saving) -> str:
