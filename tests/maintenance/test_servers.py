@@ -138,7 +138,7 @@ def test_what_waits_for_an_old_address_is_shown_and_delivered_to_the_new_one(ser
     for environment, address, why in (
         ({}, old, "job has no other shared history"),
         ({"ZEUSRUN_HISTORY": old}, old, "job has no other shared history"),
-        ({}, "http://127.0.0.1:2", f"nothing waits for .*, but for: {old}"),
+        ({}, "http://127.0.0.1:2", f"nothing waits for .*; what waits is for .*{old}"),
     ):
         with pytest.raises(UsageError, match=why):
             deliver(environment, address)

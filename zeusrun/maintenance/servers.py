@@ -64,7 +64,7 @@ def deliver_elsewhere(
     """
     spools = waiting_spools(home)
     if address not in spools:
-        raise UsageError(f"nothing waits for {address!r}, but for: {', '.join(spools) or 'none'}")
+        raise UsageError(f"nothing waits for {address!r}; what waits is for {list(spools)}")
     spool = spools[address]
     counts = Counter(entry.trial.job for entry in spool.entries())
     targets = {}

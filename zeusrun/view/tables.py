@@ -47,8 +47,9 @@ _SOURCE_NOTES = {
 _TEXTS = {"when", "run", "host", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
 # The columns that a history too wide for its console leaves out, in this order.
-_LEFT_OUT = ("carbon", "epochs", "price", "host")
-_LEFT_OUT_UNPRICED = ("epochs", "carbon", "host")
+_LEFT_OUT: tuple[str, ...] = ("carbon", "epochs", "price")
+_LEFT_OUT_UNPRICED: tuple[str, ...] = ("epochs", "carbon")
+_LEFT_OUT_SHARED = ("time", "limit", "host")  # then, if there is a column of hosts
 _HOST = 15  # columns for the name of a host
 _NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
 _LEGEND = {
@@ -185,6 +186,7 @@ def history_table(
         }
         rows.append((cells, "dim" if trial.forgotten else None))
     left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED
+    left_out += _LEFT_OUT_SHARED if "host" in names else ()
     names = _fitting(names, [cells for cells, _ in rows], left_out, width)
     table = plain_table()
     for name in names:
