@@ -47,7 +47,7 @@ def make(server, **values):
 def test_a_server_without_tokens(server, check):
     (line,) = check(server.url)
     assert line[:2] == ("server", True)
-    assert line[2].startswith(f"{server.url}: 0 jobs, zeusrun {__version__}, 0.0")
+    assert line[2].startswith(f"{server.url}: 0 jobs, zeusrun {__version__}, ")
     assert check(server.url, "anything")[1] == (
         *("token", None),
         "that of ZEUSRUN_TOKEN is not used: the server needs none",
@@ -107,7 +107,7 @@ def test_a_server_with_another_api(server, check, monkeypatch):
 def test_a_database_without_a_server(sqlite_url, check, tmp_path):
     ((name, well, found),) = check(sqlite_url)
     assert (name, well) == ("server", True)
-    assert found.startswith(f"{sqlite_url}: 0 jobs, 0.0")
+    assert found.startswith(f"{sqlite_url}: 0 jobs, ")
     (history,) = opened(sqlite_url)
     begin(history, build_trial())
     assert check(sqlite_url)[0][2].startswith(f"{sqlite_url}: 1 job, ")

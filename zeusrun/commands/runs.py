@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
-_POLL_S = 0.2
-_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or hangs
 _DEFAULT_ROWS = 30
 
 

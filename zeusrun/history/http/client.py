@@ -44,7 +44,6 @@ _MOST_ADDED = 500  # trials in one request
 _MOST_ADDED_BYTES = 4 << 20
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
-_MOST_SEARCHED = 4096
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
     f"`zeusrun token create` on the server makes one: set {TOKEN_VARIABLE} to it, or write it into "
@@ -298,7 +297,7 @@ def _advice(answer: Answer, code: str) -> str:
         return "; a proxy before the server limits the size of a request: let it allow 32 MiB"
     if code:
         return ""
-    if _TO_TLS.search(answer.body[:_MOST_SEARCHED]):
+    if _TO_TLS.search(answer.body):
         return "; it speaks https, not http: correct its address"
     return f"; {_IS_IT_A_SERVER}"
 
