@@ -419,6 +419,20 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
         history.forget("digits-1-1", forgotten=True)
 
 
+def test_a_copy_that_is_older_than_the_newest_is_told_of(history, open_shared, proxy, told):
+    for job, now in (("letters", 0.0), ("digits", 600.0), ("zeros", 630.0)):
+        begin(history, with_uuid(job=job))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
+            history.trials(job)
+    proxy.mode = "refuse"
+    reader = open_shared()
+    for job in reader.jobs():
+        reader.trials(job)
+    copies = [text.partition("local copy ")[2].partition(" at ")[0] for text in told]
+    assert copies == ["as it was", "of letters as it was"]
+
+
 def test_without_a_copy_the_server_is_missed(history, proxy):
     proxy.mode = "refuse"
     for read in (

@@ -38,6 +38,7 @@ Offline = Literal["fail", "cheapest"]
 """What a submit does if the history is away for too long."""
 
 _CONFLICT_S = 0.05
+_SAME_S = 60.0  # two copies with so little between them are equally old
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
@@ -90,11 +91,12 @@ class SharedHistory:
         begun = {each.job for each in self.spool.trials().values()}
         try:
             names = self._patience.read(self.remote.jobs)
-        except UnavailableError:
+        except UnavailableError as error:
             with contextlib.suppress(CopyError):
                 begun.update(self._copy.jobs())
             if not begun:
                 raise
+            self._tell_offline(error, *begun)
             names = []
         return sorted({*names, *begun})
 
@@ -369,11 +371,15 @@ class SharedHistory:
             "later, or set history.offline to cheapest, which runs the cheapest known batch size"
         )
 
-    def _tell_offline(self, error: UnavailableError, job: str) -> None:
-        """Tell who only reads how old the copy of a job is, unless an older one was told of."""
-        state = self._copy_state(job)
-        at = 0.0 if state is None else state.read_at
-        if self._only_reads and at < self._told_as_of - 60:
+    def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
+        """Tell who only reads how old the newest copy of these jobs is.
+
+        Not again, unless it is older than what was told.
+        """
+        known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
+        at = max(known, default=0.0)
+        if self._only_reads and at < self._told_as_of - _SAME_S:
             self._told_as_of, then = at, datetime.fromtimestamp(at, timezone.utc).astimezone()
-            as_of = "" if state is None else f" of {job} as it was at {then:%Y-%m-%d %H:%M}"
+            of = f" of {jobs[0]}" if len(jobs) == 1 else ""
+            as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""
             self._show(f"{error}; zeusrun reads its local copy{as_of}")
