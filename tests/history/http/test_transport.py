@@ -109,6 +109,7 @@ def refusal(code, message="no"):
         (http(200, {"status": "ok"}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": ["a"]}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": {"status": "ASLEEP"}}), HistoryError, "update zeusrun here"),
+        (http(404, refusal("route", "Not Found")), RefusedError, "Not Found; is this the add"),
         (http(404, "not here"), RefusedError, "address of a zeusrun server"),
         (http(301, "", "Location: https://other/"), RefusedError, "redirects to https://other/"),
         (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),

@@ -295,7 +295,7 @@ def _advice(answer: Answer, code: str) -> str:
         return f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
     if answer.status == 413:
         return "; a proxy before the server limits the size of a request: let it allow 32 MiB"
-    if code:
+    if code not in {"", "route", "method"}:  # else perhaps the right server, with a wrong path
         return ""
     if _TO_TLS.search(answer.body):
         return "; it speaks https, not http: correct its address"
