@@ -117,7 +117,7 @@ def test_a_restored_history_keeps_what_was_there(zeusrun):
     [
         (["--restore", "nothing"], "there is no job called 'nothing'"),
         (["--restore", "job", "--copy", "bak"], "--copy was removed: `zeusrun repair --restore"),
-        (["--restore", "job", "--dry-run"], "--dry-run and --restore exclude each other"),
+        (["--restore", "job", "--dry-run"], "--dry-run, --restore and --deliver exclude"),
         (["--copy", "bak"], "--copy was removed: `zeusrun repair --restore"),
     ],
 )

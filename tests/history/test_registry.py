@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.factories import begin, build_trial
-from zeusrun.errors import UsageError
+from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.files import atomic
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.memory import MemoryHistory
@@ -116,6 +116,17 @@ def test_the_home_remembers_which_history_a_job_file_names(tmp_path):
     assert shared_of(history, "other") is None
     remember_choice(tmp_path, "job", None)
     assert list(chosen_histories(tmp_path)) == ["other"]
+
+
+@pytest.mark.parametrize("name", ["nosuch", "http://127.0.0.1:1"])
+def test_an_error_says_which_job_file_has_named_the_history(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("zeusrun.history.shared.patience.READ_S", 0.0)
+    remember_choice(tmp_path, "line", name)
+    with pytest.raises(ZeusrunError, match=r"\(from the job file of line\)"):
+        open_history(tmp_path, {}).forget("line-1-1", forgotten=True)
+    with pytest.raises(ZeusrunError) as error:
+        open_history(tmp_path, {"ZEUSRUN_HISTORY": name}).forget("line-1-1", forgotten=True)
+    assert "job file of" not in str(error.value)
 
 
 def test_a_job_file_that_was_named_wins(tmp_path):

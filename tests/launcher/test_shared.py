@@ -10,6 +10,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,13 +21,17 @@ from tests.databases import expire_lease, lease_held, opened
 from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
-from zeusrun.errors import HistoryError
+from zeusrun.commands.options import find_settings
+from zeusrun.commands.runs import logs, show
+from zeusrun.commands.submit import _Told
+from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
+from zeusrun.launcher.events import TrialEnded
 from zeusrun.launcher.heartbeat import Heartbeat
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
@@ -73,9 +78,8 @@ def elsewhere(database):
             recurrence,
             job=job,
             uuid=f"{recurrence:032x}",
-            host="node-2",
             run_dir=f"/home/other/runs/{job}/{name}",
-            **values,
+            **{"host": "node-2", **values},
         )
         return begin(database, trial)
 
@@ -190,6 +194,17 @@ def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job
     assert done.returncode == 6
     assert "tried for 0.2 s (history.wait_s)" in done.stderr
     assert not (zeusrun.home / "runs" / "job").exists()
+
+
+def test_a_signal_in_the_wait_before_another_attempt_names_that():
+    signals = SimpleNamespace(received=[])
+    told = _Told("job", None, signals)
+    told.pause(0.0)
+    for attempt, replaced in ((1, False), (2, True), (3, False)):
+        told.note(TrialEnded(build_trial(attempt=attempt), replaced))
+    signals.received.append(signal.SIGTERM)
+    with pytest.raises(BusyError, match="job: ended by SIGTERM before attempt 3 began"):
+        told.pause(1.0)
 
 
 def test_an_offline_submit_is_numbered_when_it_is_delivered(zeusrun, job, server, database):
@@ -487,6 +502,22 @@ def test_what_only_the_other_machine_can_do_says_so(zeusrun, server, elsewhere, 
         "zeusrun: job-1-1 runs on node-2, and its files are there "
         "(/home/other/runs/job/job-1-1); run this command there\n"
     )
+
+
+def test_the_files_of_another_home_of_this_machine_are_not_called_gone(
+    server, elsewhere, zeusrun, monkeypatch, capsys
+):
+    monkeypatch.setenv("ZEUSRUN_HOME", str(zeusrun.home))
+    monkeypatch.setenv("ZEUSRUN_HISTORY", server.url)
+    trial = elsewhere(host=os.uname().nodename)
+    theirs = f"are those of another ZEUSRUN_HOME of this machine: {trial.run_dir}"
+    with pytest.raises(UsageError, match=theirs):
+        logs("job-1-1")
+    show("job-1-1")
+    sheet = " ".join(capsys.readouterr().out.split())
+    assert f" host {trial.host} run {trial.run_dir} of another ZEUSRUN_HOME" in sheet
+    with pytest.raises(UsageError, match=r"no run of job has its files in .*; name its job file"):
+        find_settings("job")
 
 
 def test_a_preempted_run_of_another_machine_is_left_to_it(zeusrun, job, database, elsewhere):

@@ -200,6 +200,20 @@ def test_the_net_of_exploring_stands_above_the_table_with_what_it_rests_on():
     assert [row.split()[-1] for row in rows] == [UNKNOWN, UNKNOWN, "\u2212217%", "36%"]
 
 
+@pytest.mark.parametrize("width", [120, 80, 50])
+def test_a_history_of_several_machines_names_them_where_there_is_room(width):
+    hosts = ["node-17.cluster.example.org", "10.0.0.18", None]
+    trials = [reached(number, 138.0, host=host) for number, host in enumerate(hosts, 1)]
+    lines = render(history_table("job", trials, width=width), width).splitlines()
+    head = next(line.split() for line in lines if "when" in line)
+    assert all(len(line) <= width for line in lines)
+    assert ("host" in head) is (width > 50)
+    if width > 50:
+        shown = [line.split()[3] for line in lines if line[:2] == "06"]
+        assert shown == ["node-17", "10.0.0.18", UNKNOWN]
+    assert "host" not in render(history_table("job", trials[:1], width=width), width)
+
+
 def test_a_loss_is_not_made_good_while_the_default_is_in_use():
     trials = [
         reached(1, 138.0, stage=Stage.EXPLOIT),
@@ -222,8 +236,8 @@ def test_a_submit_says_what_its_recurrence_saved_and_what_all_have():
     trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
     savings = find_savings(trials)
     assert list(map(str, saving_lines(savings, trials[1]))) == [
-        "  this recurrence saved 10.0 J compared with batch size 32 (50.0 J, 1 run)",
-        "  exploring has saved 10.0 J so far (2 recurrences)",
+        "  this recurrence saved 10.0 J of cost compared with batch size 32 (50.0 J, 1 run)",
+        "  exploring has saved 10.0 J of cost so far (2 recurrences)",
     ]
     assert len(saving_lines(savings, trials[0])) == 1
     assert saving_lines(find_savings(trials[:1]), trials[0]) == []

@@ -161,7 +161,9 @@ def find_settings(job: str) -> tuple[Path, str | None]:
     whose = "the last run," if job == trial.job else "run"
     if job == trial.job:
         last = newest_here(store, home, store.trials(job, NEWEST))
-        if last is not None and last.trial != trial.trial:
+        if last is None:
+            raise UsageError(f"no run of {job} has its files in {home}; name its job file instead")
+        if last.trial != trial.trial:
             trial, whose = last, "the last run of this machine,"
     paths = files_of(store, home, trial)
     return paths.job_copy, f"Settings: those of {whose} {trial.trial}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,11 +28,12 @@ from zeusrun.commands.options import (
 )
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import NEWEST
+from zeusrun.history.registry import shared_of
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
-from zeusrun.launcher.rundir.place import files_of
+from zeusrun.launcher.rundir.place import files_of, find_place
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
-_POLL_S = 0.2
-_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or hangs
 _DEFAULT_ROWS = 30
 
 
@@ -229,25 +227,30 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
     from zeusrun.view.sheets import trial_sheet  # noqa: PLC0415 - see the top
 
-    paths, elsewhere = _files_or_host(store, home, found)
+    paths, elsewhere = _files_or_place(store, home, found)
     failed = found.status in {TrialStatus.FAILED, TrialStatus.OOM}
     failure = read_traceback(paths, mask_run(paths, os.environ)) if failed else None
     there = paths.logs.is_dir()
     live = read_live(paths)
     sight = None if live is None else live.sight
     sheet = trial_sheet(
-        found, failure, run_dir_exists=there, alive=alive, sight=sight, elsewhere=elsewhere
+        found,
+        failure,
+        run_dir_exists=there,
+        alive=alive,
+        sight=sight,
+        elsewhere=elsewhere,
+        shared=shared_of(store, found.job) is not None,
     )
     console().print(sheet)
 
 
-def _files_or_host(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
-    """Return the files of a trial, or the other machine that has them."""
+def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
+    """Return the files of a trial, or the other machine or home that has them."""
     try:
         return files_of(store, home, trial), None
     except UsageError:
-        here = trial.host == platform.node()
-        return RunPaths(home / "gone"), None if here else trial.host or "another machine"
+        return RunPaths(home / "gone"), find_place(home, trial)
 
 
 def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:

@@ -38,7 +38,7 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.choose import plan
-from zeusrun.launcher.events import FoundLost, Noted, Warned
+from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit as run_submit
@@ -240,6 +240,7 @@ def run_recurrence(
 
         def consume(event: SubmitEvent) -> None:
             told.show()
+            told.note(event)
             view.show(event)
             emit(event)
             if isinstance(event, FoundLost):
@@ -294,6 +295,13 @@ class _Told:
         self._job, self._view, self._signals = job, view, signals
         self._texts: deque[str] = deque()
         self.append = self._texts.append
+        self._next, self._replaced = "it", 0
+
+    def note(self, event: SubmitEvent) -> None:
+        """Note which attempt comes next."""
+        if isinstance(event, TrialEnded):
+            self._replaced += event.replaced
+            self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
 
     def show(self) -> None:
         """Show what was told."""
@@ -305,7 +313,7 @@ class _Told:
         self.show()
         until_t = time.monotonic() + seconds
         while (left_s := until_t - time.monotonic()) > 0:
-            check_not_ended(self._job, self._signals.received)
+            check_not_ended(self._job, self._signals.received, self._next)
             time.sleep(min(_POLL_S, left_s))
 
 

@@ -18,6 +18,7 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     open_home,
+    tell,
 )
 from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
@@ -26,13 +27,11 @@ from zeusrun.history.registry import (
     HISTORY_VARIABLE,
     chosen_histories,
     default_name,
-    known_servers,
     open_history,
     open_named,
     shared_of,
 )
 from zeusrun.history.routed import RoutedHistory
-from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
@@ -44,7 +43,7 @@ from zeusrun.launcher.rundir.place import newest_here
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
-from zeusrun.maintenance.servers import check_server
+from zeusrun.maintenance.servers import check_server, check_unused, deliver_elsewhere
 from zeusrun.maintenance.transfer import restore_shared
 from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
 from zeusrun.schedule.store import Schedules
@@ -59,6 +58,10 @@ def repair(
     *,
     dry_run: DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
+    deliver: Annotated[
+        str | None,
+        Option(metavar="URL", help="Deliver what waits for this old address of a server."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
@@ -66,9 +69,16 @@ def repair(
     Records lost trials, resets power limits, removes left-over files.
     """
     home, store = open_home()
+    if [dry_run, restore is not None, deliver is not None].count(True) > 1:
+        raise UsageError("--dry-run, --restore and --deliver exclude each other; choose one")
+    if deliver is not None:
+        done = deliver_elsewhere(store, home, os.environ, deliver, tell)
+        if as_json:
+            print_json(done)
+        else:
+            typer.echo("\n".join(f"{job}: {count} delivered" for job, count in done.items()))
+        return
     if restore is not None:
-        if dry_run:
-            raise UsageError("--dry-run and --restore exclude each other; choose one")
         _restore(home, store, restore, as_json=as_json)
         return
     found = find_and_repair(store, home, dry_run=dry_run)
@@ -184,7 +194,6 @@ def doctor(*, as_json: AsJson = False) -> None:
 def _check_servers(home: Path) -> list[Check]:
     """Check the shared histories that this machine uses, and what waits for them."""
     names = {default_name(os.environ), *chosen_histories(home).values()}
-    names |= {url for url, folder in known_servers(home).items() if Spool(folder / "spool")}
     checks = []
     for name in sorted(each for each in names if "://" in each):
         try:
@@ -193,7 +202,7 @@ def _check_servers(home: Path) -> list[Check]:
                 checks += check_server(history, os.environ, home)
         except ZeusrunError as error:
             checks.append(Check("server", well=False, found=str(error)))
-    return checks
+    return checks + check_unused(home, names)
 
 
 def _check_histories(home: Path) -> list[Check]:

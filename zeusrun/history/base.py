@@ -28,6 +28,10 @@ class UnreadableTrialError(HistoryError):
     """A trial in the database is damaged, or a newer zeusrun has stored it."""
 
 
+class RefusedError(HistoryError):
+    """The server of a shared history refuses a request, and has changed nothing."""
+
+
 class UnavailableError(HistoryError):
     """The server or the database of a shared history does not respond now; try again later."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,6 +18,7 @@ from zeusrun.files.private import make_folder, read_file
 from zeusrun.history.base import History
 from zeusrun.history.routed import RoutedHistory
 from zeusrun.history.shared.patience import PATIENCE_S
+from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import is_job_name
@@ -26,7 +26,7 @@ from zeusrun.plugins import check_extra, create_plugin
 from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from zeusrun.history.shared.delivery import Remote
@@ -61,10 +61,16 @@ def open_history(
     """
     chosen = {**chosen_histories(home), **(own or {})}
 
-    def open_(name: str) -> History:
-        return open_named(home, environment, name, show=show)
-
     name = default_name(environment)
+
+    def open_(each: str) -> History:
+        job = next((job for job, known in chosen.items() if known == each != name), None)
+        source = "" if job is None else f" (from the job file of {job})"
+        try:
+            return open_named(home, environment, each, show=show, source=source)
+        except UsageError as error:
+            raise UsageError(f"{error}{source}") from None
+
     return RoutedHistory(open_, name, chosen) if chosen else open_(name)
 
 
@@ -81,17 +87,19 @@ def open_named(
     wait_s: float = PATIENCE_S,
     offline: Offline = "fail",
     show: Callable[[str], None] = lambda _text: None,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] | None = None,
+    source: str = "",
 ) -> History:
     """Open one history by its name or URL; raises ``UsageError`` if there is none.
 
-    See ``SharedHistory`` for ``wait_s`` and what follows it.
+    See ``SharedHistory`` for ``wait_s`` and what follows it. ``source`` is what messages add to the
+    address of a server, such as who has named it.
     """
     if name in HISTORIES:
         return HISTORIES[name](home)
     if "://" in name:
         folder = shared_directory(home) / _folder_name(name)
-        remote, shown = _open_remote(home, environment, name), hide_password(name)
+        remote, shown = _open_remote(home, environment, name, source), hide_password(name)
         if shown == name:
             with contextlib.suppress(OSError):  # a home that cannot be written
                 _note(folder / "url", name)
@@ -117,10 +125,24 @@ def shared_of(history: History, job: str) -> SharedHistory | None:
 
 def known_servers(home: Path) -> dict[str, Path]:
     """Return the shared histories that this home has used, by URL, and their folders."""
+    return {url: each for each in _folders(home) if (url := _read_note(each / "url")) is not None}
+
+
+def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool]:
+    """Return the spools in which anything waits or was set aside, by URL.
+
+    That of a URL with a password is named by its folder. Those of ``besides`` are left out.
+    """
+    known = {_folder_name(name) for name in besides}
+    folders = [each for each in _folders(home) if each.name not in known]
+    spools = {_read_note(each / "url") or each.name: Spool(each / "spool") for each in folders}
+    return {name: spool for name, spool in spools.items() if spool or spool.list_refused()}
+
+
+def _folders(home: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        folders = sorted(shared_directory(home).iterdir())
-        return {url: each for each in folders if (url := _read_note(each / "url")) is not None}
-    return {}
+        return sorted(shared_directory(home).iterdir())
+    return []
 
 
 def chosen_histories(home: Path) -> dict[str, str]:
@@ -148,11 +170,11 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
         raise unwritable(path, error) from error
 
 
-def _open_remote(home: Path, environment: Mapping[str, str], url: str) -> Remote:
+def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Remote:
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), environment)
+        return HttpHistory(url, read_token(home, environment), environment, source)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from zeusrun import __version__
-from zeusrun.clock import read_clock
-from zeusrun.errors import HistoryError
+from zeusrun.clock import local_time, read_clock
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
 from zeusrun.history.http.transport import is_loopback
+from zeusrun.history.registry import HISTORY_VARIABLE, open_named, shared_of, waiting_spools
+from zeusrun.history.shared.delivery import deliver
+from zeusrun.history.shared.store import SharedHistory
 from zeusrun.maintenance.doctor import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from zeusrun.history.shared.store import SharedHistory
+    from zeusrun.history.base import History
+    from zeusrun.history.shared.spool import Spool
 
 _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across machines
 
@@ -27,7 +33,63 @@ def check_server(history: SharedHistory, environment: Mapping[str, str], home: P
     checks, described = _check_connection(history)
     if isinstance(history.remote, HttpHistory):
         checks += _check_token(history.name, described.get("access"), environment, home)
-    return [*checks, *_check_waiting(history)]
+    advice = "the next submit delivers them, or `zeusrun schedule tick` from cron"
+    return [*checks, *_check_waiting(history.name, history.spool, advice)]
+
+
+def check_unused(home: Path, used: Collection[str]) -> list[Check]:
+    """Return the checks of what waits for other shared histories than those in use."""
+    checks = []
+    for name, spool in waiting_spools(home, besides=used).items():
+        advice = (
+            "no job uses this address now; if the server has another one: "
+            f"zeusrun repair --deliver {name}"
+        )
+        checks += _check_waiting(name, spool, advice)
+    return checks
+
+
+def deliver_elsewhere(
+    history: History,
+    home: Path,
+    environment: Mapping[str, str],
+    address: str,
+    tell: Callable[[str], None],
+) -> dict[str, int]:
+    """Deliver what waits for an address to the shared histories in use; return how much, by job.
+
+    Raises:
+        UsageError: If nothing waits for the address, it responds, or a job uses no other one.
+        HistoryError: If a history in use does not respond, or refuses.
+    """
+    spools = waiting_spools(home)
+    if address not in spools:
+        raise UsageError(f"nothing waits for {address!r}; what waits is for {list(spools)}")
+    spool = spools[address]
+    counts = Counter(entry.trial.job for entry in spool.entries())
+    targets = {}
+    for job in counts:
+        target = shared_of(history, job)
+        if target is None or target.name == address:
+            raise UsageError(
+                f"{job} has no other shared history; write the new address into its job file and "
+                f"submit that, or set {HISTORY_VARIABLE} if its job file names none"
+            )
+        targets[job] = target
+    if _responds(home, environment, address):
+        raise UsageError(f"{address} responds: `zeusrun schedule tick` delivers what waits for it")
+    for job, target in targets.items():
+        deliver(spool, target.remote, tell, job)
+    return dict(counts - Counter(entry.trial.job for entry in spool.entries()))
+
+
+def _responds(home: Path, environment: Mapping[str, str], address: str) -> bool:
+    with suppress(HistoryError, UsageError):
+        old = open_named(home, environment, address)
+        if isinstance(old, SharedHistory):
+            old.remote.identify()
+            return True
+    return False
 
 
 def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, Any]]:
@@ -88,16 +150,18 @@ def _check_token(
     return [*checks, Check("token", well=True, found=found)]
 
 
-def _check_waiting(history: SharedHistory) -> list[Check]:
+def _check_waiting(name: str, spool: Spool, advice: str) -> list[Check]:
     checks = []
-    waiting, refused = history.spool.entries(), history.spool.list_refused()
+    waiting, refused = spool.entries(), spool.list_refused()
     if waiting:
         count = "1 write waits" if len(waiting) == 1 else f"{len(waiting)} writes wait"
-        found = f"{count} for {history.name}, the oldest of {waiting[0].trial.trial}"
-        advice = "the next submit delivers them, or `zeusrun schedule tick` from cron"
+        first = waiting[0].trial
+        since = local_time(first.finished_at or first.started_at)
+        oldest = first.trial if since is None else f"{first.trial} since {since:%Y-%m-%d %H:%M}"
+        found = f"{count} for {name}, the oldest of {oldest}"
         checks.append(Check("spool", well=None, found=found, advice=advice))
     if refused:
-        found = f"{history.name} has refused {len(refused)} results: {refused[0]}"
+        found = f"{name} has refused {len(refused)} results: {refused[0]}"
         advice = "the .txt file beside each says why; remove both files when you have read them"
         checks.append(Check("spool", well=False, found=found, advice=advice))
     return checks

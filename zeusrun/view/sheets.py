@@ -29,19 +29,22 @@ def trial_sheet(
     alive: bool = False,
     sight: Sight | None = None,
     elsewhere: str | None = None,
+    shared: bool = False,
 ) -> RenderableType:
     """Return everything about one trial.
 
-    ``failure`` is the traceback of a crash; ``elsewhere`` the other machine that has its files.
+    ``failure`` is the traceback of a crash; ``elsewhere`` names the other machine or home that
+    has its files, such as ``on node-2``. ``shared``: with other machines, so the host is shown.
     """
     gone = "" if run_dir_exists else " (gone)"
-    gone = gone if elsewhere is None else f" on {elsewhere}"
+    gone = gone if elsewhere is None else f" {elsewhere}"
     head = Text.assemble((trial.trial, "bold"), "  ", status_text(trial.status, alive=alive))
     forgotten = f"to learn from it again: zeusrun history --unforget {trial.trial}"
     rows = [
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
         *trial_rows(trial, sight),
+        ("host", trial.host if shared else None),
         ("", units.sparkline([point.value for point in trial.curve])),
         ("run", trial.run_dir + gone),
     ]

@@ -44,11 +44,13 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
-_TEXTS = {"when", "run", "status"}  # columns of words; those of numbers are aligned right
+_TEXTS = {"when", "run", "host", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
 # The columns that a history too wide for its console leaves out, in this order.
-_LEFT_OUT = ("carbon", "epochs", "price")
-_LEFT_OUT_UNPRICED = ("epochs", "carbon")
+_LEFT_OUT: tuple[str, ...] = ("carbon", "epochs", "price")
+_LEFT_OUT_UNPRICED: tuple[str, ...] = ("epochs", "carbon")
+_LEFT_OUT_SHARED = ("time", "limit", "host")  # then, if there is a column of hosts
+_HOST = 15  # columns for the name of a host
 _NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
 _LEGEND = {
     "epochs, cost": "expected of the next run, until it reaches the target",
@@ -95,7 +97,8 @@ def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
 
 
 def _saved(joules: float) -> str:
-    return f"{'saved' if joules >= 0 else 'cost'} {units.energy(abs(joules))}"
+    amount = units.energy(abs(joules))
+    return f"saved {amount} of cost" if joules >= 0 else f"cost {amount}"
 
 
 def _mean(saving: Saving) -> str:
@@ -151,7 +154,8 @@ def history_table(
     shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
-    names = ["when", "run", "batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
+    names = ["when", "run", *(["host"] if len({each.host for each in shown} - {None}) > 1 else [])]
+    names += ["batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
     names += ["price"] if any(trial.price is not None for trial in shown) else []
     names += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
     names += ["cost", "status", *(["saved"] if proved else [])]
@@ -168,6 +172,7 @@ def history_table(
         cells: dict[str, str | Text] = {
             "when": units.moment(trial.started_at, form),
             "run": trial.trial.removeprefix(f"{job}-"),
+            "host": _host(trial),
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
             "epochs": units.number(trial.epochs),
@@ -181,6 +186,7 @@ def history_table(
         }
         rows.append((cells, "dim" if trial.forgotten else None))
     left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED
+    left_out += _LEFT_OUT_SHARED if "host" in names else ()
     names = _fitting(names, [cells for cells, _ in rows], left_out, width)
     table = plain_table()
     for name in names:
@@ -215,6 +221,12 @@ def _fitting(
         if sum(room.values()) - 1 > width:
             room.pop(name, None)
     return list(room)
+
+
+def _host(trial: Trial) -> str:
+    """Return the name of a host without its domain, or its address."""
+    host = trial.host or units.UNKNOWN
+    return units.shortened(host if host[0].isdigit() else host.partition(".")[0], _HOST)
 
 
 def dead_note(trial: Trial) -> Text:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers import Proxy
 from zeusrun.errors import HistoryError, UsageError
-from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory, read_token
 from zeusrun.history.http.transport import check_url, find_proxy
 
@@ -96,10 +96,11 @@ def refusal(code, message="no"):
         (http(409, refusal("conflict")), Conflict, "no"),
         (http(422, refusal("invalid", "bad")), ValueError, "bad"),
         (http(413, refusal("size", "larger than")), ValueError, "larger than"),
-        (http(413, "too much"), HistoryError, r"413; a proxy .* allow 32 MiB"),
-        (http(401, refusal("unauthorized")), HistoryError, "ZEUSRUN_TOKEN"),
-        (http(403, refusal("forbidden")), HistoryError, "token create"),
-        (http(400, refusal("version", "update yours")), HistoryError, "update yours"),
+        (http(413, "too much"), RefusedError, r"413; a proxy .* allow 32 MiB"),
+        (http(401, refusal("token", "bad token; send")), RefusedError, "bad token; `zeusrun token"),
+        (http(400, "<h1>plain HTTP request"), RefusedError, "speaks https, not http: correct"),
+        (http(403, refusal("forbidden")), RefusedError, "token create"),
+        (http(400, refusal("version", "update yours")), RefusedError, "update yours"),
         (http(500, refusal("bug", "a bug")), HistoryError, "a bug"),
         (http(503, refusal("overloaded", "later")), UnavailableError, "later"),
         (http(502, "<html>bad gateway"), UnavailableError, "502"),
@@ -108,9 +109,9 @@ def refusal(code, message="no"):
         (http(200, {"status": "ok"}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": ["a"]}), HistoryError, "address of a zeusrun server"),
         (http(200, {"trial": {"status": "ASLEEP"}}), HistoryError, "update zeusrun here"),
-        (http(404, refusal("route", "Not Found")), HistoryError, "Not Found; is this the add"),
-        (http(404, "not here"), HistoryError, "address of a zeusrun server"),
-        (http(301, "", "Location: https://other/"), HistoryError, "redirects to https://other/"),
+        (http(404, refusal("route", "Not Found")), RefusedError, "Not Found; is this the add"),
+        (http(404, "not here"), RefusedError, "address of a zeusrun server"),
+        (http(301, "", "Location: https://other/"), RefusedError, "redirects to https://other/"),
         (b"220 smtp.example.org ESMTP\r\n", UnavailableError, "does not respond"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", UnavailableError, "does not respond"),
         (b"", UnavailableError, "closed connection"),
@@ -182,6 +183,13 @@ def test_without_threads_nothing_is_sent(serve, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(UnavailableError, match="no thread can be started"):
         ask(server.url)
+
+
+def test_a_server_that_speaks_http_is_not_tried_again_by_https(serve):
+    server = serve(http(400, "Invalid HTTP request"))
+    with pytest.raises(HistoryError, match="speaks http, not https: correct its address") as error:
+        ask(server.url.replace("http", "https"))
+    assert type(error.value) is HistoryError
 
 
 def test_nobody_listens():

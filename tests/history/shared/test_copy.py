@@ -66,6 +66,15 @@ def test_it_asks_only_for_what_has_changed(copy):
     assert remote.asked == [(None, 1000), ("a:5", 1000), ("a:7", None)]
 
 
+def test_it_says_when_it_was_read_to_the_minute(copy, monkeypatch):
+    remote = Remote(1)
+    for now, read_at in ((1000.0, 1000.0), (1059.0, 1000.0), (1061.0, 1061.0), (500.0, 500.0)):
+        monkeypatch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
+        copy.update("job", 10, remote.fetch)
+        assert copy.state("job").read_at == read_at
+    assert len(remote.asked) == 4
+
+
 def test_of_a_long_history_it_has_the_newest_trials_until_more_are_asked_for(copy):
     remote = Remote(1200)
     assert copy.update("job", 10, remote.fetch).trials == remote.newest(10)
@@ -76,7 +85,7 @@ def test_of_a_long_history_it_has_the_newest_trials_until_more_are_asked_for(cop
     remote.store(10, remote.trials[10].finish(REACHED))
     assert copy.update("job", None, remote.fetch).trials == remote.newest()
     assert remote.asked == [(None, 1000), ("a:1200", 1000), (None, None), ("a:1202", None)]
-    assert copy.total("job") == 1201
+    assert copy.state("job").total == 1201
 
 
 def test_after_many_changes_it_is_made_anew(copy):
@@ -113,7 +122,7 @@ def test_another_database_makes_it_anew(copy):
 
 def test_without_the_server_it_has_what_it_had(copy):
     assert copy.snapshot("job", 10) is None
-    assert (copy.jobs(), copy.total("job")) == ([], 0)
+    assert (copy.jobs(), copy.state("job")) == ([], None)
     remote = Remote(3)
     remote.store(7, remote.trials[7].finish(REACHED))
     copy.update("job", 10, remote.fetch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError
+from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared import patience
 from zeusrun.history.shared.store import SharedHistory
@@ -94,10 +95,12 @@ def after(seconds, action):
 
 def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, monkeypatch):
     monkeypatch.setattr(patience, "_LONG_S", 5.0)
-    history = open_shared(wait_s=60.0)
+    begin(open_shared(), with_uuid())
+    history = open_shared(wait_s=60.0, pause=time.sleep)
     proxy.mode = "refuse"
+    assert history.unfinished("digits") == []  # as submit looks for lost trials
     after(0.3, lambda: setattr(proxy, "mode", "pass"))
-    trial = begin(history, with_uuid())
+    trial = begin(history, with_uuid(2))
     assert history.find(trial.uuid) == trial
     assert told  # once for each way in which it does not respond
     assert all("does not respond" in text for text in told)
@@ -183,6 +186,24 @@ def test_a_trial_that_never_began_is_not_withdrawn(history, open_shared, proxy, 
     proxy.mode = "pass"
     assert open_shared().snapshot("digits").trials == ()
     assert not history.spool
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_refused_trial_is_withdrawn_only_if_an_answer_was_lost_before(
+    history, open_shared, proxy, monkeypatch, lost
+):
+    def begin(*_, **__):
+        if answers:
+            raise answers.pop()
+        raise RefusedError("this token may only read")
+
+    answers = [UnavailableError("it took too long")] if lost else []
+    history = open_shared(wait_s=5.0)
+    version = history.snapshot("digits").version
+    monkeypatch.setattr(history.remote, "begin", begin)
+    with pytest.raises(RefusedError):
+        history.begin(with_uuid(), after=version)
+    assert bool(history.spool) is lost
 
 
 def test_a_preempted_trial_whose_resumption_was_lost_is_preempted_still(
@@ -391,9 +412,25 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
     assert history.find("digits-1-1") == trials[0].finish(REACHED)
     assert history.unfinished("digits") == trials[1:]
     assert history.count("digits") == 2
-    assert len(told) == 2  # one on the copy, one on the result that waits
+    on_copy, on_result = told
+    assert re.search(r"local copy of digits as it was at \d{4}-\d\d-\d\d \d\d:\d\d$", on_copy)
+    assert "the result of digits-1-1 waits" in on_result
     with pytest.raises(UnavailableError):
         history.forget("digits-1-1", forgotten=True)
+
+
+def test_a_copy_that_is_older_than_the_newest_is_told_of(history, open_shared, proxy, told):
+    for job, now in (("letters", 0.0), ("digits", 600.0), ("zeros", 630.0)):
+        begin(history, with_uuid(job=job))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
+            history.trials(job)
+    proxy.mode = "refuse"
+    reader = open_shared()
+    for job in reader.jobs():
+        reader.trials(job)
+    copies = [text.partition("local copy ")[2].partition(" at ")[0] for text in told]
+    assert copies == ["as it was", "of letters as it was"]
 
 
 def test_without_a_copy_the_server_is_missed(history, proxy):

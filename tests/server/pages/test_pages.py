@@ -96,7 +96,7 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     text = fetch_whole(port)
-    assert ">800 Wh, 0.30 EUR, 400 g CO2e saved</span>" in text
+    assert ">800 Wh of energy, 0.30 EUR, 400 g CO2e saved</span>" in text
     for what in ("energy", "price", "carbon"):
         assert f"<dt>{what} of all runs</dt>" in text
     assert ": 3 recurrences of 1 job, exploring included" in text
@@ -372,7 +372,10 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     store.add([run(1, 32, **priced), run(2, 64, 3.0, **tried), run(3, 32, **priced)])
     with serve(store) as port:
         text = fetch_whole(port)
-    assert '<span class="bad">2.00 kWh, 0.60 EUR, 800 g CO2e more than the default alone' in text
+    assert (
+        '<span class="bad">2.00 kWh of energy, 0.60 EUR, 800 g CO2e more than the default alone'
+        in text
+    )
     assert ": 3 recurrences of 1 job, exploring included." in text
 
 

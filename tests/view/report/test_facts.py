@@ -25,15 +25,15 @@ def test_the_headline_is_the_median_against_the_default_with_the_net_of_everythi
     assert headline(facts) == ("saves 20\u00a0% a run against batch size 32", True)
     # Each saved 0.2 kWh, priced with the 0.3 EUR and 400 g that its 0.8 kWh cost.
     assert basis(facts) == (
-        "Median of 6 recurrences, compared with 1 run of the default; net 1.00 kWh, 0.38 EUR, "
-        "500 g CO2e saved since March 2026, exploring included."
+        "Median of 6 recurrences, compared with 1 run of the default; net 1.00 kWh of energy, "
+        "0.38 EUR, 500 g CO2e saved since March 2026, exploring included."
     )
 
 
 def test_a_loss_is_called_a_loss():
     facts = build_facts("job", [run(1, 32, 1.0), run(2, 64, 1.5), run(3, 64, 1.5)])
     assert headline(facts) == ("costs 50\u00a0% more a run than batch size 32", False)
-    assert "net 1.00 kWh more than the default alone since March 2026" in basis(facts)
+    assert "net 1.00 kWh of energy more than the default alone since March 2026" in basis(facts)
     assert "Exploring has cost more than it has saved so far" in basis(facts)
 
 
@@ -60,7 +60,7 @@ def test_a_lower_cost_with_more_energy_is_explained():
     runs += [run(n, 64, 1.1, eta_knob=0.5, cost_j=4e6) for n in (2, 3)]
     facts = build_facts("job", runs)
     assert headline(facts)[1] is True
-    assert "net 200 Wh more than the default alone" in basis(facts)
+    assert "net 200 Wh of energy more than the default alone" in basis(facts)
     assert "The cost, which also counts time (eta_knob 0.5), is 2.00 MJ lower." in basis(facts)
 
 

@@ -13,7 +13,14 @@ from zeusrun import __version__
 from zeusrun.errors import HistoryError
 from zeusrun.files.private import read_file
 from zeusrun.history import rules
-from zeusrun.history.base import Changes, Conflict, Snapshot, UnavailableError, UnknownTrialError
+from zeusrun.history.base import (
+    Changes,
+    Conflict,
+    RefusedError,
+    Snapshot,
+    UnavailableError,
+    UnknownTrialError,
+)
 from zeusrun.history.http.transport import Transport
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial
@@ -36,10 +43,11 @@ _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
 _MOST_ADDED = 500  # trials in one request
 _MOST_ADDED_BYTES = 4 << 20
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
 _ADVICE = (
-    f"`zeusrun token create` on the server makes a token; set {TOKEN_VARIABLE} to it, or write it "
-    "into the file 'token' of ZEUSRUN_HOME"
+    f"`zeusrun token create` on the server makes one: set {TOKEN_VARIABLE} to it, or write it into "
+    "the file 'token' of ZEUSRUN_HOME"
 )
 
 
@@ -50,7 +58,11 @@ class HttpHistory:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, environment: Mapping[str, str] | None = None
+        self,
+        url: str,
+        token: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        source: str = "",
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -58,11 +70,13 @@ class HttpHistory:
             url: The address of the server, such as ``https://zeus.example.org/prefix``.
             token: What it is asked with; ``None`` for a server that needs none.
             environment: Says which proxy to use.
+            source: What messages add to the address.
 
         Raises:
             UsageError: If the address or the proxy is not usable.
         """
-        self._transport = Transport(url, os.environ if environment is None else environment)
+        given = os.environ if environment is None else environment
+        self._transport = Transport(url, given, source)
         self.url = self._transport.url
         self._headers = {
             "Accept": "application/json",
@@ -243,16 +257,25 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
         return UnknownTrialError(f"{said}; `zeusrun history` lists them")
     if code in {"invalid", "size"}:
         return ValueError(said)
-    advice = ""
-    if status in {401, 403}:
-        advice = f"; {_ADVICE}"
-    elif 300 <= status < 400:
-        advice = f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
-    elif status == 413:
-        advice = "; a proxy before the server limits the size of a request: let it allow 32 MiB"
-    elif code in {"", "route", "method"}:  # perhaps the right server, with a wrong path
-        advice = f"; {_IS_IT_A_SERVER}"
-    return HistoryError(f"the server {url} refuses: {said}{advice}")
+    if status == 401:
+        said = said.partition("; ")[0]  # the server goes on in the words of its API
+    kind = RefusedError if 300 <= status < 500 else HistoryError
+    return kind(f"the server {url} refuses: {said}{_advice(answer, code)}")
+
+
+def _advice(answer: Answer, code: str) -> str:
+    """Return what to do about a refusal that waiting does not repair."""
+    if answer.status in {401, 403}:
+        return f"; {_ADVICE}"
+    if 300 <= answer.status < 400:
+        return f"; it redirects to {answer.headers.get('Location', 'elsewhere')}"
+    if answer.status == 413:
+        return "; a proxy before the server limits the size of a request: let it allow 32 MiB"
+    if code not in {"", "route", "method"}:  # else perhaps the right server, with a wrong path
+        return ""
+    if _TO_TLS.search(answer.body):
+        return "; it speaks https, not http: correct its address"
+    return f"; {_IS_IT_A_SERVER}"
 
 
 def _path_of(trial: str) -> str:

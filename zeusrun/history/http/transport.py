@@ -28,6 +28,7 @@ _Result = TypeVar("_Result")
 _CONNECT_S = 5.0  # name resolution, TCP, proxy and TLS together
 _MOST_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
+_NO_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}  # of OpenSSL
 
 
 class Answer(NamedTuple):
@@ -45,9 +46,9 @@ class Transport:
     environment, in lower or upper case, but never for a server on this machine.
     """
 
-    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
-        self.url = url.rstrip("/")
-        self._server = check_url(self.url)
+    def __init__(self, url: str, environment: Mapping[str, str], source: str = "") -> None:
+        self._server = check_url(url.rstrip("/"))
+        self.url = url.rstrip("/") + source  # for messages
         self._tls = ssl.create_default_context() if self._server.scheme == "https" else None
         self._proxy = find_proxy(self._server, environment)
         self._own = threading.local()
@@ -68,7 +69,8 @@ class Transport:
 
         Raises:
             UnavailableError: If the server cannot be reached, or does not answer in time.
-            HistoryError: If its certificate is not valid, or the answer is too large.
+            HistoryError: If it speaks http, not https, or the reverse; its certificate is not
+                valid; or the answer is too large.
         """
         until_t = time.monotonic() + limit_s
         while True:
@@ -81,6 +83,10 @@ class Transport:
                 raise
             except (OSError, http.client.HTTPException) as error:
                 self._drop(connection)
+                if fresh and not isinstance(error, TimeoutError) and self._speaks_tls(until_t):
+                    raise HistoryError(
+                        f"the server {self.url} speaks https, not http: correct its address"
+                    ) from None
                 if fresh or isinstance(error, TimeoutError):
                     raise self._unavailable(error) from None
 
@@ -126,10 +132,27 @@ class Transport:
                 "server has one of its own authority, name that in SSL_CERT_FILE"
             ) from None
         except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "reason", None) in _NO_TLS:  # no retry would repair that
+                raise HistoryError(
+                    f"the server {self.url} speaks http, not https: correct its address"
+                ) from None
             raise self._unavailable(error) from None
         self._own.connection = connection
         self._open.add(connection)
         return connection, True
+
+    def _speaks_tls(self, until_t: float) -> bool:
+        """Whether a server that hangs up on http would speak https; nothing is sent to it."""
+        if self._server.scheme == "https" or not self._server.port or self._proxy is not None:
+            return False
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        connection = _Connection(self._server, None, tls)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection.run_within(min(_CONNECT_S, until_t - time.monotonic()), connection.connect)
+            self._drop(connection)
+            return True
+        return False
 
     def _drop(self, connection: _Connection) -> None:
         if not connection.left:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.files.private import make_folder, open_for_writing
 from zeusrun.history import rules
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import Changes
 
-_FORM = 2  # of the tables; a copy in another form is made anew
+_FORM = 3  # of the tables; a copy in another form is made anew
+_FRESH_S = 60.0  # how exactly the copy says when it was read
 _WAIT_S = 30.0  # for another process, which writes for milliseconds
 _TABLES = """
-CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER);
+CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER, read_at REAL);
 CREATE TABLE trials (
     job TEXT, recurrence INTEGER, attempt INTEGER, trial TEXT, uuid TEXT, record TEXT,
     PRIMARY KEY (job, recurrence, attempt)
@@ -38,14 +40,19 @@ class CopyError(HistoryError):
     """The local copy cannot be used."""
 
 
-class _State(NamedTuple):
-    """What the copy has of a job: the ``copied`` newest of ``total`` trials, as of ``version``."""
+class State(NamedTuple):
+    """What the copy has of a job: the ``copied`` newest of ``total`` trials, as of ``version``.
+
+    ``read_at``: the history was like this then, in Unix seconds, and perhaps for a minute after.
+    """
 
     version: str
     total: int
     copied: int
+    read_at: float
 
     def has(self, last: int | None) -> bool:
+        """Whether the copy has the newest ``last`` trials; ``None`` for all."""
         return self.copied >= (self.total if last is None else min(last, self.total))
 
 
@@ -76,12 +83,15 @@ class LocalCopy:
                 before = _state(file, job)
             known = before if before is not None and before.has(most) else None
             found = fetch(None if known is None else known.version, most)
-            changed = known is None or found.version != known.version
-            with self._open(write=changed) as file:
+            changed, now = known is None or found.version != known.version, read_clock()
+            write = changed or known is None or abs(now - known.read_at) > _FRESH_S
+            with self._open(write=write) as file:
                 if _state(file, job) != before:
                     continue  # another process was faster
                 if changed:
                     _store(file, job, found, before)
+                if write:
+                    file.execute("UPDATE jobs SET read_at = ? WHERE job = ?", (now, job))
                 return Snapshot(tuple(self._newest(file, job, last)), found.version)
 
     def jobs(self) -> list[str]:
@@ -98,11 +108,10 @@ class LocalCopy:
                 return None
             return Snapshot(tuple(self._newest(file, job, last)), state.version, offline=True)
 
-    def total(self, job: str) -> int:
-        """Return how many trials a job had."""
+    def state(self, job: str) -> State | None:
+        """Return what the copy has of a job; ``None`` without a copy."""
         with self._open() as file:
-            state = _state(file, job)
-            return 0 if state is None else state.total
+            return _state(file, job)
 
     def find(self, name: str) -> Trial | None:
         """Return a trial by its id or uuid, or by the id that it had offline."""
@@ -165,16 +174,16 @@ class LocalCopy:
             file.execute("COMMIT")
 
 
-def _state(file: sqlite3.Connection, job: str) -> _State | None:
+def _state(file: sqlite3.Connection, job: str) -> State | None:
     query = (
-        "SELECT version, total, (SELECT count(*) FROM trials WHERE job = ?1) "
+        "SELECT version, total, (SELECT count(*) FROM trials WHERE job = ?1), read_at "
         "FROM jobs WHERE job = ?1"
     )
     row = file.execute(query, (job,)).fetchone()
-    return None if row is None else _State(*row)
+    return None if row is None else State(*row)
 
 
-def _store(file: sqlite3.Connection, job: str, found: Changes, before: _State | None) -> None:
+def _store(file: sqlite3.Connection, job: str, found: Changes, before: State | None) -> None:
     """Store what has changed; older trials than the copy has stay out of it."""
     oldest = (0, 0)
     if before is None or found.whole:
@@ -188,4 +197,6 @@ def _store(file: sqlite3.Connection, job: str, found: Changes, before: _State | 
         if rules.place_of(trial) >= oldest
     ]
     file.executemany("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?)", rows)
-    file.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, found.version, found.total))
+    file.execute(
+        "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, 0)", (job, found.version, found.total)
+    )

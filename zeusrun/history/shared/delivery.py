@@ -23,8 +23,12 @@ class Remote(History, Shared, Protocol):
     """A history on a server or in a database."""
 
 
-def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
-    """Deliver what waits, in order, each once; what is refused for good is set aside.
+def deliver(
+    spool: Spool, remote: Remote, tell: Callable[[str], None], job: str | None = None
+) -> None:
+    """Deliver what waits, of a job or of all, in order, each once.
+
+    What is refused for good is set aside.
 
     ``tell`` shows a sentence to the user.
 
@@ -36,7 +40,7 @@ def deliver(spool: Spool, remote: Remote, tell: Callable[[str], None]) -> None:
     with spool.delivering(PATIENCE_S) as alone:
         held: set[str] = set()  # trials of which an earlier write still waits
         for entry in spool.entries() if alone else ():
-            if entry.key in held:
+            if entry.key in held or job not in {None, entry.trial.job}:
                 continue
             try:
                 _send(entry, remote, tell)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock
 from zeusrun.files.private import make_folder, read_file
+from zeusrun.history import rules
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 Kind = Literal["begin", "finish", "withdraw", "trace"]
@@ -81,6 +82,30 @@ class Spool:
                 raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
         return found
 
+    def trials(self) -> dict[str, Trial]:
+        """Return the trials with a begin or an outcome that waits, as they are then, by uuid."""
+        entries = [each for each in self.entries() if each.kind in {"begin", "finish"}]
+        return {each.key: each.trial for each in entries}
+
+    def merge(self, job: str, trials: Sequence[Trial], last: int | None = None) -> list[Trial]:
+        """Return trials as they are with what waits; those that the history lacks come last.
+
+        A trial without a number counts as the next recurrence of its own.
+        """
+        waiting = {key: each for key, each in self.trials().items() if each.job == job}
+        known = [newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
+        found = [each for each in known if each is not None]
+        newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
+        number = newest[0]
+        for each in waiting.values():
+            if rules.is_offline(each):
+                number += 1
+                found.append(replace(each, recurrence=number))
+            elif (each.recurrence, each.attempt) > newest:
+                number = max(number, each.recurrence)
+                found.append(each)
+        return found[0 if last is None else max(0, len(found) - last) :]
+
     def remove(self, entry: Entry) -> None:
         """Remove what has been delivered."""
         with contextlib.suppress(OSError):
@@ -134,3 +159,17 @@ def _list_entries(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
     except OSError:
         return []
+
+
+def newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
+    """Return a trial as it is when what waits is delivered."""
+    if known is None or waiting is None:
+        return waiting if known is None else known
+    if (
+        known.uuid != waiting.uuid
+        or known.status not in rules.OPEN
+        or not waiting.status.finished
+        or known.preemptions != waiting.preemptions
+    ):
+        return known
+    return replace(waiting, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
-from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import Conflict, Snapshot, UnavailableError, UnknownTrialError
+from zeusrun.history.base import (
+    Conflict,
+    RefusedError,
+    Snapshot,
+    UnavailableError,
+    UnknownTrialError,
+)
 from zeusrun.history.shared.copy import CopyError, LocalCopy
 from zeusrun.history.shared.delivery import deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
-from zeusrun.history.shared.spool import Spool
+from zeusrun.history.shared.spool import Spool, newer
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import TrialStatus
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from zeusrun.history.shared.copy import State
     from zeusrun.history.shared.delivery import Remote
     from zeusrun.trial import Outcome, Trial
 
@@ -30,6 +38,7 @@ Offline = Literal["fail", "cheapest"]
 """What a submit does if the history is away for too long."""
 
 _CONFLICT_S = 0.05
+_SAME_S = 60.0  # two copies with so little between them are equally old
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
@@ -50,7 +59,7 @@ class SharedHistory:
         wait_s: float = PATIENCE_S,
         offline: Offline = "fail",
         show: Callable[[str], None] = lambda _text: None,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -62,13 +71,15 @@ class SharedHistory:
             offline: What ``snapshot`` does after that: raise, or return the local copy.
             show: Shows a sentence to the user.
             pause: Waits between two tries of ``snapshot`` and ``begin``; it may raise to give up.
+                ``None``: the caller only reads, and is told if it reads the local copy.
         """
         self.remote, self.name, self.spool = remote, name, Spool(folder / "spool")
         self._copy = LocalCopy(folder / "copy.db")
-        self._wait_s, self._mode, self._show, self._pause = wait_s, offline, show, pause
+        self._wait_s, self._mode, self._show = wait_s, offline, show
+        self._pause, self._only_reads = pause or time.sleep, pause is None
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
-        self._told_offline = False  # each error may have a text of its own
+        self._told_as_of = math.inf  # the oldest local copy of which the user was told
         self._patience = Patience(self.tell)
         self._conflicts = 0
         self._unwritable: UnavailableError | None = None  # since the last trial could not begin
@@ -77,7 +88,7 @@ class SharedHistory:
 
     def jobs(self) -> list[str]:
         """See ``History.jobs``."""
-        begun = {each.job for each in self._waiting().values()}
+        begun = {each.job for each in self.spool.trials().values()}
         try:
             names = self._patience.read(self.remote.jobs)
         except UnavailableError as error:
@@ -85,7 +96,7 @@ class SharedHistory:
                 begun.update(self._copy.jobs())
             if not begun:
                 raise
-            self._tell_offline(error)
+            self._tell_offline(error, *begun)
             names = []
         return sorted({*names, *begun})
 
@@ -96,7 +107,7 @@ class SharedHistory:
             found = self._patience.read(lambda: self._copied(job, last))
         except UnavailableError as error:
             found = self._offline(job, last, error)
-        return self._with_waiting(job, found.trials, last)
+        return self.spool.merge(job, found.trials, last)
 
     def count(self, job: str) -> int:
         """See ``History.count``."""
@@ -107,7 +118,8 @@ class SharedHistory:
             return self._patience.read(lambda: self.remote.count(job)) + new
         except UnavailableError as error:
             self._offline(job, 0, error)
-            return self._copy.total(job) + new
+            state = self._copy_state(job)
+            return new + (0 if state is None else state.total)
 
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
@@ -116,7 +128,7 @@ class SharedHistory:
             known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
         except UnavailableError as error:
             known = self._offline(job, None, error).trials
-        trials = self._with_waiting(job, known)
+        trials = self.spool.merge(job, known)
         return [trial for trial in trials if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
@@ -129,10 +141,11 @@ class SharedHistory:
             found = self._patience.read(lambda: self.remote.find(self._key(trial)))
         except UnavailableError as error:
             found = self._copy_find(trial)
-            if found is None and waiting is None:
+            either = found or waiting
+            if either is None:
                 raise
-            self._tell_offline(error)
-        return _newer(found, waiting)
+            self._tell_offline(error, either.job)
+        return newer(found, waiting)
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``. What waits is delivered first.
@@ -155,10 +168,11 @@ class SharedHistory:
         except UnavailableError as error:
             if self._mode != "cheapest":
                 raise self._given_up(error) from None
-            with contextlib.suppress(UnavailableError, CopyError):
-                known = self._offline(job, last, error)
-                return known._replace(trials=tuple(self._with_waiting(job, known.trials, last)))
-            return Snapshot(tuple(self._with_waiting(job, (), last)), "", offline=True)
+            self.tell(f"{error}; zeusrun chooses by its local copy")
+            trials: Sequence[Trial] = ()
+            with contextlib.suppress(UnavailableError):
+                trials = self._offline(job, last, error).trials
+            return Snapshot(tuple(self.spool.merge(job, trials, last)), "", offline=True)
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``. A trial with the id of an offline one is only stored here.
@@ -170,10 +184,14 @@ class SharedHistory:
         if rules.is_offline(trial):
             self.spool.put("begin", trial)
             return self._remember(trial)
+        sent: list[str] = []
+
+        def send() -> Trial:
+            sent.append(after)
+            return self.remote.begin(trial, after=after)
+
         try:
-            begun = self._patience.keep_calling(
-                lambda: self.remote.begin(trial, after=after), self._wait_s, self._pause
-            )
+            begun = self._patience.keep_calling(send, self._wait_s, self._pause)
         except Conflict:  # others are as fast as this one
             self._conflicts += 1
             longest_s = min(1.0, _CONFLICT_S * 2 ** min(self._conflicts, 5))
@@ -182,7 +200,8 @@ class SharedHistory:
         except ValueError:
             raise
         except BaseException as error:
-            self._withdraw(trial)
+            if len(sent) > 1 or not isinstance(error, RefusedError):
+                self._withdraw(trial)
             if self._mode == "cheapest" and isinstance(error, UnavailableError):
                 self._unwritable = error
                 raise rules.changed(trial.job) from error
@@ -326,45 +345,24 @@ class SharedHistory:
             known = self._copy.snapshot(job, last)
         except CopyError:
             known = None
-        if known is None and not self._with_waiting(job, ()):
+        if known is None and not self.spool.merge(job, ()):
             raise error
-        self._tell_offline(error)
+        self._tell_offline(error, job)
         return known or Snapshot((), "", offline=True)
+
+    def _copy_state(self, job: str) -> State | None:
+        with contextlib.suppress(CopyError):
+            return self._copy.state(job)
+        return None
 
     def _copy_find(self, trial: str) -> Trial | None:
         with contextlib.suppress(CopyError):
             return self._copy.find(trial)
         return None
 
-    def _waiting(self) -> dict[str, Trial]:
-        """Return the trials with a begin or an outcome that waits, as they are then, by uuid."""
-        entries = [each for each in self.spool.entries() if each.kind in {"begin", "finish"}]
-        return {each.trial.uuid or each.trial.trial: each.trial for each in entries}
-
     def _waiting_trial(self, name: str) -> Trial | None:
-        found, key = self._waiting(), self._key(name)
+        found, key = self.spool.trials(), self._key(name)
         return next((each for each in found.values() if key in {each.trial, each.uuid}), None)
-
-    def _with_waiting(
-        self, job: str, trials: Sequence[Trial], last: int | None = None
-    ) -> list[Trial]:
-        """Return trials as they are with what waits; those that the history lacks come last.
-
-        A trial without a number counts as the next recurrence of its own.
-        """
-        waiting = {key: each for key, each in self._waiting().items() if each.job == job}
-        known = [_newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
-        found = [each for each in known if each is not None]
-        newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
-        number = newest[0]
-        for each in waiting.values():
-            if rules.is_offline(each):
-                number += 1
-                found.append(replace(each, recurrence=number))
-            elif (each.recurrence, each.attempt) > newest:
-                number = max(number, each.recurrence)
-                found.append(each)
-        return found[0 if last is None else max(0, len(found) - last) :]
 
     def _given_up(self, error: UnavailableError) -> UnavailableError:
         return UnavailableError(
@@ -372,21 +370,15 @@ class SharedHistory:
             "later, or set history.offline to cheapest, which runs the cheapest known batch size"
         )
 
-    def _tell_offline(self, error: UnavailableError) -> None:
-        if not self._told_offline:
-            self._told_offline = True
-            self._show(f"{error}; zeusrun reads its local copy")
+    def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
+        """Tell who only reads how old the newest copy of these jobs is.
 
-
-def _newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
-    """Return a trial as it is when what waits is delivered."""
-    if known is None or waiting is None:
-        return waiting if known is None else known
-    if (
-        known.uuid != waiting.uuid
-        or known.status not in rules.OPEN
-        or not waiting.status.finished
-        or known.preemptions != waiting.preemptions
-    ):
-        return known
-    return replace(waiting, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
+        Not again, unless it is older than what was told.
+        """
+        known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
+        at = max(known, default=0.0)
+        if self._only_reads and at < self._told_as_of - _SAME_S:
+            self._told_as_of, then = at, datetime.fromtimestamp(at, timezone.utc).astimezone()
+            of = f" of {jobs[0]}" if len(jobs) == 1 else ""
+            as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""
+            self._show(f"{error}; zeusrun reads its local copy{as_of}")

@@ -87,11 +87,14 @@ def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", 
     return "wait"
 
 
-def check_not_ended(job: str, signals: Sequence[int]) -> None:
-    """Raise ``BusyError`` if a signal came, with the exit code of a training that it ended."""
+def check_not_ended(job: str, signals: Sequence[int], what: str = "it") -> None:
+    """Raise ``BusyError`` if a signal came, with the exit code of a training that it ended.
+
+    ``what`` did not begin.
+    """
     if not signals:
         return
-    error = BusyError(f"{job}: ended by {signal.Signals(signals[0]).name} before it began")
+    error = BusyError(f"{job}: ended by {signal.Signals(signals[0]).name} before {what} began")
     if signals[0] not in PREEMPTING:
         error.exit_code = ExitCode.SIGNAL_BASE + signals[0]
     raise error

@@ -48,20 +48,29 @@ def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
     """Return the files of a trial, to read them.
 
     Raises:
-        UsageError: If they are on another machine, or gone.
+        UsageError: If they are on another machine, of another home, or gone.
     """
     paths = find_own(history, home, trial)
     if paths is not None:
         return paths
     if shared_of(history, trial.job) is None:
         return RunPaths(Path(trial.run_dir))  # a container may see the home under another path
+    name, place = trial.trial, find_place(home, trial)
+    if place is None:
+        raise UsageError(f"the files of {name} are gone: {trial.run_dir}")
     if trial.host == platform.node():
-        raise UsageError(f"the files of {trial.trial} are gone: {trial.run_dir}")
-    host, verb = trial.host or "another machine", "ran" if trial.status.finished else "runs"
+        raise UsageError(f"the files of {name} are those {place} of this machine: {trial.run_dir}")
+    verb = "ran" if trial.status.finished else "runs"
     raise UsageError(
-        f"{trial.trial} {verb} on {host}, and its files are there ({trial.run_dir}); run this "
-        "command there"
+        f"{name} {verb} {place}, and its files are there ({trial.run_dir}); run this command there"
     )
+
+
+def find_place(home: Path, trial: Trial) -> str | None:
+    """Return where the files are that a home lacks, with a preposition; ``None``: gone."""
+    if trial.host != platform.node():
+        return f"on {trial.host or 'another machine'}"
+    return None if Path(trial.run_dir).is_relative_to(home) else "of another ZEUSRUN_HOME"
 
 
 def newest_here(history: History, home: Path, trials: Sequence[Trial]) -> Trial | None:

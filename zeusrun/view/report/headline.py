@@ -99,8 +99,10 @@ def basis(facts: JobFacts) -> str:
 
 
 def net_text(net: NetAmounts, net_cost_j: float) -> str:
-    """Return the sums that were saved: ``12.4 kWh, 3.10 EUR, 4.90 kg CO2e saved``."""
-    amounts = [] if net.energy_j is None else [(net.energy_j, units.electricity(abs(net.energy_j)))]
+    """Return the sums that were saved: ``12.4 kWh of energy, 3.10 EUR, 4.90 kg CO2e saved``."""
+    amounts = []
+    if net.energy_j is not None:
+        amounts.append((net.energy_j, f"{units.electricity(abs(net.energy_j))} of energy"))
     amounts += [(sum_, units.money(abs(sum_), name)) for name, sum_ in net.money.items()]
     if net.carbon_g is not None:
         amounts.append((net.carbon_g, f"{units.carbon(abs(net.carbon_g))} CO2e"))
