@@ -112,7 +112,7 @@ def test_the_commands_of_the_dockerfile_make_a_server_that_answers(tmp_path):
         copy(ROOT / source, to)
     venv = tmp_path / "venv"
     install = re.search(r"^RUN (python deploy.*)$", text, re.MULTILINE)[1]
-    install = install.replace("/opt/zeusrun", str(venv)).replace("/tmp/", f"{tmp_path}/")
+    install = install.replace("/tmp/", f"{tmp_path}/").replace("/opt/zeusrun", str(venv))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "PYTHON"))}
     env = {**kept, "PATH": f"{venv}/bin:{os.environ['PATH']}", "ZEUSRUN_HOME": f"{tmp_path}/home"}
     done = subprocess.run(
