@@ -62,10 +62,10 @@ def deliver_elsewhere(
         UsageError: If nothing waits for the address, it responds, or a job uses no other one.
         HistoryError: If a history in use does not respond, or refuses.
     """
-    spools = waiting_spools(home)
-    if address not in spools:
+    spools = {name: each for name, each in waiting_spools(home).items() if each}
+    spool = spools.get(address)
+    if spool is None:
         raise UsageError(f"nothing waits for {address!r}; what waits is for {list(spools)}")
-    spool = spools[address]
     counts = Counter(entry.trial.job for entry in spool.entries())
     targets = {}
     for job in counts:
