@@ -40,6 +40,7 @@ class TestCsv(MetricSourceContract):
         return lambda: append(tmp_path / "log.csv", "Traceback\n")
 
 
+@pytest.mark.long  # it imports Lightning
 @pytest.mark.filterwarnings("ignore")
 def test_the_table_of_lightnings_logger_is_read_while_it_is_rewritten_and_deleted(tmp_path):
     logs = pytest.importorskip("lightning.fabric.loggers.csv_logs")

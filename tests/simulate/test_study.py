@@ -77,9 +77,9 @@ def test_a_job_that_nothing_can_finish_is_an_error():
 def test_the_number_of_processes_changes_nothing():
     scenarios = [Scenario(name) for name in ("law", "drift")]
     shares = []
-    alone = run_study(scenarios, ["zeus", "auto"], range(30), TEN)
+    alone = run_study(scenarios, ["zeus", "auto"], range(12), TEN)
     spread = run_study(
-        scenarios, ["zeus", "auto"], range(30), TEN, processes=2, on_progress=shares.append
+        scenarios, ["zeus", "auto"], range(12), TEN, processes=2, on_progress=shares.append
     )
     keys = [(each.name, each.policy, each.seed) for each in alone]
     assert keys[:2] == [("law", "zeus", 0), ("law", "zeus", 1)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 REVISION_TABLE = "zeusrun_revision"  # not Alembic's usual name, which other programs use
+_INCARNATION = sa.select(HISTORY.c.incarnation)  # built once: it is read with every change
 _REVISION = sa.table(REVISION_TABLE, sa.column("version_num"))
 
 
@@ -55,7 +56,7 @@ def refuse_newer(revision: str | None, where: str) -> None:
 
 def read_incarnation(connection: Connection) -> str:
     """Return the random id of the history in a database."""
-    found = connection.scalar(sa.select(HISTORY.c.incarnation))
+    found = connection.scalar(_INCARNATION)
     if found is None:
         raise HistoryError("the database has no history yet; run: zeusrun db upgrade")
     return str(found)

@@ -40,6 +40,15 @@ _Result = TypeVar("_Result")
 _CHECKED_S = 10.0  # a newer zeusrun may migrate the database at any time
 _VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
+# Built once, as those of rows.py.
+_NAME: sa.BindParameter[str] = sa.bindparam("own_name")
+_HEAD = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == _NAME)
+_RECORDS = sa.select(TRIALS.c.record).where(TRIALS.c.job == _NAME)
+_NEWEST = _RECORDS.order_by(*NEWEST_FIRST)
+_CHANGED = _RECORDS.where(TRIALS.c.changed > sa.bindparam("since")).order_by(TRIALS.c.changed)
+_EXPIRED = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
+_EXPIRED_OF_JOB = _EXPIRED.where(LEASES.c.job == _NAME)
+
 
 class SqlHistory:
     """A ``History`` and ``Shared`` over SQLAlchemy; safe for threads, processes and machines.
@@ -112,9 +121,14 @@ class SqlHistory:
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """See ``Shared.changes``."""
         check_job_name(job)
-        self.expire(job)
         with self._reading() as connection:
-            records, version, total, whole = _read_changes(connection, job, after, last)
+            expired = connection.execute(_EXPIRED_OF_JOB, {"own_name": job}).first()
+            found = _read_changes(connection, job, after, last)
+        if expired is not None:
+            self.expire(job)
+            with self._reading() as connection:
+                found = _read_changes(connection, job, after, last)
+        records, version, total, whole = found
         trials = sorted(map(decode_trial, records), key=rules.place_of)
         return Changes(tuple(trials), version, total, whole)
 
@@ -193,9 +207,7 @@ class SqlHistory:
 
     def expire(self, job: str | None = None) -> list[Trial]:
         """Record trials as LOST whose launchers have not renewed the lease; return them."""
-        query = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < now_s())
-        if job is not None:
-            query = query.where(LEASES.c.job == job)
+        query = _EXPIRED if job is None else _EXPIRED_OF_JOB.params(own_name=job)
         with self._reading() as connection:
             expired = list(connection.execute(query.order_by(LEASES.c.number)))
         ended, unreadable = [], None
@@ -304,18 +316,17 @@ def _read_changes(
 
     A version that is yet to come is unknown: it is of a history before a backup was restored.
     """
-    head = sa.select(JOBS.c.changes, JOBS.c.trials).where(JOBS.c.name == job)
-    changes, total = connection.execute(head).one_or_none() or (0, 0)
+    values: dict[str, Any] = {"own_name": job}
+    changes, total = connection.execute(_HEAD, values).one_or_none() or (0, 0)
     incarnation = read_incarnation(connection)
     version = f"{incarnation}:{changes}"
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
     match = _VERSION.fullmatch(after or "")
     since = int(match["changes"]) if match and match["incarnation"] == incarnation else None
-    if since is not None and since <= changes:
-        newer = query.where(TRIALS.c.changed > since).order_by(TRIALS.c.changed)
-        newer = newer.limit(None if last is None else last + 1)
-        records = list(connection.scalars(newer))
+    if since == changes:
+        return [], version, total, False
+    if since is not None and since < changes:
+        newer = _CHANGED.limit(None if last is None else last + 1)
+        records = list(connection.scalars(newer, {**values, "since": since}))
         if last is None or len(records) <= last:
             return records, version, total, False
-    newest = query.order_by(*NEWEST_FIRST).limit(last)
-    return list(connection.scalars(newest)), version, total, True
+    return list(connection.scalars(_NEWEST.limit(last), values)), version, total, True
