@@ -233,3 +233,24 @@ def test_a_token_is_compared_in_constant_time(monkeypatch, server):
     server.get("/api/v1/jobs", token[:-3] + "xxx")
     assert compared
     assert all(len(a) == len(b) == 64 for a, b in compared)
+
+
+def test_no_page_has_a_path_of_zeus(sqlite_url):
+    from fastapi import FastAPI
+
+    from zeusrun.bandit.auto.policy import Auto
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.server.auth import ZEUS_ROUTES
+    from zeusrun.server.pages import router as pages
+    from zeusrun.server.zeus import routes as zeus
+
+    history = SqlHistory(sqlite_url)
+    app = FastAPI()
+    app.include_router(zeus.build_router(history, Auto()))
+    of_zeus = set(app.openapi()["paths"])
+    assert len(of_zeus) == 4
+    assert all(ZEUS_ROUTES.fullmatch(path) for path in of_zeus)
+    of_pages = {getattr(route, "path", "") for route in pages.build_router(history).routes}
+    assert "/job/{job}" in of_pages
+    assert not any(ZEUS_ROUTES.fullmatch(path) or path.startswith("/zeus") for path in of_pages)
+    history.close()

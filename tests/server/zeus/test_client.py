@@ -93,6 +93,27 @@ def train(zeus_python, plain_library, url):
     return run
 
 
+def test_it_has_the_fields_and_routes_that_the_server_knows(zeus_python):
+    from zeusrun.server.auth import ZEUS_ROUTES
+    from zeusrun.server.zeus.messages import Answer, Report, Settings, TrialId
+
+    shown = """
+import json
+from zeus.optimizer.batch_size import common
+models = common.JobSpecFromClient, common.CreatedJob, common.TrainingResult, common.TrialId, \\
+    common.ReportResponse
+urls = [value for name, value in vars(common).items() if name.endswith("_URL")]
+print(json.dumps([[sorted(model.__fields__) for model in models], urls]))
+"""
+    command = [zeus_python, "-c", shown]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    fields, urls = json.loads(done.stdout)
+    known = (Settings, Settings, Report, TrialId, Answer)
+    assert fields == [sorted(model.model_fields) for model in known]
+    assert len(urls) == 5
+    assert all(ZEUS_ROUTES.fullmatch(url) for url in urls)
+
+
 def test_it_converges_to_the_cheapest_batch_size(train, history):
     seen = train(*[[{}]] * 14)
     assert [each["trial"] for each in seen] == list(range(1, 15))
