@@ -164,7 +164,13 @@ def test_a_run_that_is_refused_is_named(local, shared, home):
     lost[1] = replace(lost[1], attempt=0)
     with pytest.raises(HistoryError, match=r"refuses a run of job: trial 'job-4-1'"):
         restore_shared(shared, "job", lost)
-    assert restore_shared(shared, "job", lost[:1]) == 1
+    assert [each.trial for each in shared.trials("job")] == ["job-3-1"]
+    other = build_trial(5, uuid="e" * 32).finish(DONE)
+    shared.add([other])
+    lost = replace(other, uuid="f" * 32)  # its number was given again after a backup was restored
+    for count in (1, 0):
+        assert restore_shared(shared, "job", [lost]) == count
+    assert shared.trials("job")[-2:] == [other, replace(lost, trial="job-6-1", recurrence=6)]
 
 
 def test_only_a_shared_history_takes_part(local, home):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history import rules
 from zeusrun.history.registry import HISTORY_VARIABLE, shared_of
+from zeusrun.history.shared.delivery import add_lost
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import list_known
 
@@ -82,9 +83,9 @@ def restore_shared(shared: SharedHistory, job: str, found: Sequence[Trial]) -> i
     shared.deliver()
     known = {each.uuid for each in shared.remote.trials(job)}
     lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
-    if lost:
-        with _refused(job, shared.name):
-            shared.add(sorted(lost, key=rules.place_of))
+    with _refused(job, shared.name):
+        for trial in sorted(lost, key=rules.place_of):
+            add_lost(trial, shared.remote, shared.tell)
     return len(lost)
 
 

@@ -69,7 +69,7 @@ def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
     known = remote.find(entry.key)
     if known is None:
         if kind == "finish":
-            _add_lost(trial, remote, tell)
+            add_lost(trial, remote, tell)
         return
     if known.preemptions != trial.preemptions:
         return  # it has gone on since
@@ -84,7 +84,7 @@ def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
             raise
 
 
-def _add_lost(trial: Trial, remote: Remote, tell: Callable[[str], None]) -> None:
+def add_lost(trial: Trial, remote: Remote, tell: Callable[[str], None]) -> None:
     """Store a trial that the history has lost; if another one has its number now, under the next.
 
     The uuid finds it, so that it is stored once.
