@@ -187,8 +187,8 @@ def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: s
 
 
 def _folder_name(url: str) -> str:
-    """Return a folder name for a server, the same whatever the password is."""
-    shown = hide_password(url)
+    """Return a folder name for a server, the same with another password or a last slash."""
+    shown = hide_password(url).rstrip("/")
     host = re.sub(r"[^A-Za-z0-9.]+", "-", shown.partition("://")[2])[:40].strip("-.")
     return f"{host}-{hashlib.sha256(shown.encode()).hexdigest()[:8]}"
 
