@@ -39,6 +39,7 @@ def test_an_address_opens_the_history_on_a_server(tmp_path):
     assert isinstance(history, SharedHistory)
     assert shared_of(history, "job") is history
     assert isinstance(history.remote, HttpHistory)
+    remember_choice(tmp_path, "url", name)  # a job of this name is no server
     ((url, folder),) = known_servers(tmp_path).items()
     assert (url, folder.name[:22]) == (name, "zeus.example.org-8443-")
 

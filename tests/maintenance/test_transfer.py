@@ -181,6 +181,8 @@ def test_only_a_shared_history_takes_part(local, home):
 
 
 def test_an_unknown_job_is_named(local, shared, home):
+    with pytest.raises(UsageError, match="files of this machine have no runs to import"):
+        transfer(shared, home, "job", to_shared=True)
     fill(local, 3)
     with pytest.raises(UsageError, match="no job called 'jib'"):
         transfer(shared, home, "jib", to_shared=True)

@@ -140,8 +140,10 @@ def waiting_spools(home: Path, besides: Collection[str] = ()) -> dict[str, Spool
 
 
 def _folders(home: Path) -> list[Path]:
+    """Return the folders of the shared histories that this home has used."""
     with contextlib.suppress(OSError):
-        return sorted(shared_directory(home).iterdir())
+        # The folder of the jobs has notes, too, and a job may be called "url".
+        return sorted(each for each in shared_directory(home).iterdir() if each.name != "jobs")
     return []
 
 

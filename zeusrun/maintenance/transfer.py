@@ -58,6 +58,8 @@ def transfer(
     """
     local = TinyDBHistory(home / "history")
     names = local.jobs() if to_shared else history.jobs()
+    if to_shared and not names:
+        raise UsageError("the files of this machine have no runs to import")
     names = [name for name in names if shared_of(history, name) is not None]
     if job is not None:
         if shared_of(history, job) is None:

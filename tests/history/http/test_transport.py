@@ -230,7 +230,8 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_secrets(url):
     assert "secret" not in str(error.value)
 
 
-PROXY = {"https_proxy": "http://proxy:3128", "HTTP_PROXY": "other:80", "no_proxy": ".local,a.org"}
+PROXY = {"https_proxy": "http://proxy:3128", "HTTP_PROXY": "other:80"}
+PROXY["no_proxy"] = ".local,a.org,*.c.org"
 
 
 @pytest.mark.parametrize(
@@ -240,6 +241,7 @@ PROXY = {"https_proxy": "http://proxy:3128", "HTTP_PROXY": "other:80", "no_proxy
         ("http://zeus.example.org", "other:80"),
         ("https://a.org", None),
         ("https://b.a.org", None),
+        ("https://b.c.org", None),
         ("https://ba.org", "proxy:3128"),
         ("https://zeus.local", None),
         ("http://localhost:8787", None),

@@ -224,8 +224,10 @@ class _Connection(http.client.HTTPConnection):
         finally:  # also if a signal ends the wait
             if thread.is_alive():
                 self.left = True
-                with contextlib.suppress(OSError, AttributeError):  # it has no socket yet
-                    self.sock.shutdown(socket.SHUT_RDWR)  # the thread waits no longer
+                with contextlib.suppress(OSError, TypeError):  # it has no socket yet
+                    # The thread waits no longer. TLS's own shutdown would first let it go on
+                    # in the clear.
+                    socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
         if self.left:
             raise TimeoutError
         if failed:
@@ -267,7 +269,7 @@ def find_proxy(server: SplitResult, environment: Mapping[str, str]) -> SplitResu
     text = known.get(f"{server.scheme}_proxy") or known.get("all_proxy")
     if not text or is_loopback(host):
         return None
-    if proxy_bypass_environment(host, {"no": known.get("no_proxy", "")}):
+    if proxy_bypass_environment(host, {"no": known.get("no_proxy", "").replace("*.", ".")}):
         return None
     text = text if "://" in text else f"http://{text}"
     try:

@@ -135,7 +135,7 @@ class Spool:
 
     def _set_aside(self, path: Path, why: str) -> Path:
         target = self.refused / path.name
-        with self._locked(), contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HistoryError), self._locked():
             make_folder(self.refused)
             path.replace(target)
             replace_file(target.with_suffix(".txt"), f"{why}\n".encode(errors="replace"))
