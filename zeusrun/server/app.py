@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from zeusrun.server.settings import Settings
 
-THREADS = 8  # with those of pages and figures, as many as an engine has connections at most
+THREADS = 8  # with those of pages and figures, no more than an engine has connections
 _EXPIRE_S = 10.0
 _PRUNE_S = 3600.0
 

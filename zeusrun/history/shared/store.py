@@ -371,7 +371,7 @@ class SharedHistory:
         )
 
     def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
-        """Tell who only reads how old the newest copy of these jobs is.
+        """Tell a user who only reads how old the newest copy of these jobs is.
 
         Not again, unless it is older than what was told.
         """
