@@ -23,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from typing import NoReturn, TextIO
 
 import psutil
@@ -179,7 +178,7 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, *, session: bool) ->
             sys.stderr.write(f"{code}\n")
             code = 1
     except BaseException:  # noqa: BLE001 - Python, too, prints what a program does not catch
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         code = 1
     _exit(code)
 

@@ -20,6 +20,16 @@ def is_grouped() -> bool:
     return ask is not None and bool(ask())
 
 
+def has_gloo_group() -> bool:
+    """Whether this process is in a process group over gloo."""
+    if not is_grouped():
+        return False
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    world = distributed.distributed_c10d._world  # noqa: SLF001 - there is no public list of groups
+    return any("gloo" in distributed.get_backend(group) for group in world.pg_map)
+
+
 def from_all_ranks(value: _Value) -> list[_Value]:
     """Return the value of every rank; without a process group, that of this one."""
     if not is_grouped():

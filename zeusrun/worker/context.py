@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from zeusrun.sidecar.events import ADAPT_STATE, REPORT, Asked, EventWriter, Reported
 from zeusrun.target import meets_target
-from zeusrun.worker.collectives import from_all_ranks, is_grouped
+from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RunContext:
         self._sending = threading.RLock()
         self._stopping = False
         self.external_sigterm = False  # one that zeusrun did not send has ended the training
-        self.grouped = False  # a process group of ``torch.distributed`` has been seen
+        self.grouped = self._gloo = False  # seen in a process group; in one over gloo
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
@@ -159,7 +159,7 @@ class RunContext:
             TypeError: If a metric is not a number.
             ValueError: If it is an array of more than one number.
         """
-        self.grouped = self.grouped or is_grouped()
+        self.look_for_groups()
         if not self.active or self.rank != 0:
             return
         values = {name: _number(name, value) for name, value in metrics.items()}
@@ -210,10 +210,28 @@ class RunContext:
             return False, value
         self._listen()
         self._say_asked("stop")
-        self.grouped = self.grouped or is_grouped()
+        self.look_for_groups()
         answers = from_all_ranks((self._stopping or self._stop_requested(), value))
         self._stopping = any(stop for stop, _ in answers)
         return self._stopping, answers[0][1]
+
+    def look_for_groups(self) -> None:
+        """Remember that there is a process group, which the script may leave before its end."""
+        if not self.grouped and is_grouped():
+            self.grouped, self._gloo = True, has_gloo_group()
+
+    def had_group(self, *, gloo: bool = False) -> bool:
+        """Whether this process is or was seen in a process group, or in one over gloo."""
+        try:
+            self.look_for_groups()
+            return self._gloo or has_gloo_group() if gloo else self.grouped
+        except Exception:  # noqa: BLE001 - at the end, the script may have changed anything
+            return self.grouped
+
+    @property
+    def grace_period_s(self) -> float:
+        """Seconds that a rank has to end."""
+        return float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
 
     @property
     def max_epochs(self) -> int | None:
@@ -335,8 +353,7 @@ class RunContext:
         if self._stop_requested():
             return  # zeusrun ends the rank
         restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        grace_s = float(self._environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-        deadline_t = time.monotonic() + grace_s
+        deadline_t = time.monotonic() + self.grace_period_s
         while time.monotonic() < deadline_t and failed_in_restart(self._error_path) != restart:
             time.sleep(0.1)
         os._exit(SIGTERM_EXIT_CODE)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Loading, Observed
-from zeusrun.worker.collectives import is_grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,8 +136,7 @@ class Observer:
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
         run = self._run
-        if not run.grouped and run.world_size > 1:
-            run.grouped = is_grouped()  # it may leave the group at the end
+        run.look_for_groups()
         current = self.current
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:

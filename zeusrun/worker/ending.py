@@ -1,0 +1,156 @@
+"""Ends the process of a rank as Python ends it, and without the abort of gloo."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, NoReturn
+
+_FLUSH_FAILED = 120  # the exit code of Python if the last output cannot be written
+_BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+_INSTALLED = ("site-packages", "dist-packages")
+_CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)  # what a ``__del__`` calls
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code of a script that this exception ended, as Python's main computes it."""
+    if not isinstance(error, SystemExit):
+        return int(error is not None)
+    code = error.code
+    if isinstance(code, int):
+        return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
+    return int(code is not None)
+
+
+def end(error: BaseException | None, *, beside_gloo: bool, grace_s: float) -> None:
+    """End the process.
+
+    Args:
+        error: What ended the script; shown already, but the text of a ``SystemExit`` is not.
+        beside_gloo: Whether the process has had a process group over gloo. Then taking the
+            interpreter down can abort ("terminate called without an active exception", torch
+            2.13), and a finished training would have failed. So only the modules of the script
+            are taken down.
+        grace_s: Seconds for that at most, from when the exit hooks have run.
+    """
+    if beside_gloo:
+        _end_beside_gloo(error, grace_s)
+    if error is None:
+        return
+    if not isinstance(error, SystemExit):
+        trace, hook = error.__traceback__, getattr(sys, "excepthook", None)
+
+        def shown_already(*_: object) -> None:
+            sys.excepthook = hook  # type: ignore[assignment]
+            sys.last_traceback = error.__traceback__ = trace
+
+        sys.excepthook = shown_already
+    raise error
+
+
+def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
+    """Do what Python's main does at its end, but leave installed packages as they are."""
+    code = exit_code(error)
+    interrupted = type(error) is KeyboardInterrupt
+    if isinstance(error, SystemExit) and not isinstance(error.code, (int, type(None))):
+        with contextlib.suppress(Exception):
+            print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    del error  # its frames hold the variables of the script's functions
+    wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
+    if wait_for_threads is not None:
+        wait_for_threads()
+    atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
+    if not _flush_output():
+        code = _FLUSH_FAILED
+
+    def give_up() -> None:
+        time.sleep(grace_s)
+        os._exit(code)
+
+    threading.Thread(target=give_up, daemon=True).start()
+    threading.excepthook = lambda _: None  # Python stops daemon threads here; they find no names
+    groups = _process_groups()
+    _take_down()
+    del groups
+    if not _flush_output():
+        code = _FLUSH_FAILED
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code)
+
+
+def _flush_output() -> bool:
+    """Flush both streams; return whether standard output could be."""
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    try:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+    except Exception:  # noqa: BLE001 - the script may have replaced it
+        return False
+    return True
+
+
+def _process_groups() -> list[object]:
+    """Return the process groups that exist: the abort must not come from taking one down."""
+    groups: list[object] = []
+    with contextlib.suppress(Exception):  # torch may have moved them
+        groups += sys.modules["torch.distributed.distributed_c10d"]._world.pg_map  # noqa: SLF001
+        model: type = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+        for each in gc.get_objects():
+            if issubclass(type(each), model):  # isinstance would run the script's own __class__
+                groups.append(vars(each).get("process_group"))
+    return groups
+
+
+def _take_down() -> None:
+    """Drop what the modules of the script hold, so that open files are closed and objects end.
+
+    Python collects whole modules, so that ``__del__`` still finds the names of its own. Here the
+    names are dropped instead, with imports, functions and classes last.
+    """
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        setattr(sys, name, None)
+    own = [(name, module) for name, module in sys.modules.items() if _is_of_script(name, module)]
+    namespaces = [vars(module) for _, module in own]
+    for name, _ in own:
+        sys.modules[name] = None  # type: ignore[assignment] # as Python does
+    del own
+    for kinds in (_CODE, ()):  # imports, functions and classes: second
+        for names in reversed(namespaces):
+            _drop(names, kept=kinds)
+        gc.collect()
+    for candidate in gc.get_objects():  # files that installed packages hold
+        if type(candidate) in _BUFFERED:
+            with contextlib.suppress(Exception):  # closed, detached, a full disk, a raw of its own
+                candidate.flush()
+
+
+def _is_of_script(name: str, module: object) -> bool:
+    if name == "__main__":
+        return True
+    if not issubclass(type(module), ModuleType):
+        return False
+    path = vars(module).get("__file__")
+    ours = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120
+    return (
+        isinstance(path, str)
+        and not path.startswith(ours)
+        and not any(each in path for each in _INSTALLED)
+    )
+
+
+def _drop(names: dict[str, Any], kept: tuple[type, ...]) -> None:
+    """Set the names of a module to ``None``, the newest first, but those with values of a kind."""
+    for name in reversed(list(names)):  # no variable may hold a value: it ends while names are left
+        if not name.startswith("__") and not issubclass(type(names.get(name)), kept):
+            names[name] = None
