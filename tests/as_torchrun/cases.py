@@ -10,9 +10,6 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
-STARTS = "torch starts"
-TEARS_DOWN = "torch tears down"
-
 
 @dataclass(frozen=True)
 class Case:
@@ -27,11 +24,10 @@ class Case:
         env: Variables to set.
         needs: Libraries; the case is skipped without one.
         since: The oldest Python.
-        nproc: Ranks.
         left: Processes that live on after a rank that ends by itself.
         racy_order: The order of the lines, and how often each comes, is chance.
-        aborts: The tear-down of plain Python aborts by chance; zeusrun must end well.
         torch: Repeated in the long tier with torch imported by the first line of the script.
+        long: Of the long tier alone: like others of the short one.
     """
 
     name: str
@@ -41,11 +37,10 @@ class Case:
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     since: tuple[int, int] = (3, 10)
-    nproc: int = 1
     left: int = 0
     racy_order: bool = False
-    aborts: bool = False
     torch: bool = False
+    long: bool = False
 
     @property
     def copied(self) -> tuple[str, ...]:
@@ -64,9 +59,9 @@ def script(name: str, *arguments: str, **values) -> Case:
     return Case(name, (f"{name.split('-')[0]}.py", *arguments), **values)
 
 
-def forms(name: str, *arguments: str, **values) -> list[Case]:
-    """Return a case for each argument."""
-    return [script(name, argument, **values) for argument in arguments]
+def forms(name: str, *arguments: str, long: tuple[str, ...] = (), **values) -> list[Case]:
+    """Return a case for each argument; those of ``long`` are of the long tier."""
+    return [script(name, word, long=word in long, **values) for word in (*arguments, *long)]
 
 
 def source(name: str, text: bytes, **values) -> Case:
@@ -99,7 +94,9 @@ def empty_zip(at: Path) -> None:
 def compiled(at: Path) -> None:
     import py_compile
 
-    (at / "made.py").write_text("import sys\nprint(__name__, __file__, __cached__, sys.argv)\n1 / 0\n")
+    (at / "made.py").write_text(
+        "import sys\nprint(__name__, __file__, __cached__, sys.argv)\n1 / 0\n"
+    )
     py_compile.compile(str(at / "made.py"), str(at / "made.pyc"), doraise=True)
     (at / "made.py").unlink()
 
@@ -110,7 +107,21 @@ def linked(at: Path) -> None:
     (at / "link.py").symlink_to("deep/real.py")
 
 
-_ODD = ("", "a b", "$HOME", "$$", "${local_rank}", "*", "ä", "--", "-m", "--plain", "'\"", "a\nb", "\\")
+_ODD = (
+    "",
+    "a b",
+    "$HOME",
+    "$$",
+    "${local_rank}",
+    "*",
+    "ä",
+    "--",
+    "-m",
+    "--plain",
+    "'\"",
+    "a\nb",
+    "\\",
+)
 _SHADOWS = (
     *("random", "queue", "json", "calendar", "statistics", "logging", "signal", "types", "events"),
     *("context", "failure", "worker", "hooks", "sidecar", "files", "runpy", "ctypes", "uuid"),
@@ -131,25 +142,34 @@ CASES = (
     script("threads_daemon", racy_order=True, torch=True),
     *forms("threads_fail", "default", "hook", "exit"),
     script("atexit_hooks", torch=True),
-    script("atexit_hooks", "unregister"),
+    script("atexit_hooks", "unregister", long=True),
     script("atexit_after_failure", torch=True),
     script("weakrefs", torch=True),
     script("del_globals", torch=True),
-    script("del_globals", "3", torch=True),
+    script("del_globals", "3", torch=True, long=True),
     *forms("del_locals", "exit", "fail", torch=True),
     script("signals_default"),
-    *forms("signals_die", "SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGKILL", "SIGHUP"),
-    *forms("signals_die", "segfault", "abort"),
-    *forms("signals_die", "raise", "subclass", "in_except", torch=True),
+    *forms(
+        "signals_die",
+        *("SIGTERM", "SIGINT", "SIGUSR1", "segfault"),
+        long=("SIGALRM", "SIGUSR2", "SIGKILL", "SIGHUP", "abort"),
+    ),
+    *forms("signals_die", "raise", "subclass", long=("in_except",), torch=True),
     script("signals_handled"),
-    *forms("faulthandler_dumps", "dump", "later", "segfault"),
+    *forms("faulthandler_dumps", "dump", "segfault", long=("later",)),
     script("stacks"),
-    *forms("forks", "ends", "exits", "exits_at_once", "fails", "killed", torch=True),
-    script("forks", "interrupted"),
+    *forms(
+        "forks",
+        "ends",
+        "fails",
+        "interrupted",
+        long=("exits", "exits_at_once", "killed"),
+        torch=True,
+    ),
     script("forks_daemon", left=1),
     script("subprocesses"),
     script("mp_fork", torch=True),
-    *forms("mp_spawn", "spawn", "forkserver"),
+    *forms("mp_spawn", "spawn", long=("forkserver",)),
     script("mp_leaks", torch=True),
     script("process_pool", torch=True),
     script("pickles", torch=True),
@@ -164,70 +184,97 @@ CASES = (
     module("spaces.train"),
     module("argv", *_ODD, files=("argv.py",)),
     module("nothing_of_this_name", make=lambda at: None),
-    module("package.nothing", files=("package",)),
-    module("package.sub", files=("package",)),
+    module("package.nothing", files=("package",), long=True),
+    module("package.sub", files=("package",), long=True),
     module("bad_package.train"),
-    module("broken.train"),
+    module("broken.train", long=True),
     module("pickles", files=("pickles.py",)),
-    module("exits", "three", files=("exits.py",)),
+    module("exits", "three", files=("exits.py",), long=True),
     module("signals_die", "raise", files=("signals_die.py",)),
     module("made", make=lambda at: (at / "made.py").write_bytes(b"print('before'\n")),
     Case("shadows", ("shadows/train.py", *_SHADOWS), files=_SHADOW_FILES),
-    *(Case(f"folder-{how}", ("folder", how), files=("folder",)) for how in ("runs", "fail", "spawn")),
-    *(Case(f"zipapp-{how}", ("app.pyz", how), make=zip_folder) for how in ("runs", "fail", "spawn")),
+    *(
+        Case(f"folder-{how}", ("folder", how), files=("folder",), long=how == "spawn")
+        for how in ("runs", "fail", "spawn")
+    ),
+    *(
+        Case(f"zipapp-{how}", ("app.pyz", how), make=zip_folder, long=how != "runs")
+        for how in ("runs", "fail", "spawn")
+    ),
     Case("folder-without-main", ("package/sub",), files=("package",)),
     Case("zip-without-main", ("empty.pyz",), make=empty_zip),
     Case("compiled", ("made.pyc", "a"), make=compiled),
     Case("linked", ("link.py",), make=linked),
-    Case("linked-safe-path", ("link.py",), make=linked, env={"PYTHONSAFEPATH": "1"}),
+    Case("linked-safe-path", ("link.py",), make=linked, env={"PYTHONSAFEPATH": "1"}, long=True),
     Case("missing", ("nowhere.py",), make=lambda at: None),
     *(
-        Case(f"runs_others-{how}", ("runs_others.py", how), files=("runs_others.py", "other.py"))
+        Case(
+            f"runs_others-{how}",
+            ("runs_others.py", how),
+            files=("runs_others.py", "other.py"),
+            long=how == "import",
+        )
         for how in ("path", "module", "exec", "import")
     ),
     source("bom", "\ufeffprint('ä')\n1 / 0\n".encode()),
     source("latin_1", "# -*- coding: latin-1 -*-\nprint('ä')\nä = 1 / 0\n".encode("latin-1")),
     source("not_utf_8", b"print('\xe4')\n"),
-    source("unknown_coding", b"# coding: klingon\nprint(1)\n"),
+    source("unknown_coding", b"# coding: klingon\nprint(1)\n", long=True),
     source("crlf", b"print('''a\r\nb''')\r\n1 / 0\r\n"),
     source("syntax", b"print('before'\n"),
-    source("tabs", b"if 1:\n\tx = 1\n        y = 2\n"),
-    source("indentation", b"x = 1\n  y = 2\n"),
+    source("tabs", b"if 1:\n\tx = 1\n        y = 2\n", long=True),
+    source("indentation", b"x = 1\n  y = 2\n", long=True),
     source("no_end_of_line", b"print(1)\n1 / 0"),
     source("nul", b"print(1)\nx = '\0'\n"),
     source("empty", b""),
-    source("shebang", b"#!/bin/sh\nprint(__doc__)\n"),
-    source("future", b"'doc'\nfrom __future__ import annotations\nx: y = 1\nprint(__annotations__)\n"),
-    source("no_future", b"def f(x: int): ...\nprint(f.__annotations__, __doc__)\n"),
-    source("return", b"return 1\n"),
+    source("shebang", b"#!/bin/sh\nprint(__doc__)\n", long=True),
+    source(
+        "future", b"'doc'\nfrom __future__ import annotations\nx: y = 1\nprint(__annotations__)\n"
+    ),
+    source("no_future", b"def f(x: int): ...\nprint(f.__annotations__, __doc__)\n", long=True),
+    source("return", b"return 1\n", long=True),
     *forms(
         "exits",
-        *("none", "zero", "three", "minus", "256", "2_40", "2_70", "true", "text", "empty", "object"),
-        *("broken", "tuple", "float", "nested", "from_except", "at_once", "changed", "in_thread"),
-        *("subclass", "quit", "exit", "executes", "closed"),
+        *("none", "minus", "256", "2_70", "text", "broken", "float", "from_except", "at_once"),
+        *("in_thread", "executes"),
+        long=(
+            *("zero", "three", "2_40", "true", "empty", "object", "tuple", "nested", "changed"),
+            *("subclass", "quit", "exit", "closed"),
+        ),
         torch=True,
     ),
     *forms(
         "exceptions",
-        *("chained", "context", "recursion", "grammar", "limited", "without_trace", "suppressed"),
-        *("of_eval", "stored", "unknown_import", "misspelt", "mute", "base", "library", "syntax"),
-        "surrogate",
+        *("chained", "context", "recursion", "without_trace", "unknown_import", "mute", "base"),
+        long=(
+            *("grammar", "limited", "suppressed", "of_eval", "stored", "misspelt", "library"),
+            *("syntax", "surrogate"),
+        ),
     ),
-    *forms("exceptions", "group", "note", since=(3, 11)),
+    *forms("exceptions", "group", long=("note",), since=(3, 11)),
     *forms(
         "excepthooks",
-        *("shows", "raises", "leaves", "interrupted", "deleted", "none", "unraisable", "ignored"),
-        "not_for_exits",
+        *("shows", "raises", "leaves", "unraisable"),
+        long=("interrupted", "deleted", "none", "ignored", "not_for_exits"),
         torch=True,
     ),
     *forms(
         "streams",
-        *("tee", "closed", "closed_stderr", "detached", "none", "no_stderr", "deleted", "open_line"),
-        *("order", "surrogates", "broken", "full", "buffered", "both_closed", "redirected"),
+        *("tee", "closed", "closed_stderr", "none", "order", "broken", "full", "buffered"),
+        long=(
+            *("detached", "no_stderr", "deleted", "open_line", "surrogates", "both_closed"),
+            "redirected",
+        ),
         torch=True,
     ),
     *(
-        Case(f"warnings-{name}", ("warns.py",), ("warns.py", "neighbour.py"), env=env)
+        Case(
+            f"warnings-{name}",
+            ("warns.py",),
+            ("warns.py", "neighbour.py"),
+            env=env,
+            long=name in {"errors", "traced"},
+        )
         for name, env in {
             "usual": {},
             "errors": {"PYTHONWARNINGS": "error"},
@@ -241,6 +288,7 @@ CASES = (
             ("interpreter.py", name),
             ("interpreter.py", "neighbour.py"),
             env={"PYTHONHASHSEED": "0", **env},
+            long=name not in {"optimized", "safe_path", "paths", "breakpoint"},
         )
         for name, env in {
             "optimized": {"PYTHONOPTIMIZE": "2"},
@@ -255,18 +303,99 @@ CASES = (
         }.items()
     ),
     script("async_tasks", torch=True),
-    script("async_tasks", "interrupt"),
+    script("async_tasks", "interrupt", long=True),
     *forms(
         "vandals",
-        *("clears_globals", "replaces_main", "clears_modules", "patches", "patches_ends"),
-        *("is_a_daemon", "has_no_descriptors", "has_no_files", "moves", "umask", "environ", "path"),
-        *("argv", "blocks", "ignores", "traces", "collects", "new_group"),
+        *("clears_globals", "clears_modules", "patches", "patches_ends", "is_a_daemon"),
+        *("has_no_descriptors", "moves", "umask", "environ"),
+        long=(
+            *("replaces_main", "has_no_files", "path", "argv", "blocks", "ignores", "traces"),
+            *("collects", "new_group"),
+        ),
     ),
     script("profiled"),
     script("c_library", torch=True),
-    script("c_library", "3", torch=True),
+    script("c_library", "3", torch=True, long=True),
     *(
-        Case(f"tools-{how}", ("tools.py", how), ("tools.py", "neighbour.py"))
+        Case(
+            f"tools-{how}", ("tools.py", how), ("tools.py", "neighbour.py"), long=how != "argparse"
+        )
         for how in ("argparse", "doctest", "unittest", "pdb", "timeit", "reload")
     ),
 )
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A difference from torchrun that is wanted or cannot be avoided: a row of the docs.
+
+    Attributes:
+        what: Differs; as in docs/training-script.md.
+        why: As there.
+        hides: Which lines of the output of which case are not compared, by a pattern.
+        shown_by: The test that shows the difference, for one that no line of output shows.
+    """
+
+    what: str
+    why: str
+    hides: Mapping[str, str] = field(default_factory=dict)
+    shown_by: str | None = None
+
+
+_EXTRAS = "fresh_extras"
+
+ALLOWED = (
+    Allowed(
+        "The output of a rank goes to `logs/rank<k>.log`, also in a terminal.",
+        "`zeusrun logs`, `show` and the metrics from printed lines need it.",
+        shown_by="test_the_output_of_a_rank_is_in_its_log_and_not_on_the_terminal",
+    ),
+    Allowed(
+        "Standard input is empty.",
+        "A submit may run unattended; a script that waits for input would hang for ever.",
+        shown_by="test_a_rank_reads_no_input",
+    ),
+    Allowed(
+        "A script gets its absolute path as `sys.argv[0]` and `__file__`.",
+        "`script` is relative to the job file, and the working directory may be another one.",
+        shown_by="test_a_script_gets_its_absolute_path",
+    ),
+    Allowed(
+        "The environment also has `ZEUSRUN_*` and `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`.",
+        "They tell the script what was chosen, and torchrun how long a rank may save.",
+        {_EXTRAS: "variables"},
+    ),
+    Allowed(
+        "A rank is killed if its torchrun dies.",
+        "Otherwise it would train on for ever, on GPUs that look free.",
+        {_EXTRAS: "parent death signal"},
+    ),
+    Allowed(
+        "When a run has ended, zeusrun ends every process that the script has left, also one that "
+        "has detached itself.",
+        "It could hold a GPU, and its energy would count for the next run.",
+        shown_by="test_a_process_that_detaches_itself_is_ended_with_its_run",
+    ),
+    Allowed(
+        "Signal 57 writes the stacks of all threads to `logs/rank<k>.stack`.",
+        "zeusrun shows where a rank hangs. Under torchrun the signal would kill the rank.",
+        {"signals_default": "SigCgt"},
+    ),
+    Allowed(
+        "Up to two more file descriptors are open.",
+        "Signal 57 needs one; the step clock needs the other one.",
+        {_EXTRAS: "descriptors"},
+    ),
+    Allowed(
+        "`sys.modules` contains the worker and what it imports, and `sys.meta_path` one finder "
+        "more.",
+        "The finder installs the hooks when the script imports torch or another library.",
+        {_EXTRAS: "modules|finders"},
+    ),
+    Allowed(
+        "`sys.orig_argv` and the command line that `ps` shows begin with the worker.",
+        "The kernel and Python note them when the process starts.",
+        {_EXTRAS: "orig_argv"},
+    ),
+)
+"""The table of docs/training-script.md; a test compares both."""

@@ -30,9 +30,11 @@ elif how == "unittest":
 
     class Test(unittest.TestCase):
         def test(self):
-            self.assertEqual(double(2), 5)
+            print(self.id(), double(2))
+            self.fail()
 
-    unittest.main(argv=sys.argv[:1], testRunner=unittest.TextTestRunner(stream=sys.stdout, descriptions=False, resultclass=unittest.TestResult))
+    runner = unittest.TextTestRunner(stream=open("/dev/null", "w"))
+    unittest.main(argv=sys.argv[:1], testRunner=runner)
 elif how == "pdb":
     import pdb
 
