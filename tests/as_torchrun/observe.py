@@ -79,7 +79,7 @@ class Place:
         first, *rest = case.words
         return (first, *rest) if first == "-m" else (str(self.work / first), *rest)
 
-    def look(self, case, code: int) -> Seen:
+    def look(self, case, code: int, log: Path | None = None) -> Seen:
         """Return what is left, once no process is left but those that may be; end these."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.end)
@@ -87,7 +87,7 @@ class Place:
                 lambda: len(self.processes()) <= case.left, what=f"the end of {self.processes()}"
             )
             left = len(self.processes())
-            output = self.log.read_text(encoding="utf-8", errors="backslashreplace")
+            output = (log or self.log).read_text(encoding="utf-8", errors="backslashreplace")
             files = {
                 str(path.relative_to(self.work)): self._read(path)
                 for path in sorted(self.work.rglob("*"))

@@ -1,4 +1,5 @@
 """asyncio: tasks that are pending at the end, and exceptions that nobody fetches."""
+
 import asyncio
 import sys
 

@@ -1,4 +1,5 @@
 """What exit hooks see of the exception that ended the script."""
+
 import atexit
 import sys
 import traceback

@@ -1,4 +1,5 @@
 """Exit hooks: their order, one that fails, one that adds another, one that exits."""
+
 import atexit
 import sys
 import threading

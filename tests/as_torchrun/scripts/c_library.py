@@ -1,4 +1,5 @@
 """What a C library holds back until the process ends: printf to a file, and its own exit hooks."""
+
 import atexit
 import ctypes
 import sys

@@ -1,4 +1,5 @@
 """DDP over gloo that leaves everything open: left | destroyed | fails (on the last rank)."""
+
 import gzip
 import os
 import sys

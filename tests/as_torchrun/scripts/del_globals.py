@@ -1,4 +1,5 @@
 """Destructors of global objects, which use names of the module and import."""
+
 import os
 import sys
 

@@ -1,4 +1,5 @@
 """Locals and generators that are alive when the script leaves by an exit or a failure."""
+
 import contextlib
 import sys
 

@@ -1,4 +1,5 @@
 """Hooks for exceptions that the script replaces."""
+
 import sys
 import traceback
 
@@ -41,7 +42,12 @@ elif how == "not_for_exits":
     sys.excepthook = shows
     sys.exit(3)
 else:
-    sys.excepthook = {"shows": shows, "raises": raises, "leaves": leaves, "interrupted": interrupted}[how]
+    sys.excepthook = {
+        "shows": shows,
+        "raises": raises,
+        "leaves": leaves,
+        "interrupted": interrupted,
+    }[how]
 
 
 def fail():

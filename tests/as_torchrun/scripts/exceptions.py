@@ -1,4 +1,5 @@
 """Exceptions that end the script."""
+
 import json
 import sys
 

@@ -1,4 +1,5 @@
 """Every form of an exit."""
+
 import atexit
 import os
 import sys

@@ -1,4 +1,5 @@
 """What faulthandler prints: dump | later | segfault."""
+
 import ctypes
 import faulthandler
 import sys

@@ -1,4 +1,5 @@
 """Archives, left open: a zip file gets its directory when it is closed."""
+
 import io
 import tarfile
 import zipfile

@@ -1,4 +1,5 @@
 """Compressed files, left open: gzip writes its end only when it is closed."""
+
 import bz2
 import gzip
 import lzma

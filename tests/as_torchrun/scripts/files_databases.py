@@ -1,4 +1,5 @@
 """Databases, left open, with and without commit."""
+
 import dbm.dumb
 import shelve
 import sqlite3

@@ -1,4 +1,5 @@
 """An HDF5 file, left open: it is unreadable if its end is not written."""
+
 import h5py
 import numpy as np
 

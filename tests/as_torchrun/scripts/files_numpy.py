@@ -1,4 +1,5 @@
 """Arrays in files that nobody flushes."""
+
 import mmap
 import numpy as np
 

@@ -1,4 +1,5 @@
 """Temporary files and folders, left to Python to remove."""
+
 import os
 import tempfile
 

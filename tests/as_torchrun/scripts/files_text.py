@@ -1,4 +1,5 @@
 """Files of text and bytes, left open in every place where people leave them."""
+
 import codecs
 import csv
 import io

@@ -1,4 +1,5 @@
 """Forks: of a child that ends as the script does, by _exit, by an exit code, by an exception."""
+
 import atexit
 import os
 import sys

@@ -1,4 +1,5 @@
 """A process that detaches itself on purpose, as a server of logs does."""
+
 import os
 import sys
 import time

@@ -1,4 +1,5 @@
 """Where the process of a rank may differ: each line has a name."""
+
 import ctypes
 import os
 import sys

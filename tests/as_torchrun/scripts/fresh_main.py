@@ -20,4 +20,6 @@ print(gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(),
 print([t.name for t in threading.enumerate()], sys.exc_info(), sys.displayhook, sys.excepthook)
 print(sys.unraisablehook, threading.excepthook, sys.breakpointhook)
 print([k for k in ("ps1", "last_type", "last_value", "tracebacklimit") if hasattr(sys, k)])
-print(sys.executable == sys._base_executable, sys.executable, sys.prefix, sys.getfilesystemencoding())
+print(
+    sys.executable == sys._base_executable, sys.executable, sys.prefix, sys.getfilesystemencoding()
+)

@@ -1,4 +1,5 @@
 """The process as the script finds it."""
+
 import locale
 import os
 import resource
@@ -13,7 +14,10 @@ print(open("/proc/self/comm").read(), open("/proc/self/oom_score_adj").read())
 for stream in (sys.stdin, sys.stdout, sys.stderr):
     print(stream.name, stream.mode, stream.encoding, stream.errors, stream.line_buffering)
     print(stream.isatty(), stream.write_through, type(stream), type(stream.buffer), stream.newlines)
-    print(stream is getattr(sys, f"__{stream.name.strip('<>')}__"), os.get_inheritable(stream.fileno()))
+    print(
+        stream is getattr(sys, f"__{stream.name.strip('<>')}__"),
+        os.get_inheritable(stream.fileno()),
+    )
 print(repr(sys.stdin.read()))
 try:
     input("a question ")

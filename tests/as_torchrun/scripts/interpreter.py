@@ -1,4 +1,5 @@
 """What variables of Python change: asserts, docstrings, paths, encodings, developer mode."""
+
 import sys
 
 assert sys.argv[1] != "optimized", "asserts are on"

@@ -1,4 +1,5 @@
 """Every kind of handler that holds records back, and logging at the very end."""
+
 import atexit
 import logging
 import logging.handlers

@@ -1,4 +1,5 @@
 """multiprocessing by fork: a pool, a queue, and processes that run when the script ends."""
+
 import multiprocessing
 import time
 

@@ -1,4 +1,5 @@
 """multiprocessing by spawn or forkserver, with functions and classes of this file."""
+
 import multiprocessing
 import sys
 

@@ -1,4 +1,5 @@
 """Classes and functions of the script, as pickle and inspect see them."""
+
 import atexit
 import dataclasses
 import enum

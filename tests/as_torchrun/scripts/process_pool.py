@@ -1,4 +1,5 @@
 """A pool of processes, whose work goes on after the script."""
+
 import concurrent.futures
 import multiprocessing
 import time

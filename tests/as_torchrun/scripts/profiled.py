@@ -1,4 +1,5 @@
 """A profiler that runs until the end sees the script, and nobody else."""
+
 import atexit
 import sys
 

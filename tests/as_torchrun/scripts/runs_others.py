@@ -1,4 +1,5 @@
 """A script that runs other scripts."""
+
 import runpy
 import sys
 

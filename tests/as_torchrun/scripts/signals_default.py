@@ -1,4 +1,5 @@
 """What each signal would do, as Python and as the kernel see it."""
+
 import signal
 import sys
 

@@ -1,4 +1,5 @@
 """Death by a signal: the name, or how."""
+
 import atexit
 import ctypes
 import os

@@ -1,4 +1,5 @@
 """Handlers that the script installs, and what interrupts what."""
+
 import os
 import signal
 import sys

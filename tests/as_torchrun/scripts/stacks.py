@@ -1,4 +1,5 @@
 """Who stands below the script on the stack."""
+
 import inspect
 import logging
 import sys

@@ -1,4 +1,5 @@
 """Standard streams that the script replaces, closes, or writes to past Python."""
+
 import io
 import os
 import sys

@@ -1,4 +1,5 @@
 """Daemon threads that compute, print and wait when the interpreter ends."""
+
 import sys
 import threading
 import time

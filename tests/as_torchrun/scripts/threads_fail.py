@@ -1,4 +1,5 @@
 """What ends a thread, and who hears of it: default | hook | exit | group."""
+
 import sys
 import threading
 

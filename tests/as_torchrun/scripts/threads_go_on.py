@@ -1,4 +1,5 @@
 """Threads, pools and timers that have work when the script ends."""
+
 import atexit
 import threading
 import time

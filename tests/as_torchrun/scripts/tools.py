@@ -1,4 +1,5 @@
 """Tools of the standard library that take the script to be __main__."""
+
 import argparse
 import sys
 

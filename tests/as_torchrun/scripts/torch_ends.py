@@ -1,4 +1,5 @@
 """A training with torch: everything that people leave open, to destructors and to exit hooks."""
+
 import atexit
 import gzip
 import zipfile

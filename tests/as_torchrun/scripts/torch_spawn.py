@@ -1,4 +1,5 @@
 """Processes that torch starts, and a loader of which batches are left."""
+
 import torch
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,5 @@
 """Scripts that break the interpreter for all who come after them, and end with 3."""
+
 import atexit
 import builtins
 import gc

@@ -1,4 +1,5 @@
 """Warnings, as they show with the environment that the case gives."""
+
 import warnings
 
 import neighbour

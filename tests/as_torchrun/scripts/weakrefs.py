@@ -1,4 +1,5 @@
 """Finalizers: at exit, not at exit, and of an object that is gone before."""
+
 import weakref
 
 

@@ -1,4 +1,5 @@
 """A module that is trained with ``-m package.train``."""
+
 import pickle
 import sys
 

@@ -1,4 +1,5 @@
 """Modules beside the script with the names of other modules: the script's own come first."""
+
 import importlib
 import sys
 
