@@ -325,6 +325,15 @@ CASES = (
 )
 
 
+TORCH = (
+    script("torch_ends", needs=("torch",)),
+    script("torch_spawn", needs=("torch",), long=True),
+)
+"""Each import of torch takes 2 s of CPU, so one script of the short tier has all of it."""
+
+DDP = forms("ddp", "left", "destroyed", "fails", needs=("h5py",))
+
+
 @dataclass(frozen=True)
 class Allowed:
     """A difference from torchrun that is wanted or cannot be avoided: a row of the docs.

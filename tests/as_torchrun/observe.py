@@ -60,8 +60,11 @@ class Place:
     def environment(self) -> dict[str, str]:
         return {MARK: str(self.root), "TMPDIR": str(self.temporary)}
 
-    def fill(self, case) -> None:
-        """Put the script and what it needs into the working directory."""
+    def fill(self, case, first: str = "") -> None:
+        """Put the script and what it needs into the working directory.
+
+        ``first``: a line to put before the first one of the script.
+        """
         self.temporary.mkdir(parents=True)
         self.work.mkdir()
         for name in case.copied:
@@ -73,6 +76,9 @@ class Place:
                 shutil.copy2(path.with_suffix(".py"), to.with_suffix(".py"))
         if case.make is not None:
             case.make(self.work)
+        if first:
+            path = self.work / case.words[0]
+            path.write_text(f"{first}\n{path.read_text()}")
 
     def command(self, case) -> tuple[str, ...]:
         """Return the words for Python: a script by its absolute path."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.as_torchrun.cases import ALLOWED, CASES
+from tests.as_torchrun.cases import ALLOWED, CASES, TORCH
 from tests.as_torchrun.observe import Place
 from tests.factories import ROOT
 from tests.runs import check_that_it_imports
@@ -63,14 +63,14 @@ def check_that_it_runs_here(case):
         check_that_it_imports(library)
 
 
-def run_all(case, places, starts):
+def run_all(case, places, starts, first=""):
     """Start a case in each way at once; return what each leaves."""
     begun = []
     for name, start in starts.items():
         place = places(name)
-        place.fill(case)
+        place.fill(case, first)
         begun.append((place, start(case, place)))
-    codes = [(place, process.wait(60)) for place, process in begun]
+    codes = [(place, process.wait(120)) for place, process in begun]
     return [place.look(case, code) for place, code in codes]
 
 
@@ -95,11 +95,22 @@ def as_params(cases):
     ]
 
 
-@pytest.mark.parametrize("case", as_params(CASES))
+@pytest.mark.parametrize("case", as_params([*CASES, *TORCH]))
 def test_a_rank_leaves_what_python_leaves(case, places):
     check_that_it_runs_here(case)
     plain, hooked = run_all(case, places, {"plain": start_plain, "rank": start_rank})
     assert without_allowed(case, hooked) == without_allowed(case, plain)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.torch and not case.long], ids=lambda case: case.name
+)
+def test_a_rank_with_torch_leaves_what_python_leaves(case, places):
+    check_that_it_runs_here(case)
+    starts = {"plain": start_plain, "rank": start_rank}
+    plain, hooked = run_all(case, places, starts, first="import torch")
+    assert hooked == plain
 
 
 OF_THE_PROCESS = (
@@ -110,9 +121,10 @@ OF_THE_PROCESS = (
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name in OF_THE_PROCESS], ids=lambda case: case.name
+    "case", as_params([replace(case, long=case.name not in OF_THE_PROCESS) for case in CASES])
 )
 def test_a_rank_that_is_not_instrumented_leaves_what_python_leaves(case, places):
+    check_that_it_runs_here(case)
     plain, bare = run_all(case, places, {"plain": start_plain, "bare": start_bare})
     assert bare == plain
 

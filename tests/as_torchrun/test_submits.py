@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from tests.as_torchrun.cases import CASES
+from tests.as_torchrun.cases import CASES, DDP, TORCH
 from tests.as_torchrun.test_ranks import (
+    OF_THE_PROCESS,
     check_that_it_runs_here,
     places,  # noqa: F401 - a fixture
     start_plain,
@@ -66,7 +68,7 @@ def submit(zeusrun, case, place, **changes):
     return comparable(case, place.look(case, code, logs / "rank0.log"))
 
 
-def run_torchrun(zeusrun, case, place):
+def run_torchrun(zeusrun, case, place, nproc=1):
     """Run a case by the installed torchrun; return what it leaves.
 
     Torchrun is a fork of a process that has imported torch; its rank is a process of its own.
@@ -76,11 +78,11 @@ def run_torchrun(zeusrun, case, place):
     first, *rest = case.words
     command = [first if first == "-m" else str(place.work / first), *rest]
     # Torchrun replaces ${local_rank} and $$ in each word.
-    words = [*Placement(1).flags("case"), *(word.replace("$", "$$") for word in command)]
+    words = [*Placement(nproc).flags("case"), *(word.replace("$", "$$") for word in command)]
     environment = {**zeusrun.environment, **case.env, **place.environment}
     with place.log.open("ab") as log:
         torchrun = torch_forks().start(TORCHRUN, words, environment, place.work, log)
-        torchrun.wait(120)
+        torchrun.wait(300)
     output = place.log.read_text(encoding="utf-8", errors="surrogateescape")
     own = _OWN_LINE.search(output)
     text = output if own is None else output[: own.start()]
@@ -102,14 +104,43 @@ def test_a_submit_leaves_what_python_leaves(name, zeusrun, places):
     assert submit(zeusrun, case, places("submit")) == plain
 
 
+BARE = [case for case in SUBMITTED if case.name in OF_THE_PROCESS]  # the others: test_ranks.py
+
+
 @pytest.mark.long
 @pytest.mark.torchrun
-@pytest.mark.parametrize("instrument", [True, False], ids=["hooked", "bare"])
-@pytest.mark.parametrize("case", SUBMITTED, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "instrument"),
+    [
+        *(pytest.param(case, True, id=f"{case.name}-hooked") for case in (*SUBMITTED, *TORCH)),
+        *(pytest.param(case, False, id=f"{case.name}-bare") for case in (*BARE, *TORCH)),
+    ],
+)
 def test_a_submit_leaves_what_torchrun_leaves(case, instrument, zeusrun, places):
     check_that_it_runs_here(case)
     torchrun = run_torchrun(zeusrun, case, places("torchrun"))
     assert submit(zeusrun, case, places("submit"), instrument=instrument) == torchrun
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("case", DDP, ids=lambda case: case.name)
+def test_a_submit_of_ddp_leaves_what_torchrun_leaves_if_it_does_not_abort(
+    case, nproc, zeusrun, places
+):
+    """Plain Python aborts in about half of all runs (SIGABRT) after the script has ended."""
+    for name in "abcdefghijkl":
+        torchrun = run_torchrun(zeusrun, case, places(name), nproc)
+        if torchrun.code != -signal.SIGABRT:
+            break
+    ours = submit(zeusrun, case, places("submit"), launch={"nproc_per_node": nproc})
+    assert (ours.code, ours.left) == (torchrun.code, torchrun.left)
+    # If a rank fails, torchrun ends the others in the middle of their work.
+    whole = f"{nproc - 1}." if "fails" in case.words else ""
+    assert [f for f in ours.files if f.startswith(whole)]
+    for path in (path for path in torchrun.files if path.startswith(whole)):
+        assert ours.files[path] == torchrun.files[path], path
 
 
 @pytest.mark.parametrize("instrument", [True, False], ids=["hooked", "bare"])
