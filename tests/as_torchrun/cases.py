@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -72,7 +75,7 @@ def source(name: str, text: bytes, **values) -> Case:
 
 
 def module(name: str, *arguments: str, **values) -> Case:
-    label = "-".join(["module", name, *arguments[:1]])
+    label = "-".join(filter(None, ["module", name, *arguments[:1]]))
     return Case(label, ("-m", name, *arguments), **values)
 
 

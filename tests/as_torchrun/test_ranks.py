@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.as_torchrun.cases import ALLOWED, CASES, TORCH
-from tests.as_torchrun.observe import Place
 from tests.factories import ROOT
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-
-
-@pytest.fixture
-def places():
-    """Folders with short names: those of sockets must be."""
-    with tempfile.TemporaryDirectory(prefix="as-") as root:
-        yield lambda name: Place(Path(os.path.realpath(root)) / name)
 
 
 def start_plain(case, place):

@@ -6,7 +6,6 @@ them over the real one, against the real one.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from tests.as_torchrun.cases import CASES, DDP, TORCH
 from tests.as_torchrun.test_ranks import (
     OF_THE_PROCESS,
     check_that_it_runs_here,
-    places,  # noqa: F401 - a fixture
     start_plain,
     without_allowed,
 )
@@ -199,10 +197,3 @@ def test_torchrun_hands_on_input_and_the_path_as_it_is_given(tmp_path):
         check=True,
     )
     assert done.stdout == "given.py given.py 'typed\\n'\n"
-
-
-@pytest.fixture(autouse=True)
-def usual_python(monkeypatch):
-    """Take out what changes Python, which zeusrun, torchrun and the ranks would inherit."""
-    for name in [name for name in os.environ if name.startswith("PYTHON")]:
-        monkeypatch.delenv(name)
