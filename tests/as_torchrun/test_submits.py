@@ -27,7 +27,7 @@ from zeusrun.launcher.processes.command import Placement
 NOT_STARTED = {"missing", "folder-without-main", "zip-without-main"}
 """Cases that the job file refuses before anything starts."""
 
-IN_SHORT = ("argv", "module-package.train", "folder-runs", "zipapp-runs", "exits-text")
+IN_SHORT = ("argv", "module-package.train", "folder-runs")
 DETACHED = "forks_daemon"
 SUBMITTED = [case for case in CASES if case.name not in {*NOT_STARTED, DETACHED}]
 TORCHRUN = "from torch.distributed.run import main; main()"
