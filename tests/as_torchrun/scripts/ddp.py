@@ -22,8 +22,12 @@ losses = np.memmap(f"{rank}.dat", dtype="float32", mode="w+", shape=(10,))
 
 
 class Saver:
+    def __init__(self):
+        self.file = open(f"{rank}.txt", "w")
+
     def __del__(self):
-        torch.save(list(model.parameters()), f"{rank}.pt")
+        self.file.write("written by a destructor")
+        self.file.close()
 
 
 saver = Saver()
