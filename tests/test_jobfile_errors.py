@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,25 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text(GOOD)
     assert load_spec(tmp_path / "job.yaml").name == "digits"
+
+
+def test_a_zip_file_needs_a_main(fail):
+    with zipfile.ZipFile("train.pyz", "w") as archive:
+        archive.writestr("other.py", "")
+    (line,) = fail(GOOD.replace("train.py", "train.pyz"))
+    assert "2: 'script' names a zip file without a __main__.py: " in line
+
+
+@pytest.mark.parametrize("program", ["folder", "train.pyz", "train.zip"])
+def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
+    main = tmp_path / "folder" / "__main__.py"
+    main.parent.mkdir()
+    main.touch()
+    if program != "folder":
+        with zipfile.ZipFile(tmp_path / program, "w") as archive:
+            archive.write(main, "__main__.py")
+    (tmp_path / "job.yaml").write_text(GOOD.replace("train.py", program))
+    assert load_spec(tmp_path / "job.yaml").script_path({}) == tmp_path / program
 
 
 @pytest.mark.parametrize(
@@ -489,7 +509,11 @@ def test_the_good_file_of_these_tests_is_good(tmp_path):
             "3: 'args[1]' uses '${learning_rate}', but the job has no learning_rate; add for example learning_rate: {base: 0.05, scale: linear}",
         ),
         ("script: train.py", "script: tarin.py", "2: 'script' names a file that is missing: "),
-        ("script: train.py", "script: .", "2: 'script' names a file, but it is a directory: "),
+        (
+            "script: train.py",
+            "script: .",
+            "2: 'script' names a file, but it is a directory without a __main__.py: ",
+        ),
         ("script: train.py", "script: train.yaml", "2: 'script' must be a Python script, not "),
         ("script: train.py", "script: " + "x" * 300, "2: 'script' names a file that is missing: "),
         (

@@ -53,6 +53,7 @@ class Rank:
             env=self.environment(**changes),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def run(self, *arguments, cwd=None, **changes):

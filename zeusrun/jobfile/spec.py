@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
@@ -61,14 +62,30 @@ def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
     return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
 
 
-def _check_path(info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str) -> None:
-    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet."""
+def _check_path(
+    info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str, lacks: str = ""
+) -> None:
+    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet.
+
+    ``lacks``: what a directory would need to be right.
+    """
     if not find_placeholders(text):
         path = resolve_path(info.data["source"], expand_placeholders(text, {}))
         if not exists(path):
             if os.path.isdir(path):  # noqa: PTH112 - never raises
-                raise ValueError(f"{what}, but it is a directory: {path}")
+                raise ValueError(f"{what}, but it is a directory{lacks}: {path}")
             raise ValueError(f"{what} that is missing: {path}")
+
+
+def _can_run(path: Path) -> bool:
+    """Whether Python runs a path: a file, or a folder or zip file with a ``__main__.py``."""
+    if not os.path.isfile(path):  # noqa: PTH113 - never raises
+        return any(os.path.isfile(path / name) for name in _MAIN)  # noqa: PTH113
+    if path.suffix != ".py" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if not set(_MAIN) & set(archive.namelist()):
+                raise ValueError(f"names a zip file without a __main__.py: {path}")
+    return True
 
 
 class JobSpec(Section):
@@ -87,7 +104,10 @@ class JobSpec(Section):
         None, description="Without it, zeusrun leaves the learning rate to the script."
     )
     script: Template | None = Field(
-        None, min_length=1, description="Training script; relative to the job file."
+        None,
+        min_length=1,
+        description="Training script, or a folder or zip file with a __main__.py; relative to the "
+        "job file.",
     )
     module: str | None = Field(
         None, min_length=1, description="Module to run as with python -m, instead of a script."
@@ -148,7 +168,7 @@ class JobSpec(Section):
         if script is not None:
             if script.endswith(_NO_SCRIPT):
                 raise ValueError(f"must be a Python script, not {script!r}")
-            _check_path(info, script, os.path.isfile, "names a file")
+            _check_path(info, script, _can_run, "names a file", " without a __main__.py")
         return script
 
     @field_validator("module")
@@ -371,6 +391,7 @@ def spec_json_schema() -> dict[str, Any]:
     }
 
 
+_MAIN = ("__main__.py", "__main__.pyc")
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 

@@ -111,7 +111,8 @@ def _script_text(spec: JobSpec) -> str:
     """Return the text of the script or module; empty if it is not found or is no text."""
     if spec.script is None:
         return read_text(*module_paths(Path(str(spec.workdir)), str(spec.module)))
-    return "" if find_placeholders(spec.script) else read_text(spec.source.parent / spec.script)
+    path = spec.source.parent / spec.script
+    return "" if find_placeholders(spec.script) else read_text(path, path / "__main__.py")
 
 
 def find_remarks(

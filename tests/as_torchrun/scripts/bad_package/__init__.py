@@ -1,0 +1,1 @@
+raise RuntimeError("at the import of a package")

@@ -1,0 +1,5 @@
+WORD = "from the folder"
+
+
+def work(n):
+    return n + 1

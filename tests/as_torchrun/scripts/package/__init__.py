@@ -1,0 +1,1 @@
+print("package is imported as", __name__)
