@@ -57,8 +57,8 @@ def main(known: frozenset[str]) -> None:
     run, hooks = current_run(), install_hooks(tick)
     _record(sidecar, Started(time.monotonic(), rank, pid, restart))
     error = show_failure(run_script(arguments, known))
-    if os.getpid() == pid:  # else the script has forked this process, which is not the rank
-        with contextlib.suppress(Exception):  # the script may have replaced what this needs
+    with contextlib.suppress(Exception):  # the script may have replaced what this needs
+        if os.getpid() == pid:  # else the script has forked this process, which is not the rank
             error, failure = _send_last(error, hooks)
             code = exit_code(error)
             if failure is not None:

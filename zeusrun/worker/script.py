@@ -5,6 +5,7 @@ What stays different is that a stack of the script begins with frames of zeusrun
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -44,6 +45,10 @@ def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | N
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is its result
         error.__traceback__ = _of_script(error.__traceback__)
         return error
+    finally:
+        for stream in (sys.stderr, sys.stdout):
+            with contextlib.suppress(Exception):  # the script may have replaced or closed it
+                stream.flush()
     return None
 
 
@@ -86,7 +91,7 @@ def _run_file(path: str, main: dict[str, Any], known: frozenset[str]) -> None:
         )
         raise SystemExit(_NO_SCRIPT)
     _set_first_path(os.path.dirname(os.path.realpath(path)), known)  # noqa: PTH120
-    main["__file__"] = path
+    main["__file__"] = path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     if path.endswith(".pyc"):
         libc.fclose(ctypes.c_void_p(file))
         main["__loader__"] = loader = SourcelessFileLoader("__main__", path)
@@ -161,8 +166,9 @@ def show_failure(error: BaseException | None) -> BaseException | None:
     except SystemExit as exits:
         return exits
     except BaseException as failed:  # noqa: BLE001 - as Python does
+        failed.__traceback__ = _of_script(failed.__traceback__)
         print("Error in sys.excepthook:", file=sys.stderr)  # noqa: T201
-        sys.__excepthook__(type(failed), failed, _of_script(failed.__traceback__))
+        sys.__excepthook__(type(failed), failed, failed.__traceback__)
         print("\nOriginal exception was:", file=sys.stderr)  # noqa: T201
         sys.__excepthook__(*shown)
     return error
