@@ -147,7 +147,7 @@ CASES = (
     script("atexit_hooks", torch=True),
     script("atexit_hooks", "unregister", long=True),
     script("atexit_after_failure", torch=True),
-    script("weakrefs", torch=True),
+    script("weakrefs", torch=True, long=True),
     script("del_globals", torch=True),
     script("del_globals", "3", torch=True, long=True),
     *forms("del_locals", "exit", long=("fail",), torch=True),
@@ -158,7 +158,7 @@ CASES = (
         long=("SIGUSR1", "SIGALRM", "SIGUSR2", "SIGKILL", "SIGHUP", "abort"),
     ),
     *forms("signals_die", "raise", long=("subclass", "in_except"), torch=True),
-    script("signals_handled"),
+    script("signals_handled", long=True),
     *forms("faulthandler_dumps", "dump", "segfault", long=("later",)),
     script("stacks"),
     *forms(
@@ -173,14 +173,14 @@ CASES = (
     script("mp_fork", torch=True),
     *forms("mp_spawn", "spawn", long=("forkserver",)),
     script("mp_leaks", torch=True),
-    script("process_pool", torch=True),
+    script("process_pool", torch=True, long=True),
     script("pickles", torch=True),
     script("fresh_main"),
     script("fresh_process"),
     script("fresh_extras"),
     Case("argv", ("argv.py", *_ODD)),
     module("package.train"),
-    module("package.train", "fail"),
+    module("package.train", "fail", long=True),
     module("package.train", "spawn"),
     module("package"),
     module("spaces.train"),
@@ -192,7 +192,7 @@ CASES = (
     module("broken.train", long=True),
     module("pickles", files=("pickles.py",)),
     module("exits", "three", files=("exits.py",), long=True),
-    module("signals_die", "raise", files=("signals_die.py",)),
+    module("signals_die", "raise", files=("signals_die.py",), long=True),
     module("made", make=lambda at: (at / "made.py").write_bytes(b"print('before'\n")),
     Case("shadows", ("shadows/train.py", *_SHADOWS), files=_SHADOW_FILES),
     *(
@@ -203,10 +203,10 @@ CASES = (
         Case(f"zipapp-{how}", ("app.pyz", how), make=zip_folder, long=how != "runs")
         for how in ("runs", "fail", "spawn")
     ),
-    Case("folder-without-main", ("package/sub",), files=("package",)),
+    Case("folder-without-main", ("package/sub",), files=("package",), long=True),
     Case("zip-without-main", ("empty.pyz",), make=empty_zip),
-    Case("compiled", ("made.pyc", "a"), make=compiled),
-    Case("linked", ("link.py",), make=linked),
+    Case("compiled", ("made.pyc", "a"), make=compiled, long=True),
+    Case("linked", ("link.py",), make=linked, long=True),
     Case("linked-safe-path", ("link.py",), make=linked, env={"PYTHONSAFEPATH": "1"}, long=True),
     Case("missing", ("nowhere.py",), make=lambda at: None),
     *(
@@ -219,7 +219,9 @@ CASES = (
         for how in ("path", "module", "exec", "import")
     ),
     source("bom", "\ufeffprint('ä')\n1 / 0\n".encode(), long=True),
-    source("latin_1", "# -*- coding: latin-1 -*-\nprint('ä')\nä = 1 / 0\n".encode("latin-1")),
+    source(
+        "latin_1", "# -*- coding: latin-1 -*-\nprint('ä')\nä = 1 / 0\n".encode("latin-1"), long=True
+    ),
     source("not_utf_8", b"print('\xe4')\n"),
     source("unknown_coding", b"# coding: klingon\nprint(1)\n", long=True),
     source("crlf", b"print('''a\r\nb''')\r\n1 / 0\r\n"),

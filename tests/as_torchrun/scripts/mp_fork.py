@@ -16,7 +16,8 @@ def put(queue):
 
 def late():
     time.sleep(0.1)
-    print("late process")
+    with open("late.txt", "w") as file:
+        file.write("late process")
 
 
 with mp.Pool(2) as pool:

@@ -14,6 +14,7 @@ def spin():
 
 
 def chat():
+    print("still here")
     started.wait()
     while True:
         print("still here")
