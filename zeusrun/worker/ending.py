@@ -30,7 +30,7 @@ def exit_code(error: BaseException | None) -> int:
     return int(code is not None)
 
 
-def end(error: BaseException | None, *, beside_gloo: bool, grace_s: float) -> None:
+def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
     """End the process.
 
     Args:
@@ -48,12 +48,15 @@ def end(error: BaseException | None, *, beside_gloo: bool, grace_s: float) -> No
     if not isinstance(error, SystemExit):
         trace, hook = error.__traceback__, getattr(sys, "excepthook", None)
 
-        def shown_already(*_: object) -> None:
+        def shown_already(_: object, value: BaseException, __: object) -> None:
             sys.excepthook = hook  # type: ignore[assignment]
-            sys.last_traceback = error.__traceback__ = trace
+            sys.last_traceback = value.__traceback__ = trace
 
         sys.excepthook = shown_already
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # this frame is in its traceback
 
 
 def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
@@ -63,7 +66,6 @@ def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
     if isinstance(error, SystemExit) and not isinstance(error.code, (int, type(None))):
         with contextlib.suppress(Exception):
             print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
-    del error  # its frames hold the variables of the script's functions
     wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
     if wait_for_threads is not None:
         wait_for_threads()
@@ -78,7 +80,7 @@ def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
     threading.Thread(target=give_up, daemon=True).start()
     threading.excepthook = lambda _: None  # Python stops daemon threads here; they find no names
     groups = _process_groups()
-    _take_down()
+    _take_down(error)
     del groups
     if not _flush_output():
         code = _FLUSH_FAILED
@@ -112,14 +114,19 @@ def _process_groups() -> list[object]:
     return groups
 
 
-def _take_down() -> None:
-    """Drop what the modules of the script hold, so that open files are closed and objects end.
+def _take_down(error: BaseException | None) -> None:
+    """Drop what the script holds, so that open files are closed and objects end.
+
+    That is what its modules hold, and the functions that an ``error`` has ended.
 
     Python collects whole modules, so that ``__del__`` still finds the names of its own. Here the
     names are dropped instead, with imports, functions and classes last.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
     own = [(name, module) for name, module in sys.modules.items() if _is_of_script(name, module)]
     namespaces = [vars(module) for _, module in own]
     for name, _ in own:

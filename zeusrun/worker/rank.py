@@ -37,6 +37,11 @@ def main(known: frozenset[str]) -> None:
         known: The modules that every Python has imported when a script begins.
     """
     end_with_parent()
+    end(*_run(known))  # no variable: the exception holds the variables of the script's functions
+
+
+def _run(known: frozenset[str]) -> tuple[BaseException | None, bool, float]:
+    """Run the script and record how it ended; return the arguments of ``end``."""
     if "SLURM_JOB_ID" not in os.environ:  # Slurm may send it to every process of a step
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # torchrun ignores it, and children inherit
     arguments = sys.argv[1:]
@@ -67,7 +72,7 @@ def main(known: frozenset[str]) -> None:
             _record(sidecar, Ended(time.monotonic(), rank, code, run.had_group()))
             if code and _is_ended_by_zeusrun(run_dir):
                 error = SystemExit(0)
-    end(error, beside_gloo=run.had_group(gloo=True), grace_s=run.grace_period_s)
+    return error, run.had_group(gloo=True), run.grace_period_s
 
 
 def _send_last(
