@@ -122,7 +122,9 @@ def test_a_full_disk_ends_no_training_under_w_error():
 def test_the_groups_of_an_odd_optimizer_end_no_training():
     events = []
     observer = RealObserver(
-        SimpleNamespace(rank=0, world_size=1, grouped=False, record=events.append)
+        SimpleNamespace(
+            rank=0, world_size=1, grouped=False, record=events.append, look_for_groups=list
+        )
     )
     feed = observer.begin_pass(object())
     observer.current = feed
