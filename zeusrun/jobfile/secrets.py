@@ -39,6 +39,7 @@ _SECRET_PART = re.compile(
 _NO_SECRET = re.compile(
     r"(?:USE|NO|HAS|IS|WITH|SKIP|NUM|N|MAX|MIN|PER)_.*"
     r"|(?:.*_)?(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|CLASS|IMAGE|IMG|SPECIAL|NEXT|STOP)_TOKEN"
+    r"|(?:.*_)?TOKEN_(?:IDS?|INDEX)"
     r"|(?:.*_)?(?:IMAGE|IMG|TEXT|LABEL|TARGET|INPUT|OUTPUT|CAPTION|PROMPT|DATA|DATASET|BATCH"
     r"|FEATURE|STATE|METRIC|SORT|GROUP|QUERY|JSON)_KEYS?"
     r"|.*_(?:DIMS?|SIZES?|LEN|LENGTH|LIMIT|COUNT|HEADS?|DROPOUT|DROP|LOSS|RATE|WEIGHT|TYPE|METHOD"
@@ -186,8 +187,9 @@ def _read_marked(
         except ValueError as error:
             # It may be the secret itself.
             is_path = "/" in text and not _secret_parts("", text)
-            shown = shlex.quote(file) if is_path else f"a file in {shlex.quote(str(folder))}"
-            document.complain((*path, kind), f"'{key}.{kind}' names {shown}, {error}")
+            shown = file if is_path else f"a file in {folder}"
+            then = f"write it with  {make_file(shlex.quote(file) if is_path else 'PATH')}"
+            document.complain((*path, kind), f"'{key}.{kind}' names {shown}, {error}; {then}")
             text = ""
     text = text if isinstance(text, str) else ""
     return text, None if kind == _PLAIN else Secret((text,), file=file)
@@ -208,7 +210,7 @@ def _read_file(path: str) -> str:
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        raise ValueError(f"which does not exist; make it with  {make_file('PATH')}") from None
+        raise ValueError("which does not exist") from None
     except OSError as error:
         raise ValueError(f"which cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
