@@ -35,7 +35,9 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
             f"{', '.join(f'args[{place}]' for place in places)}; submit the original job file. A "
             "copy runs again if the original reads such arguments by {secret_file: PATH}"
         )
-    names = sorted(name for _, name in masked)
+    if not masked:
+        return spec
+    names = sorted(str(name) for _, name in masked)
     if missing := [name for name in names if name not in environment]:
         raise JobFileError(
             f"{spec.source}: this copy of the job file has {MASK} in place of "
