@@ -106,7 +106,7 @@ def find_secrets(words: Sequence[str]) -> dict[int, Secret]:
         if value is None or (not is_option and is_secret_name(before)):
             name, value = before, word
         before = ""
-        if parts := _secret_parts(name, value):
+        if parts := _secret_parts(name, value) or _secret_parts("", word):
             found[place] = Secret(parts)
     return found
 

@@ -22,13 +22,13 @@ class Hidden:
     place: int | str  # of the argument, or the name of the variable
     text: str  # as in a job file: ``$$`` for ``$``
     name: str  # the option or the variable, for people
+    whole: bool  # whether the text is more than the value of an option or a variable
     file: str  # where the job file looks for it
 
     @property
     def sentence(self) -> str:
         """What the user has to do."""
-        whole = isinstance(self.place, int) and not self.name.startswith("-")
-        what = "the whole argument" if whole else "its value"
+        what = "the whole argument" if self.whole else "its value"
         return (
             f"{self.name} is secret, so the job file reads {what} from {self.file}; make that file "
             f"with `{make_file(self.file)}`: paste {what}, then press Enter and Ctrl-D"
@@ -47,26 +47,26 @@ def split_options(words: Sequence[str]) -> tuple[str, ...]:
 
 def find_hidden(launched: Launched) -> tuple[Hidden, ...]:
     """Return what is secret in a command whose options are split, with a file for each."""
-    args = launched.args
     assignments = [f"{name}={value}" for name, value in launched.env.items()]
-    words = [*assignments, *args]
-    changed = [shown != word for shown, word in zip(mask_words(words), words, strict=True)]
+    words = [*assignments, *launched.args]
+    masked = mask_words(words)
     stem = _slug(Path(launched.script or str(launched.module)).stem)
     hidden: list[Hidden] = []
-    for place, word in enumerate(words):
-        if not changed[place]:
+    for place, (word, shown) in enumerate(zip(words, masked, strict=True)):
+        if shown == word:
             continue
-        number, name = place - len(assignments), word.partition("=")[0]
-        if number >= 0:
-            before = args[number - 1] if number else ""
-            is_option = before.startswith("-") and "=" not in before
-            name = before if is_option else name if "=" in word else f"argument {number + 1}"
+        number = place - len(assignments)  # below 0: a variable
+        before = masked[place - 1] if number > 0 else ""
+        of_option = before.startswith("-") and "=" not in before
+        own = re.match(r"[-+]*([A-Za-z_][\w.-]*)=", shown)
+        name = before if of_option else own[0][:-1] if own else f"argument {number + 1}"
         taken = sum(each.file.startswith(_file(stem, name)) for each in hidden)
         hidden.append(
             Hidden(
                 place=name if number < 0 else number,
                 text=word.partition("=")[2].replace("$", "$$") if number < 0 else word,
                 name=name,
+                whole=number >= 0 and not of_option,
                 file=_file(stem, name) + (f"-{taken + 1}" if taken else ""),
             )
         )
