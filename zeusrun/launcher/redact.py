@@ -32,8 +32,9 @@ def restore_secrets(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
     if places := sorted(place for section, place in masked if section == "args"):
         raise JobFileError(
             f"{spec.source}: this copy of the job file has {MASK} in place of "
-            f"{', '.join(f'args[{place}]' for place in places)}; submit the original job file. A "
-            "copy runs again if the original reads such arguments by {secret_file: PATH}"
+            f"{', '.join(f'args[{place}]' for place in places)}; submit the original job file. "
+            "There, write such an argument as {secret_file: PATH}, or as {plain: TEXT} if it is "
+            "not secret, so that later runs can be repeated"
         )
     if not masked:
         return spec
