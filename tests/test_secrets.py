@@ -8,7 +8,7 @@ import secrets
 import stat
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories import CHILDREN
@@ -251,6 +251,36 @@ def test_what_a_file_contains_reaches_the_script_as_it_is(tmp_path_factory, text
     spec = load_spec(folder / "job.yaml")
     texts = (spec.args[1], spec.env["KEY"])
     assert [expand_placeholders(each, {}) for each in texts] == [text.removesuffix("\r")] * 2
+
+
+RANDOM = st.text("abcXYZ0189!%&'\"\\\\:=/+$@ -é\n", min_size=6, max_size=30).filter(
+    lambda text: len(text.strip()) >= 6 and text not in MINIMAL and text[0] not in "-\n"
+)
+
+
+@settings(max_examples=25)
+@given(secret=RANDOM, marked=st.booleans(), others=st.lists(st.sampled_from(["{}", "x={}", "--y"])))
+def test_no_copy_of_a_job_and_nothing_that_is_shown_of_it_holds_a_secret(
+    tmp_path_factory, secret, marked, others
+):
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "train.py").touch()
+    written = secret.replace("$", "$$")
+    texts = [json.dumps(other.format(written), ensure_ascii=False) for other in others]
+    own = json.dumps(written, ensure_ascii=False)
+    args = [*texts, "--api-key", f"{{secret: {own}}}" if marked else own, *texts]
+    env = f"env: {{A: {own}, B: x}}\n"
+    (folder / "job.yaml").write_text(f"{MINIMAL}args: [{', '.join(args)}]\n{env}", encoding="utf-8")
+    spec = load_spec(folder / "job.yaml")
+    assert spec.args[len(texts) + 1] == written
+    (folder / "copy.yaml").write_text(spec.to_yaml(), encoding="utf-8")
+    copy = load_spec(folder / "copy.yaml")
+    for job in (copy, spec.masked(), copy.masked()):
+        for text in (*job.args, *job.env.values()):
+            assert written.strip() not in text
+            assert secret.strip() not in text
+    assert written.strip() not in repr(spec)
+    assert copy.to_yaml() == spec.to_yaml()
 
 
 def test_only_one_line_break_at_the_end_of_a_file_is_left_out(job_file, tmp_path):
