@@ -6,15 +6,13 @@ import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 MASK = "***"
 """What replaces a secret."""
-
-SECRETS_VARIABLE = "ZEUSRUN_SECRETS"
-"""Names the environment variables of a rank that are secret, separated by commas."""
 
 _LEAST = 6  # characters; shorter values would match all over a log
 
@@ -47,22 +45,18 @@ class Mask:
 
 
 def mask_values(values: Iterable[str]) -> Mask:
-    """Return a mask of secrets, of their lines, and of both as ``repr`` and JSON write them.
+    """Return a mask of secrets, of their lines, and of both as ``repr``, JSON and URLs write them.
 
     It ignores values and lines of fewer than 6 characters.
     """
     pieces: set[str] = set()
     for value in values:
         for plain in (value, *value.splitlines()):
-            quoted = (repr(plain)[1:-1], json.dumps(plain)[1:-1])
+            quoted = [repr(plain)[1:-1], json.dumps(plain)[1:-1], unquote(plain)]
+            quoted += (quote(plain, safe, errors="replace") for safe in ("", "/"))
             pieces.update(form.strip() for form in (plain, *quoted))
     known = (piece for piece in pieces if len(piece) >= _LEAST)
     return Mask(tuple(sorted(known, key=lambda piece: (-len(piece), piece))))
-
-
-def mask_environment(environment: Mapping[str, str]) -> Mask:
-    """Return the mask of the variables that ``ZEUSRUN_SECRETS`` names."""
-    return mask_values(environment.get(name, "") for name in secret_variables(environment))
 
 
 # Up to the last "@": people do not escape those of a password.
@@ -73,8 +67,3 @@ _IN_QUERY = re.compile(r"([?&](?:\w*password|passwd|pwd|token)=)[^&\s]*", re.IGN
 def hide_password(url: str) -> str:
     """Return a URL, or a text with one, without its password."""
     return _IN_QUERY.sub(rf"\1{MASK}", _IN_URL.sub(rf"\1:{MASK}@", url))
-
-
-def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of variables in ``ZEUSRUN_SECRETS``."""
-    return frozenset(filter(None, environment.get(SECRETS_VARIABLE, "").split(",")))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
+import subprocess
 from textwrap import dedent
 
 import pytest
 import yaml
 
+from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
 
 REPORTS = """
@@ -225,6 +229,79 @@ def test_nothing_is_overwritten(cli, zeusrun, script):
     # After a try that failed, the same command may come again.
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py")[0] == 0
     assert cli("init", "-o", "other.yaml", "--", "python", "train.py", "-v")[0] == 2
+
+
+def test_a_try_runs_with_secrets_that_no_file_keeps(zeusrun, script):
+    script("""
+        import os, sys, zeusrun
+        from pathlib import Path
+
+        secrets = [os.environ["HF_TOKEN"], sys.argv[2], sys.argv[4]]
+        print("with", *secrets, "val acc: 0.5")
+        folder = Path(os.environ["ZEUSRUN_RUN_DIR"])
+        for path in (*folder.parents[2].rglob("*"), Path("train.yaml")):
+            if path.is_file() and path.parent.name != "logs" and "sekret" in path.read_text():
+                print("found in", path)
+            if path.stat().st_mode & 0o077:
+                print("others may read", path)
+        if secrets == ["sekret-1", "sekret-2", "postgres://me:sekret-3@host/x"]:
+            zeusrun.current().report(epoch=1, val_accuracy=0.5)
+    """)
+    command = ("HF_TOKEN=sekret-1", "python", "train.py", "--api-key=sekret-2")
+    command += ("--db", "postgres://me:sekret-3@host/x", "--batch-size", 8)
+    done = zeusrun("init", "--try", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: val_accuracy at least 0.51." in done.stdout
+    assert "with *** *** *** val acc: 0.5" in done.stdout
+    assert "found in" not in done.stdout
+    assert "others may read" not in done.stdout
+    assert "sekret" not in done.stdout + done.stderr
+    path = zeusrun.folder / "train.yaml"
+    assert "sekret" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    left = [
+        each for each in zeusrun.folder.rglob("*") if each.is_file() and each.name != "train.py"
+    ]
+    assert [each for each in left if "sekret" in each.read_text(errors="replace")] == []
+
+
+def test_no_line_with_a_secret_becomes_a_pattern(zeusrun, script):
+    script("""
+        import sys
+        print("key", sys.argv[2], "val acc: 0.5")
+    """)
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--api-key", "sekret-1")
+    assert done.returncode == 0, done.stderr
+    assert "no metric that zeusrun can see" in done.stdout
+    assert "sekret" not in (zeusrun.folder / "train.yaml").read_text()
+
+
+def test_the_commands_that_init_prints_make_the_job_run(cli, zeusrun, script, monkeypatch):
+    monkeypatch.setenv("HOME", str(zeusrun.folder))
+    script("print(1)")
+    command = ("HF_TOKEN=sekret1", "python", "train.py", "--api-key=sekret2", "--batch-size", 8)
+    code, out, err = cli("init", "--", *command)
+    assert (code, "sekret" in out + err) == (0, False)
+    objective = ("--set", "objective={metric: accuracy, target: 0.9}")
+    code, _, refused = cli("validate", "train.yaml", *objective)
+    assert (code, refused.count("which does not exist; write it with  install -D -m")) == (2, 2)
+    for told in re.findall("with `(install [^`]*)`", err):
+        subprocess.run(["/bin/sh", "-c", told], input=b"sekret9\n", check=True)
+    code, _, err = cli("validate", "train.yaml", *objective)
+    assert (code, "other users" in err) == (0, False)
+    assert (zeusrun.folder / ".secrets" / "train-api-key").stat().st_mode & 0o777 == 0o600
+    spec = load_spec(zeusrun.folder / "train.yaml", [objective[1]])
+    assert (spec.env["HF_TOKEN"], spec.args[1]) == ("sekret9", "sekret9")
+
+
+def test_a_job_file_without_secrets_may_be_read_by_others_as_the_umask_allows(cli, zeusrun, script):
+    script("print(1)")
+    before = os.umask(0o022)
+    try:
+        assert cli("init", "--", "python", "train.py")[0] == 0
+    finally:
+        os.umask(before)
+    assert (zeusrun.folder / "train.yaml").stat().st_mode & 0o777 == 0o644
 
 
 def test_an_option_of_init_behind_the_command_is_named(cli, script):

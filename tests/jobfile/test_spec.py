@@ -297,7 +297,7 @@ def test_the_schema_requires_what_has_no_default():
 
 def test_the_schema_lets_numbers_stand_in_args_and_env():
     properties = spec_json_schema()["properties"]
-    assert properties["args"]["items"]["type"] == ["string", "number"]
+    assert properties["args"]["items"]["anyOf"][0]["type"] == ["string", "number"]
     plain, *_ = properties["env"]["additionalProperties"]["anyOf"]
     assert plain["type"] == ["string", "number"]
 

@@ -10,6 +10,7 @@ from zeusrun.clock import read_clock
 from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer reads the annotations
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.files.home import trusted_home
+from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
@@ -42,6 +43,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
         create_policy(spec.policy.name)
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
+    warnings += find_exposed(spec.secrets, spec.source)
     for text in [*warnings, *find_unused_choices(spec)]:
         typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
 

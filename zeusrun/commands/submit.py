@@ -343,11 +343,10 @@ def _remove_old_runs(
 
 
 def _show_plan(submission: Submission, *, as_json: bool) -> None:
-    trial, command, remarks = plan(submission)
-    shown = command.masked()
-    env = {k: shown.env[k] for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
+    trial, command, remarks = plan(replace(submission, spec=submission.spec.masked()))
+    env = {k: v for k, v in sorted(command.env.items()) if os.environ.get(k) != v}
     if as_json:
-        print_json({"trial": trial.to_json(), "argv": list(shown.argv), "env": env})
+        print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": env})
     else:
-        sheet = plan_sheet(trial, shlex.join(shown.argv), env, remarks)
+        sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
         console().print(sheet, soft_wrap=True)

@@ -18,13 +18,14 @@ from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.tail import LineTail
 from zeusrun.history.registry import open_history
-from zeusrun.jobfile.guess.guess import Batch, correct_batch
+from zeusrun.jobfile.guess.guess import Batch, correct_batch, reveal
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.events import Advanced, Printed
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
+from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import propose_pattern
 from zeusrun.metrics.rows import Run
@@ -60,7 +61,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    spec = load_spec(path, _overrides(guess))
+    spec = load_spec(path, [*_overrides(guess), *reveal(guess)])
     limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
     typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
     trial, code, progress, printed = _run(spec)
@@ -204,7 +205,9 @@ def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None, list[str]]:
             with contextlib.closing(submission):
                 check_not_ended(spec.name, signals.received)
                 result = submit(submission, consume)
+            mask = mask_job(spec, {})
             printed = _read_printed(Run(Path(result.trials[-1].run_dir), scratch).log(0))
+            printed = [line for line in printed if mask.text(line) == line]
     return result.trials[-1], result.exit_code, progress, printed
 
 

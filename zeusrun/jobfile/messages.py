@@ -80,7 +80,7 @@ def describe_errors(
     for error in errors:
         if error["type"] == "extra_forbidden":
             *place, key = error["loc"]
-            section = _dotted(tuple(place))
+            section = dotted(tuple(place))
             where = f" under '{section}'" if section else ""
             other, hint = _meant(_section(place), str(key), sections)
             meant.add(other)
@@ -99,18 +99,18 @@ def describe_errors(
 def _describe(error: Mapping[str, Any], path: KeyPath, document: JobDocument) -> str:
     kind = error["type"]
     if kind == "missing":
-        section = _dotted(path[:-1])
+        section = dotted(path[:-1])
         where = f"under '{section}'" if section else f"at the top level of {document.label}"
         sentence = f"the key '{path[-1]}' is missing {where}"
     elif kind == NO_CANDIDATE and path not in document.origins:
-        sentence = f"'{_dotted(path)}' is {error['input']} because the file gives none; give "
+        sentence = f"'{dotted(path)}' is {error['input']} because the file gives none; give "
         sentence += error["msg"]
     elif kind == "value_error":
-        sentence = f"'{_dotted(path)}' {error['ctx']['error']}"
+        sentence = f"'{dotted(path)}' {error['ctx']['error']}"
     else:
         wanted = _WANTED.get(kind, error["msg"].removeprefix("Input should be "))
         given, advice = _shown(error["input"]), _advice(kind, error["input"])
-        sentence = f"'{_dotted(path)}' must be {wanted}, not {given}{advice}"
+        sentence = f"'{dotted(path)}' must be {wanted}, not {given}{advice}"
     return sentence
 
 
@@ -139,7 +139,8 @@ def _join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
 
-def _dotted(path: KeyPath) -> str:
+def dotted(path: KeyPath) -> str:
+    """Return the name of a key: ``args[3]``, ``objective.target``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 

@@ -28,7 +28,7 @@ from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
-from zeusrun.jobfile.secrets import hide_secret, read_secrets, write_secrets
+from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
@@ -45,7 +45,7 @@ from zeusrun.jobfile.sections import (
     list_keys,
 )
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.values import EnvName, EnvText, PassedText, Template, check_text
+from zeusrun.jobfile.values import EnvName, PassedText, Template, check_text
 from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
@@ -96,7 +96,7 @@ class JobSpec(Section):
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
-    secrets: frozenset[str] = Field(frozenset(), exclude=True)  # the names in env
+    secrets: Mapping[Any, Secret] = Field({}, exclude=True, repr=False)  # by ("args", place), ...
     name: Annotated[str, AfterValidator(check_job_name)] = Field(
         description="The recurring job; all runs of a name share one history."
     )
@@ -115,10 +115,11 @@ class JobSpec(Section):
     args: tuple[PassedText, ...] = Field(
         (),
         strict=False,
+        repr=False,
         description="Arguments of the script; zeusrun fills in ${...} placeholders.",
     )
     env: Annotated[
-        Mapping[EnvName, EnvText], AfterValidator(MappingProxyType), PlainSerializer(dict)
+        Mapping[EnvName, PassedText], AfterValidator(MappingProxyType), PlainSerializer(dict)
     ] = Field(
         {},
         repr=False,
@@ -305,11 +306,16 @@ class JobSpec(Section):
             command[0] = str(self.source.parent / command[0])
         return command
 
+    def masked(self) -> JobSpec:
+        """Return the job as it is shown, without its secrets."""
+        shown = mask_items(self.args, self.env, self.secrets)
+        return self.model_copy(update={**shown, "env": MappingProxyType(shown["env"])})
+
     def to_yaml(self) -> str:
         """Return the job with overrides applied and defaults written out.
 
         ``load_spec`` reads it from any directory as the same job, if no path has a placeholder
-        and no variable is secret.
+        and the job file contains no secret.
         """
         record = self.model_dump(mode="json")
         write_secrets(record, self.secrets)
@@ -335,7 +341,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         raise JobFileError(f"{path} is a Python script; name it as 'script' in a job file")
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
-    secrets = read_secrets(document)
+    secrets = read_secrets(document, source.parent)
     problems = [*document.problems]
     seen = {problem.path for problem in problems}
     # Fields of the model that are no keys of the file.

@@ -75,13 +75,15 @@ def _marked(marker: str, description: str) -> dict[str, Any]:
 
 _TEXT = {"type": "string"}
 _ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
-_SECRET = _marked("secret", "A value that zeusrun masks in records and in what it prints.")
-_PLAIN = _marked("plain", "A value that is no secret, whatever its name.")
+_MARKED = (
+    _marked("secret", "A value that zeusrun masks in records and in what it prints."),
+    _marked("secret_file", "A file that contains such a value; relative to the job file."),
+    _marked("plain", "A value that is no secret, whatever its name."),
+)
 _COUNTS = ({"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}, _TEXT)
 
 Template = Annotated[str, AfterValidator(check_text)]
-PassedText = Annotated[Template, WithJsonSchema(_ANY_TEXT)]
-EnvText = Annotated[Template, _any_of(_ANY_TEXT, _SECRET, _PLAIN)]
+PassedText = Annotated[Template, _any_of(_ANY_TEXT, *_MARKED)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
 PolicyName = Annotated[
     str,

@@ -275,7 +275,7 @@ def _build_scalar(
 def _apply_override(document: JobDocument, override: str) -> None:
     name, equals, text = override.partition("=")
     keys = tuple(key.strip() for key in name.split("."))
-    if keys[0] == "env":  # its value may be a secret, and this is shown
+    if keys[0] in _VERBATIM:  # its value may be a secret, and this is shown
         override = f"{name}{equals}..."
     origin = f"--set {override if override.isprintable() else ascii(override)}"
     if not equals or not all(keys):

@@ -10,6 +10,7 @@ from zeusrun.bandit.observation import OUTDONE
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
 from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.events import FoundLost, Noted, Warned
@@ -61,7 +62,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             emit(Noted(limit.text))
         for text in problems:
             emit(Warned(text))
-        for text in find_unused_choices(submission.spec):
+        for text in [*find_exposed(spec.secrets, spec.source), *find_unused_choices(spec)]:
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         recovered: list[Trial] = []

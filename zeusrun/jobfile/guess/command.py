@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
-from zeusrun.jobfile.secrets import is_secret_name
+from zeusrun.jobfile.secrets import mask_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,15 +49,12 @@ class Launched:
 
 def read_command(words: Sequence[str]) -> Launched:
     """Read a command; raises ``UsageError`` if zeusrun cannot run what it starts."""
-    rest, env, warnings = list(words), {}, []
+    rest, env = list(words), {}
     if rest[:1] == ["env"]:
         del rest[0]
     while rest and (assignment := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", rest[0], re.DOTALL)):
         del rest[0]
-        if is_secret_name(assignment[1]):
-            warnings.append(f"{assignment[1]} is secret, so it is left out; export it instead")
-        else:
-            env[assignment[1]] = assignment[2]
+        env[assignment[1]] = assignment[2]
     if not rest:
         raise UsageError(f"there is no command; {_GIVE}")
     quoted = re.match(r"(\S*/)?(torchrun|accelerate|python[\d.]*)\s", rest[0])
@@ -67,8 +64,7 @@ def read_command(words: Sequence[str]) -> Launched:
             "only a shell understands (&&, |, >, ;); for example: zeusrun init -- torchrun train.py"
         )
     launched = _read_program(*rest)
-    warnings += launched.warnings
-    return replace(launched, env={**env, **launched.env}, warnings=tuple(warnings))
+    return replace(launched, env={**env, **launched.env})
 
 
 def _read_program(program: str, *words: str) -> Launched:
@@ -90,7 +86,8 @@ def _read_python(words: list[str]) -> Launched:
     if words and not words[0].startswith("-"):
         return Launched(script=words[0], args=tuple(words[1:]), distributed=False)
     if len(words) < 2 or words[0] != "-m":
-        raise UsageError(f"the command starts no script: `python {' '.join(words)}`; {_GIVE}")
+        shown = " ".join(mask_words(words))
+        raise UsageError(f"the command starts no script: `python {shown}`; {_GIVE}")
     _, module, *args = words
     if module == "torch.distributed.launch":
         raise UsageError(

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.accumulation import can_split
+from zeusrun.jobfile.guess.hidden import Hidden, find_hidden, split_options
 from zeusrun.jobfile.guess.script import Arguments
-from zeusrun.jobfile.secrets import is_secret_name
+from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.jobfile.guess.command import Launched
@@ -73,12 +74,14 @@ class Guess:
     max_epochs: Found | None
     metric: str  # its probable name
     warnings: tuple[str, ...]  # a sentence each
+    hidden: tuple[Hidden, ...] = ()  # secrets of the command
     seen_rate: float | None = None  # of the optimizer in a run
     pattern: str | None = None  # of the lines in which a run printed its metric
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
+    launched = replace(launched, args=split_options(launched.args))
     arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
@@ -98,8 +101,11 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     epochs = arguments.find(_EPOCHS)
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
+    launched = replace(launched, nproc_per_node=nproc, args=tuple(arguments.words))
+    hidden = find_hidden(launched)
+    warnings += (each.sentence for each in hidden)
     return Guess(
-        launched=replace(launched, nproc_per_node=nproc, args=tuple(arguments.words)),
+        launched=launched,
         ranks=max(1, ranks),
         batch=batch,
         learning_rate=rate,
@@ -107,6 +113,7 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         max_epochs=epochs,
         metric=_METRICS.get(script.library or "", "val_accuracy"),
         warnings=tuple(warnings),
+        hidden=hidden,
     )
 
 
@@ -205,12 +212,13 @@ def write_draft(
     metric, mode, target, and where they are from; ``None`` if they are not known.
     """
     launched, script = guess.launched, guess.launched.script
+    args, env = _values(guess, lambda each: {"secret_file": each.file})
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
     processes = "one process" if guess.ranks == 1 else f"{guess.ranks} processes"
     lines = [
         "# Written by `zeusrun init` for this command:",
-        f"#   {_shown(words)}",
+        f"#   {_printable(shlex.join(mask_words(words)))}",
         f"# Check the guesses, then run: zeusrun submit {_printable(str(path))}",
         *(_comment(f"Warning: {text}.") for text in guess.warnings),
         "",
@@ -219,9 +227,9 @@ def write_draft(
         if script is None
         else _line(f"script: {_escaped(script)}", "relative to this file"),
         *([] if workdir == "." else [_line(f"workdir: {_escaped(workdir)}", "where it runs")]),
-        *_args(launched.args),
-        *(["env:"] if launched.env else []),
-        *(f"  {key}: {_escaped(value)}" for key, value in launched.env.items()),
+        *_args(launched.args, args),
+        *(["env:"] if env else []),
+        *(f"  {name}: {value}" for name, value in env.items()),
         "",
         "launch:",
         _line(
@@ -317,13 +325,40 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
     yield _line(f"  scale: {scale}", f"how it grows with the batch size: {scale}, {why}")
 
 
-def _args(args: Sequence[str]) -> Iterator[str]:
+def reveal(guess: Guess) -> list[str]:
+    """Return overrides that put the secrets of the command into its job, for ``--set``."""
+    args, env = _values(guess, lambda each: {"secret": each.text})
+    names = [each.place for each in guess.hidden if isinstance(each.place, str)]
+    in_args = len(names) < len(guess.hidden)
+    return [
+        *([f"args=[{', '.join(args)}]"] if in_args else []),
+        *(f"env.{name}={env[name]}" for name in names),
+    ]
+
+
+def _values(
+    guess: Guess, marked: Callable[[Hidden], dict[str, str]]
+) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and variables as YAML, the secret ones as ``marked`` says."""
+    args = [_scalar(word) for word in guess.launched.args]
+    env = {name: _escaped(value) for name, value in guess.launched.env.items()}
+    for each in guess.hidden:
+        ((marker, text),) = marked(each).items()
+        if isinstance(each.place, int):
+            args[each.place] = f"{{{marker}: {_scalar(text)}}}"
+        else:
+            env[each.place] = f"{{{marker}: {_scalar(text)}}}"
+    return args, env
+
+
+def _args(words: Sequence[str], args: Sequence[str]) -> Iterator[str]:
     """Yield the list of arguments, an option and its values on a line."""
     groups: list[list[str]] = []
-    for word in args:
-        if not groups or word.startswith("-") or "=" in word:
+    for word, text in zip(words, args, strict=True):
+        starts = word.startswith("-") or "=" in word
+        if not groups or (starts and not text.startswith("{")):
             groups.append([])
-        groups[-1].append(_scalar(word))
+        groups[-1].append(text)
     if args:
         yield from ("args: [", *(f"  {', '.join(group)}," for group in groups), "]")
 
@@ -358,17 +393,6 @@ def _comment(text: str, indent: str = "") -> str:
     return textwrap.fill(
         text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
     )
-
-
-def _shown(words: Sequence[str]) -> str:
-    """Return a command for a comment: on one line, without the values of secret variables."""
-    hidden = [
-        re.sub("=.*", "=***", word, flags=re.DOTALL)
-        if is_secret_name(word.partition("=")[0])
-        else word
-        for word in words
-    ]
-    return _printable(shlex.join(hidden))
 
 
 def _printable(text: str) -> str:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.watch_section import NoiseScaleSection
-from zeusrun.redaction import MASK, SECRETS_VARIABLE, mask_environment, secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,18 +119,9 @@ class Placement:
 class Command:
     """What to start: argument vector, whole environment, working directory."""
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
+    argv: tuple[str, ...] = field(repr=False)  # these two may contain secrets
+    env: Mapping[str, str] = field(repr=False)
     cwd: Path
-
-    def masked(self) -> Command:
-        """Return the command without the values of secrets, to show it."""
-        mask, secret = mask_environment(self.env), secret_variables(self.env)
-        return Command(
-            argv=tuple(mask.text(text) for text in self.argv),
-            env={k: MASK if k in secret else mask.text(v) for k, v in self.env.items()},
-            cwd=self.cwd,
-        )
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
@@ -194,6 +184,7 @@ def build_command(
     args = [expand_placeholders(text, values) for text in spec.args]
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
+    secrets = {name for section, name in spec.secrets if section == "env"}
     inherited = {
         name: value
         for name, value in environment.items()
@@ -214,7 +205,7 @@ def build_command(
             **_to_watch(spec),
             **_to_adapt(spec, most),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
-            **({SECRETS_VARIABLE: ",".join(sorted(spec.secrets))} if spec.secrets else {}),
+            **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
         cwd=spec.workdir_path(values),
     )
