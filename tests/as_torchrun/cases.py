@@ -30,7 +30,6 @@ class Case:
         left: Processes that live on after a rank that ends by itself.
         racy_order: The order of the lines, and how often each comes, is chance.
         torch: Repeated in the long tier with torch imported by the first line of the script.
-        long: Of the long tier alone: like others of the short one.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Case:
     left: int = 0
     racy_order: bool = False
     torch: bool = False
-    long: bool = False
 
     @property
     def copied(self) -> tuple[str, ...]:
@@ -62,9 +60,9 @@ def script(name: str, *arguments: str, **values) -> Case:
     return Case(name, (f"{name.split('-')[0]}.py", *arguments), **values)
 
 
-def forms(name: str, *arguments: str, long: tuple[str, ...] = (), **values) -> list[Case]:
-    """Return a case for each argument; those of ``long`` are of the long tier."""
-    return [script(name, word, long=word in long, **values) for word in (*arguments, *long)]
+def forms(name: str, *arguments: str, **values) -> list[Case]:
+    """Return a case for each argument."""
+    return [script(name, word, **values) for word in arguments]
 
 
 def source(name: str, text: bytes, **values) -> Case:
@@ -143,132 +141,135 @@ CASES = (
     script("logging_at_exit", torch=True),
     script("threads_go_on", torch=True),
     script("threads_daemon", racy_order=True, torch=True),
-    *forms("threads_fail", "default", long=("hook", "exit")),
+    *forms("threads_fail", "default", "hook", "exit"),
     script("atexit_hooks", torch=True),
-    script("atexit_hooks", "unregister", long=True),
+    script("atexit_hooks", "unregister"),
     script("atexit_after_failure", torch=True),
-    script("weakrefs", torch=True, long=True),
+    script("weakrefs", torch=True),
     script("del_globals", torch=True),
-    script("del_globals", "3", torch=True, long=True),
-    *forms("del_locals", "exit", long=("fail",), torch=True),
+    script("del_globals", "3", torch=True),
+    *forms("del_locals", "exit", "fail", torch=True),
     script("signals_default"),
     *forms(
         "signals_die",
         *("SIGTERM", "SIGINT", "segfault"),
-        long=("SIGUSR1", "SIGALRM", "SIGUSR2", "SIGKILL", "SIGHUP", "abort"),
+        "SIGUSR1",
+        "SIGALRM",
+        "SIGUSR2",
+        "SIGKILL",
+        "SIGHUP",
+        "abort",
     ),
-    *forms("signals_die", "raise", long=("subclass", "in_except"), torch=True),
-    script("signals_handled", long=True),
-    *forms("faulthandler_dumps", "dump", "segfault", long=("later",)),
+    *forms("signals_die", "raise", "subclass", "in_except", torch=True),
+    script("signals_handled"),
+    *forms("faulthandler_dumps", "dump", "segfault", "later"),
     script("stacks"),
     *forms(
         "forks",
         "ends",
         "interrupted",
-        long=("fails", "exits", "exits_at_once", "killed"),
+        "fails",
+        "exits",
+        "exits_at_once",
+        "killed",
         torch=True,
     ),
     script("forks_daemon", left=1),
     script("subprocesses"),
     script("mp_fork", torch=True),
-    *forms("mp_spawn", "spawn", long=("forkserver",)),
+    *forms("mp_spawn", "spawn", "forkserver"),
     script("mp_leaks", torch=True),
-    script("process_pool", torch=True, long=True),
+    script("process_pool", torch=True),
     script("pickles", torch=True),
     script("fresh_main"),
     script("fresh_process"),
     script("fresh_extras"),
     Case("argv", ("argv.py", *_ODD)),
     module("package.train"),
-    module("package.train", "fail", long=True),
+    module("package.train", "fail"),
     module("package.train", "spawn"),
     module("package"),
     module("spaces.train"),
     module("argv", *_ODD, files=("argv.py",)),
     module("nothing_of_this_name", make=lambda at: None),
-    module("package.nothing", files=("package",), long=True),
-    module("package.sub", files=("package",), long=True),
+    module("package.nothing", files=("package",)),
+    module("package.sub", files=("package",)),
     module("bad_package.train"),
-    module("broken.train", long=True),
+    module("broken.train"),
     module("pickles", files=("pickles.py",)),
-    module("exits", "three", files=("exits.py",), long=True),
-    module("signals_die", "raise", files=("signals_die.py",), long=True),
+    module("exits", "three", files=("exits.py",)),
+    module("signals_die", "raise", files=("signals_die.py",)),
     module("made", make=lambda at: (at / "made.py").write_bytes(b"print('before'\n")),
     Case("shadows", ("shadows/train.py", *_SHADOWS), files=_SHADOW_FILES),
     *(
-        Case(f"folder-{how}", ("folder", how), files=("folder",), long=how == "spawn")
+        Case(f"folder-{how}", ("folder", how), files=("folder",))
         for how in ("runs", "fail", "spawn")
     ),
     *(
-        Case(f"zipapp-{how}", ("app.pyz", how), make=zip_folder, long=how != "runs")
+        Case(f"zipapp-{how}", ("app.pyz", how), make=zip_folder)
         for how in ("runs", "fail", "spawn")
     ),
-    Case("folder-without-main", ("package/sub",), files=("package",), long=True),
+    Case("folder-without-main", ("package/sub",), files=("package",)),
     Case("zip-without-main", ("empty.pyz",), make=empty_zip),
-    Case("compiled", ("made.pyc", "a"), make=compiled, long=True),
-    Case("linked", ("link.py",), make=linked, long=True),
-    Case("linked-safe-path", ("link.py",), make=linked, env={"PYTHONSAFEPATH": "1"}, long=True),
+    Case("compiled", ("made.pyc", "a"), make=compiled),
+    Case("linked", ("link.py",), make=linked),
+    Case("linked-safe-path", ("link.py",), make=linked, env={"PYTHONSAFEPATH": "1"}),
     Case("missing", ("nowhere.py",), make=lambda at: None),
     *(
         Case(
             f"runs_others-{how}",
             ("runs_others.py", how),
             files=("runs_others.py", "other.py"),
-            long=how in {"import", "module"},
         )
         for how in ("path", "module", "exec", "import")
     ),
-    source("bom", "\ufeffprint('ä')\n1 / 0\n".encode(), long=True),
-    source(
-        "latin_1", "# -*- coding: latin-1 -*-\nprint('ä')\nä = 1 / 0\n".encode("latin-1"), long=True
-    ),
+    source("bom", "\ufeffprint('ä')\n1 / 0\n".encode()),
+    source("latin_1", "# -*- coding: latin-1 -*-\nprint('ä')\nä = 1 / 0\n".encode("latin-1")),
     source("not_utf_8", b"print('\xe4')\n"),
-    source("unknown_coding", b"# coding: klingon\nprint(1)\n", long=True),
+    source("unknown_coding", b"# coding: klingon\nprint(1)\n"),
     source("crlf", b"print('''a\r\nb''')\r\n1 / 0\r\n"),
     source("syntax", b"print('before'\n"),
-    source("tabs", b"if 1:\n\tx = 1\n        y = 2\n", long=True),
-    source("indentation", b"x = 1\n  y = 2\n", long=True),
-    source("no_end_of_line", b"print(1)\n1 / 0", long=True),
+    source("tabs", b"if 1:\n\tx = 1\n        y = 2\n"),
+    source("indentation", b"x = 1\n  y = 2\n"),
+    source("no_end_of_line", b"print(1)\n1 / 0"),
     source("nul", b"print(1)\nx = '\0'\n"),
-    source("empty", b"", long=True),
-    source("shebang", b"#!/bin/sh\nprint(__doc__)\n", long=True),
+    source("empty", b""),
+    source("shebang", b"#!/bin/sh\nprint(__doc__)\n"),
     source(
         "future", b"'doc'\nfrom __future__ import annotations\nx: y = 1\nprint(__annotations__)\n"
     ),
-    source("no_future", b"def f(x: int): ...\nprint(f.__annotations__, __doc__)\n", long=True),
-    source("return", b"return 1\n", long=True),
+    source("no_future", b"def f(x: int): ...\nprint(f.__annotations__, __doc__)\n"),
+    source("return", b"return 1\n"),
     *forms(
         "exits",
         *("2_70", "broken", "float", "at_once", "executes"),
-        long=(
-            *("none", "zero", "three", "minus", "256", "2_40", "true", "text", "empty", "object"),
-            *("tuple", "nested", "changed", "from_except", "in_thread", "subclass", "quit", "exit"),
-            "closed",
-        ),
+        *("none", "zero", "three", "minus", "256", "2_40", "true", "text", "empty", "object"),
+        *("tuple", "nested", "changed", "from_except", "in_thread", "subclass", "quit", "exit"),
+        "closed",
         torch=True,
     ),
     *forms(
         "exceptions",
         *("recursion", "mute", "base"),
-        long=(
-            *("chained", "context", "without_trace", "unknown_import", "grammar", "limited"),
-            *("suppressed", "of_eval", "stored", "misspelt", "library", "syntax", "surrogate"),
-        ),
+        *("chained", "context", "without_trace", "unknown_import", "grammar", "limited"),
+        *("suppressed", "of_eval", "stored", "misspelt", "library", "syntax", "surrogate"),
     ),
-    *forms("exceptions", "group", long=("note",), since=(3, 11)),
+    *forms("exceptions", "group", "note", since=(3, 11)),
     *forms(
         "excepthooks",
         *("shows", "raises", "leaves", "unraisable"),
-        long=("interrupted", "deleted", "none", "ignored", "not_for_exits"),
+        "interrupted",
+        "deleted",
+        "none",
+        "ignored",
+        "not_for_exits",
         torch=True,
     ),
     *forms(
         "streams",
         *("tee", "closed", "order", "broken", "full", "buffered"),
-        long=(
-            *("closed_stderr", "none", "detached", "no_stderr", "deleted", "open_line"),
-            *("surrogates", "both_closed", "redirected"),
-        ),
+        *("closed_stderr", "none", "detached", "no_stderr", "deleted", "open_line"),
+        *("surrogates", "both_closed", "redirected"),
         torch=True,
     ),
     *(
@@ -277,7 +278,6 @@ CASES = (
             ("warns.py",),
             ("warns.py", "neighbour.py"),
             env=env,
-            long=name in {"errors", "traced"},
         )
         for name, env in {
             "usual": {},
@@ -292,7 +292,6 @@ CASES = (
             ("interpreter.py", name),
             ("interpreter.py", "neighbour.py"),
             env={"PYTHONHASHSEED": "0", **env},
-            long=name not in {"optimized", "safe_path", "paths", "breakpoint"},
         )
         for name, env in {
             "optimized": {"PYTHONOPTIMIZE": "2"},
@@ -307,30 +306,47 @@ CASES = (
         }.items()
     ),
     script("async_tasks", torch=True),
-    script("async_tasks", "interrupt", long=True),
+    script("async_tasks", "interrupt"),
     *forms(
         "vandals",
         *("clears_modules", "patches", "patches_ends", "has_no_descriptors", "environ"),
-        long=(
-            *("clears_globals", "replaces_main", "is_a_daemon", "has_no_files", "moves", "umask"),
-            *("path", "argv", "blocks", "ignores", "traces", "collects", "new_group"),
-        ),
+        *("clears_globals", "replaces_main", "is_a_daemon", "has_no_files", "moves", "umask"),
+        *("path", "argv", "blocks", "ignores", "traces", "collects", "new_group"),
     ),
     script("profiled"),
     script("c_library", torch=True),
-    script("c_library", "3", torch=True, long=True),
+    script("c_library", "3", torch=True),
     *(
-        Case(
-            f"tools-{how}", ("tools.py", how), ("tools.py", "neighbour.py"), long=how != "argparse"
-        )
+        Case(f"tools-{how}", ("tools.py", how), ("tools.py", "neighbour.py"))
         for how in ("argparse", "doctest", "unittest", "pdb", "timeit", "reload")
     ),
 )
 
 
+SHORT = frozenset(
+    """
+    files_text files_compressed files_archives files_temporary files_databases files_numpy files_h5
+    logging_at_exit threads_go_on threads_daemon threads_fail-default atexit_hooks
+    atexit_after_failure del_globals del_locals-exit c_library mp_leaks async_tasks
+    signals_default signals_die-SIGTERM signals_die-SIGINT signals_die-segfault signals_die-raise
+    faulthandler_dumps-dump stacks profiled forks-ends forks-interrupted forks_daemon subprocesses
+    mp_fork mp_spawn-spawn pickles module-pickles fresh_main fresh_process fresh_extras
+    module-argv module-package module-package.train module-package.train-spawn
+    module-nothing_of_this_name module-bad_package.train module-made shadows
+    folder-runs folder-fail zipapp-runs zip-without-main missing runs_others-exec
+    source-not_utf_8 source-crlf source-nul source-future
+    exits-2_70 exits-broken exits-float exits-at_once exits-executes
+    exceptions-recursion exceptions-mute exceptions-group excepthooks-shows excepthooks-raises
+    streams-tee streams-closed streams-broken streams-full streams-buffered
+    warnings-developer interpreter-optimized interpreter-safe_path interpreter-breakpoint
+    vandals-patches vandals-has_no_descriptors torch_ends
+    """.split()  # noqa: SIM905 - one name a line would take a page
+)
+"""The cases of the short tier, which stand for the others."""
+
 TORCH = (
     script("torch_ends", needs=("torch",)),
-    script("torch_spawn", needs=("torch",), long=True),
+    script("torch_spawn", needs=("torch",)),
 )
 """Each import of torch takes 2 s of CPU, so one script of the short tier has all of it."""
 
