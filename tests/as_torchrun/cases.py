@@ -125,7 +125,7 @@ _ODD = (
 )
 _SHADOWS = (
     *("random", "queue", "json", "calendar", "statistics", "logging", "signal", "types", "events"),
-    *("context", "failure", "worker", "hooks", "sidecar", "files", "runpy", "ctypes", "uuid"),
+    *("context", "failure", "worker", "hooks", "sidecar", "files", "ctypes", "uuid"),
     "dataclasses",
 )
 _SHADOW_FILES = tuple(f"shadows/{name}.py" for name in ("train", *_SHADOWS))
@@ -372,6 +372,7 @@ class Allowed:
 
 _EXTRAS = "fresh_extras"
 
+_WORKER = r" +File .*/zeusrun/worker/| +(main|end|error|_run_file|run|sys\.excepthook)\b"
 ALLOWED = (
     Allowed(
         "The output of a rank goes to `logs/rank<k>.log`. In a terminal, `submit` repeats its lines, "
@@ -422,9 +423,42 @@ ALLOWED = (
         {_EXTRAS: "modules|finders"},
     ),
     Allowed(
-        "`sys.orig_argv` and the command line that `ps` shows begin with the worker.",
-        "The kernel and Python note them when the process starts.",
-        {_EXTRAS: "orig_argv"},
+        "The command line that `ps` shows begins with the worker.",
+        "The kernel notes it when the process starts.",
+        {_EXTRAS: "command line"},
+    ),
+    Allowed(
+        "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
+        "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
+        "exceptions have none.",
+        "The worker calls the script: it must see how the script ends.",
+        {
+            "stacks": rf"{_WORKER}|\d+|\[|.*(: UserWarning: | above$)",
+            "faulthandler_dumps-dump": _WORKER,
+            "faulthandler_dumps-later": _WORKER,
+            "faulthandler_dumps-segfault": _WORKER,
+            "atexit_after_failure": rf"{_WORKER}|<module> \d+",
+            "excepthooks-shows": _WORKER,
+            "exceptions-recursion": r"  \[Previous line repeated",
+            "profiled": r"\[",
+            "warnings-traced": r"  File |    ",
+        },
+    ),
+    Allowed(
+        "Standard output and standard error are flushed twice at the end.",
+        "The interpreter flushes them for the script and for the worker.",
+        {"streams-tee": "flushed"},
+    ),
+    Allowed(
+        "A line that begins with `zeusrun:` says so if the disk or a limit refuses what the worker "
+        "records.",
+        "Metrics would be missing without a reason.",
+        {"vandals-has_no_descriptors": "zeusrun:"},
+    ),
+    Allowed(
+        "After a training over gloo, the modules of installed packages are not taken down.",
+        "With DDP, torch can abort there, and a finished training would have failed.",
+        shown_by="test_beside_gloo_installed_packages_are_not_taken_down",
     ),
 )
 """The table of docs/training-script.md; a test compares both."""

@@ -197,3 +197,35 @@ def test_torchrun_hands_on_input_and_the_path_as_it_is_given(tmp_path):
         check=True,
     )
     assert done.stdout == "given.py given.py 'typed\\n'\n"
+
+
+WRITES = """
+class Writer:
+    def __init__(self, path):
+        self.path = path
+
+    def __del__(self):
+        with open(self.path, "w") as file:
+            file.write("taken down")
+"""
+HOLDS = """
+import sys
+sys.path.insert(0, "site-packages")
+import library, own, torch.distributed
+torch.distributed.init_process_group("gloo")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.torchrun
+def test_beside_gloo_installed_packages_are_not_taken_down(zeusrun):
+    (zeusrun.folder / "site-packages").mkdir()
+    for path in ("site-packages/library.py", "own.py"):
+        name = path.rpartition("/")[2].removesuffix(".py")
+        (zeusrun.folder / path).write_text(f"{WRITES}\nheld = Writer('{name}.txt')\n")
+    (zeusrun.folder / "holds.py").write_text(HOLDS)
+    _, result, told = zeusrun.submit(
+        zeusrun.job("holds.py", attempts=1, workdir=str(zeusrun.folder))
+    )
+    assert result is not None, told
+    assert sorted(path.name for path in zeusrun.folder.glob("*.txt")) == ["own.txt"]

@@ -28,3 +28,5 @@ if __name__ == "__main__":
 
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(pool.map(type, [Config()]))
+            pool.close()
+            pool.join()
