@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +25,7 @@ from zeusrun.jobfile.adapt_section import Adapt  # noqa: TC001 - pydantic needs 
 from zeusrun.jobfile.history_section import HistorySection, read_short_form
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.jobfile.paths import can_run, check_path, resolve_path
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
@@ -50,42 +50,7 @@ from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs 
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-
-def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
-    """Return the absolute form of a path in the job file ``source``.
-
-    ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
-    """
-    directory = str(source.parent)
-    return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
-
-
-def _check_path(
-    info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str, lacks: str = ""
-) -> None:
-    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet.
-
-    ``lacks``: what a directory would need to be right.
-    """
-    if not find_placeholders(text):
-        path = resolve_path(info.data["source"], expand_placeholders(text, {}))
-        if not exists(path):
-            if os.path.isdir(path):  # noqa: PTH112 - never raises
-                raise ValueError(f"{what}, but it is a directory{lacks}: {path}")
-            raise ValueError(f"{what} that is missing: {path}")
-
-
-def _can_run(path: Path) -> bool:
-    """Whether Python runs a path: a file, or a folder or zip file with a ``__main__.py``."""
-    if not os.path.isfile(path):  # noqa: PTH113 - never raises
-        return any(os.path.isfile(path / name) for name in _MAIN)  # noqa: PTH113
-    if path.suffix != ".py" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if not set(_MAIN) & set(archive.namelist()):
-                raise ValueError(f"names a zip file without a __main__.py: {path}")
-    return True
+    from collections.abc import Sequence
 
 
 class JobSpec(Section):
@@ -169,7 +134,7 @@ class JobSpec(Section):
         if script is not None:
             if script.endswith(_NO_SCRIPT):
                 raise ValueError(f"must be a Python script, not {script!r}")
-            _check_path(info, script, _can_run, "names a file", " without a __main__.py")
+            check_path(info, script, can_run, "names a file", " without a __main__.py")
         return script
 
     @field_validator("module")
@@ -188,7 +153,7 @@ class JobSpec(Section):
     @classmethod
     def _make_workdir_absolute(cls, workdir: Path, info: ValidationInfo) -> Path:
         text = check_text(str(workdir), info)
-        _check_path(info, text, os.path.isdir, "names a directory")
+        check_path(info, text, os.path.isdir, "names a directory")
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
 
     @field_validator("instrument")
@@ -214,7 +179,7 @@ class JobSpec(Section):
     def _check_notify(cls, notify: Notify, info: ValidationInfo) -> Notify:
         program = notify.command[0] if notify.command else ""
         if "/" in program and not program.startswith("/"):  # else it is found on PATH
-            _check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
+            check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
         return notify
 
     @field_validator("stall")
@@ -397,7 +362,6 @@ def spec_json_schema() -> dict[str, Any]:
     }
 
 
-_MAIN = ("__main__.py", "__main__.pyc")
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 
