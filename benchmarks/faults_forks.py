@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SCRIPT = ROOT / "tests" / "children" / "forks.py"
-_FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
 _LONGEST_S = 0.2  # between the first report and the kill
 _BOTH_EACH = 4  # of so many experiments, one kills zeusrun as well, and repairs
 
@@ -34,10 +32,9 @@ def run_watchdog_kills(folder: Path, seed: int, kills: int, jobs: int) -> Iterat
 
 
 def _kill_once(folder: Path, seed: int) -> Experiment:
-    """Run the script over the fake torchrun, kill at random, and count what runs at the end."""
+    """Run the script, kill at random, and count what runs at the end."""
     folder.mkdir()
-    rest = os.environ.get("PYTHONPATH", "")
-    home = Home(folder, {"PYTHONPATH": f"{_FAKE_TORCHRUN}:{rest}".rstrip(":")})
+    home = Home(folder)
     job = home.write_job(2, 0.0, script=str(_SCRIPT), args=[])
     launcher = home.start("killed", "submit", job)
     both = seed % _BOTH_EACH == 0

@@ -60,8 +60,12 @@ def scan_processes() -> Scan:
             if spared is None:
                 own = psutil.Process()
                 spared = {own.pid, *(each.pid for each in own.parents())}
-            again = _run_dir_in(_read_environment(name))  # the pid may have come again
-            if process.pid in spared or again != run_dir or not _sees_same_home(name, run_dir):
+            again = _read_environment(name)
+            if not again and _is_in_exec(name):
+                unclear = True
+            if _run_dir_in(again) != run_dir:  # its program is another, or the pid is used again
+                continue
+            if process.pid in spared or not _sees_same_home(name, run_dir):
                 continue
             if any(word.endswith(_WATCHDOG) for word in process.cmdline()[:4]):
                 ending.add(run_dir)
@@ -78,8 +82,8 @@ def processes_of_run(run_dir: str) -> set[psutil.Process]:
 def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
     """End all processes whose environment names the run directory, whatever their parent is.
 
-    A process can fork between the scan and its death. So this scans until two scans in a row find
-    nothing. ``at_once=False``: those of the first scan may end by themselves, or get SIGTERM first.
+    A process can fork between the scan and its death, or be in an exec. So this scans until two
+    scans in a row find nothing. ``at_once=False``: those of the first scan may end by themselves, or get SIGTERM first.
     If the watchdog is alive, because the launcher has just died, it ends the run; it also knows the
     processes with another environment.
     """
@@ -127,23 +131,31 @@ def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False)
     Return ``name (pid)`` of each that did not end by itself. psutil compares start times, so a
     reused pid is never signalled.
     """
-    remaining = [process for process in processes if _alive(process)]
-    if not remaining:
-        return ()
-    if not at_once:
-        _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
-        remaining = [process for process in remaining if _alive(process)]
+    remaining = _wait(processes, 0.0 if at_once else _NATURAL_EXIT_S)
     names = names_of(remaining)
     if not at_once:
         for process in remaining:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+        remaining = _wait(remaining, _SWEEP_GRACE_S)
     for process in remaining:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+    _wait(remaining, _SWEEP_GRACE_S)
     return names
+
+
+def _wait(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until processes have ended; return those that have not in time.
+
+    A zombie has ended: in a container, nobody may ever reap it.
+    """
+    until_t = time.monotonic() + seconds
+    remaining = [process for process in processes if _alive(process)]
+    while remaining and time.monotonic() < until_t:
+        time.sleep(_PERIOD_S)
+        remaining = [process for process in remaining if _alive(process)]
+    return remaining
 
 
 def names_of(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
@@ -192,7 +204,8 @@ def _is_in_exec(pid: str) -> bool:
     """Whether a process has an empty environment only because its exec is not complete.
 
     Kernel threads and zombies have no memory at all. An environment that really is empty has a
-    place: in proc_pid_stat(5), ``env_start`` and ``env_end`` are equal and not zero.
+    place: in proc_pid_stat(5), ``env_start`` and ``env_end`` are equal and not zero. An exec has
+    this state for microseconds, too, so only a second scan makes it certain.
     """
     values = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
     vsize, env_start, env_end = (int(values[field - 3]) for field in (23, 50, 51))

@@ -59,6 +59,11 @@ def main() -> None:
         if running:
             os.kill(torchrun, number[0])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a child keeps its pid until it is reaped below
+    _end_all(group)
+
+
+def _end_all(group: str) -> None:
+    """Kill all descendants, and remove the control group."""
     _write_to_group(group, "cgroup.kill", 1)
     give_up_t = time.monotonic() + _MOST_S
     with contextlib.suppress(ChildProcessError):  # only waitpid says for certain that none is left
