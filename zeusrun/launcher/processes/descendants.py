@@ -83,9 +83,9 @@ def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
     """End all processes whose environment names the run directory, whatever their parent is.
 
     A process can fork between the scan and its death, or be in an exec. So this scans until two
-    scans in a row find nothing. ``at_once=False``: those of the first scan may end by themselves, or get SIGTERM first.
-    If the watchdog is alive, because the launcher has just died, it ends the run; it also knows the
-    processes with another environment.
+    scans in a row find nothing. ``at_once=False``: those of the first scan may end by themselves,
+    or get SIGTERM first. If the watchdog is alive, because the launcher has just died, it ends the
+    run; it also knows the processes with another environment.
     """
     names: list[str] = []
     begun_t, quiet = time.monotonic(), 0
@@ -178,7 +178,8 @@ def _name(process: psutil.Process) -> str:
 
 
 def _read_environment(pid: str) -> bytes:
-    return Path("/proc", pid, "environ").read_bytes()
+    with open(f"/proc/{pid}/environ", "rb", 0) as file:  # noqa: PTH123 - pathlib takes 50 µs more
+        return file.read()
 
 
 def _run_dir_in(environment: bytes) -> str | None:
@@ -207,7 +208,8 @@ def _is_in_exec(pid: str) -> bool:
     place: in proc_pid_stat(5), ``env_start`` and ``env_end`` are equal and not zero. An exec has
     this state for microseconds, too, so only a second scan makes it certain.
     """
-    values = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
+    with open(f"/proc/{pid}/stat", "rb", 0) as file:  # noqa: PTH123
+        values = file.read().rpartition(b")")[2].split()
     vsize, env_start, env_end = (int(values[field - 3]) for field in (23, 50, 51))
     return bool(vsize) and not 0 < env_start == env_end
 
