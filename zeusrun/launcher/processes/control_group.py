@@ -83,9 +83,12 @@ def _own_group() -> Path | None:
     own = next((line[4:] for line in lines if line.startswith("0::/")), "..")
     for mount in _MOUNTS if ".." not in own.split("/") else ():
         group = mount / own
-        # Only cgroup v2 has this file; a directory of cgroup v1 would accept a folder, too.
-        if (group / "cgroup.subtree_control").exists() and os.access(group, os.W_OK):
-            return group
+        # Only cgroup v2 has this file. If it names a controller, a group has its own share of the
+        # processor: the training would be slower than without zeusrun.
+        with contextlib.suppress(OSError):
+            divided = (group / "cgroup.subtree_control").read_text().strip()
+            if not divided and os.access(group, os.W_OK):
+                return group
     return None
 
 
