@@ -21,22 +21,34 @@ def start(tmp_path):
 
     def run(*argv, **variables):
         environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(tmp_path), **variables}
-        started.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE))
+        started.append(subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL))
         return started[-1]
 
     yield run
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+    end_run(str(tmp_path))
 
 
 def test_a_process_that_always_becomes_another_program_is_never_overlooked(start, tmp_path):
     program = tmp_path / "program"
     program.write_text('exec /bin/sh "$0"\n')
     process = psutil.Process(start("/bin/sh", str(program)).pid)
-    for _ in range(60):  # a sweep ends after two scans without it
+    for _ in range(30):  # a sweep ends after two scans without it
         scans = scan_processes(), scan_processes()
         assert any(each.unclear or process in each.of_runs[str(tmp_path)] for each in scans)
+
+
+def test_its_environment_that_cannot_be_read_yet_is_not_taken_for_an_empty_one(start, tmp_path):
+    program = tmp_path / "program"
+    program.write_text('exec /bin/sh "$0"\n')
+    pid = str(start("/bin/sh", str(program)).pid)
+    told = []
+    while len(told) < 40:
+        if not descendants._read_environment(pid):
+            told.append(descendants._is_in_exec(pid))
+    assert told.count(True) > 30  # all but one in a hundred
 
 
 def test_it_is_ended_too(start, tmp_path):
