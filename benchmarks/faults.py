@@ -1,8 +1,9 @@
 """Nothing lost, whatever dies: faults tried on the real command, and what they have left.
 
-``python benchmarks/faults.py`` tries all: 200 random kills, 50 parallel submits 5 times, a minute
-of all verbs mixed, every fault of every system call of a write. Name some of ``--kills``,
-``--parallel``, ``--mix``, ``--io`` to try those alone. Target: nothing lost, nothing there twice,
+``python benchmarks/faults.py`` tries all: 200 random kills, 200 kills of the watchdog of a script
+that forks, 50 parallel submits 5 times, a minute of all verbs mixed, every fault of every system
+call of a write. Name some of ``--kills``, ``--watchdog-kills``, ``--parallel``, ``--mix``, ``--io``
+to try those alone. Target: nothing lost, nothing there twice,
 nothing left behind. Exits with 1 otherwise, keeps the homes of what failed, and says how to try it
 again. Needs gcc; GPUs are fakes (``tests/gpu/fake_nvml.c``), all else is real.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faults_crowd import run_mix, run_parallel
+from faults_forks import run_watchdog_kills
 from faults_home import KINDS, ROOT, Experiment, build_library
 from faults_io import run_write_faults
 from faults_kills import run_kills
@@ -30,7 +32,7 @@ from timing import describe_machine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ALL = {"kills": 200, "parallel": 50, "mix": 60.0, "io": True}
+_ALL = {"kills": 200, "watchdog_kills": 200, "parallel": 50, "mix": 60.0, "io": True}
 _MOST_TOLD = 20
 
 
@@ -57,6 +59,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, help="random kills (200)")
+    parser.add_argument("--watchdog-kills", type=int, help="of a script that forks (200)")
     parser.add_argument("--parallel", type=int, help="submits started at once (50)")
     parser.add_argument("--rounds", type=int, default=5, help="how often they are (5)")
     parser.add_argument("--mix", type=float, help="seconds of all verbs mixed (60)")
@@ -67,7 +70,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     arguments = parser.parse_args()
-    if not any((arguments.kills, arguments.parallel, arguments.mix, arguments.io)):
+    if not any(getattr(arguments, name) for name in _ALL):
         vars(arguments).update(_ALL)
     return arguments
 
@@ -85,6 +88,9 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> Iterator[Experiment]
         source = ROOT / "tests" / "gpu" / "fake_nvml.c"
         library = build_library(folder, source, "libnvidia-ml.so.1")
         yield from run_kills(_made(folder / "kills"), library, seed, arguments.kills, jobs)
+    if arguments.watchdog_kills:
+        forks = _made(folder / "forks")
+        yield from run_watchdog_kills(forks, seed, arguments.watchdog_kills, jobs)
     if arguments.parallel:
         crowds = _made(folder / "crowds")
         yield from run_parallel(crowds, arguments.parallel, arguments.rounds)

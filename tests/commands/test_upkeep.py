@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +53,83 @@ def test_a_running_trial_is_left_alone(zeusrun, running):
     running()
     assert findings(zeusrun)[1] == []
     assert zeusrun.history()[0]["status"] == "DISPATCHED"
+
+
+@pytest.fixture
+def leave(zeusrun):
+    """Start a process as an orphan of a run: a sleep that nobody waits for."""
+    left = []
+
+    def start(run_dir, *argv):
+        environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(run_dir)}
+        command = argv or ("sleep", "600")
+        left.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return left[-1]
+
+    yield start
+    for process in left:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair(zeusrun, leave):
+    zeusrun.submit(zeusrun.job())
+    orphan = leave(zeusrun.run_dir())
+    name = f"sleep ({orphan.pid})"
+    assert f"job-1-1 has left 1 process: {name}" in zeusrun("repair", "--dry-run").stdout
+    assert orphan.poll() is None
+    _, (found,), _ = findings(zeusrun)
+    assert found == {
+        "kind": "process",
+        "subject": "job-1-1",
+        "state": "repaired",
+        "text": f"ended 1 process that job-1-1 had left: {name}",
+    }
+    assert orphan.wait(300) == -signal.SIGKILL
+    assert "nothing to repair" in zeusrun("repair").stdout
+
+
+def test_the_next_submit_of_the_job_ends_what_a_finished_run_has_left(zeusrun, leave):
+    zeusrun.submit(zeusrun.job())
+    orphan, removed = leave(zeusrun.run_dir()), leave(zeusrun.run_dir("job-9-1"))
+    zeusrun.submit(zeusrun.job(name="other"))
+    assert [orphan.poll(), removed.poll()] == [None, None]
+    _, _, seen = zeusrun.submit(zeusrun.job())
+    assert f"ended 1 process that job-1-1 had left: sleep ({orphan.pid})" in seen
+    assert [orphan.wait(300), removed.wait(300)] == [-signal.SIGKILL] * 2
+
+
+def test_a_run_of_another_home_is_left_alone(zeusrun, leave, tmp_path):
+    zeusrun.submit(zeusrun.job())
+    (other := tmp_path / "other" / "runs" / "job" / "job-1-1").mkdir(parents=True)
+    bystander = leave(other)
+    assert findings(zeusrun)[1] == []
+    assert bystander.poll() is None
+
+
+def test_a_shell_with_the_variables_of_a_run_may_repair(zeusrun, leave):
+    zeusrun.submit(zeusrun.job())
+    script = '"$0" -m zeusrun repair > repaired; exit 7'
+    environment = {**zeusrun.environment, "ZEUSRUN_RUN_DIR": str(zeusrun.run_dir())}
+    shell = subprocess.run(
+        ["sh", "-c", script, sys.executable], cwd=zeusrun.folder, env=environment, check=False
+    )
+    assert shell.returncode == 7
+    assert "nothing to repair" in (zeusrun.folder / "repaired").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_container_with_a_home_of_the_same_path_is_left_alone(zeusrun, leave):
+    zeusrun.submit(zeusrun.job())
+    script = 'mount -t tmpfs none "$0" && mkdir -p "$ZEUSRUN_RUN_DIR" && echo && exec sleep 600'
+    argv = ["unshare", "-m", "sh", "-c", script, zeusrun.home]
+    environment = {**os.environ, "ZEUSRUN_RUN_DIR": str(zeusrun.run_dir())}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as container:
+        if container.stdout.readline() != b"\n":
+            pytest.skip("this container may not mount")
+        assert findings(zeusrun)[1] == []
+        assert container.poll() is None
+        container.kill()
 
 
 def test_left_over_files_are_removed(zeusrun):

@@ -52,6 +52,14 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_is_left_behind(try_faults
     assert sum(tried.values()) == kills
 
 
+@pytest.mark.parametrize(("kills", "seed"), [(2, 3), over_the_real_torchrun(20, 50)])
+def test_whatever_a_script_starts_while_the_watchdog_is_killed_nothing_is_left_behind(
+    try_faults, kills, seed
+):
+    tried = try_faults("--watchdog-kills", str(kills), "--seed", str(seed))
+    assert sum(tried.values()) == kills
+
+
 @pytest.mark.parametrize("crowd", [6, over_the_real_torchrun(20)])
 def test_submits_at_once_are_all_there_exactly_once(try_faults, crowd):
     tried = try_faults("--parallel", str(crowd), "--rounds", "1")

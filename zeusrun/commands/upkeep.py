@@ -20,7 +20,14 @@ from zeusrun.commands.options import (
     open_home,
     tell,
 )
-from zeusrun.errors import DeviceError, ExitCode, HistoryError, UsageError, ZeusrunError
+from zeusrun.errors import (
+    DeviceError,
+    ExitCode,
+    HistoryError,
+    LaunchError,
+    UsageError,
+    ZeusrunError,
+)
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import (
@@ -66,7 +73,7 @@ def repair(
 ) -> None:
     """Clean up after dead processes; restore histories.
 
-    Records lost trials, resets power limits, removes left-over files.
+    Ends orphan processes, records lost trials, resets power limits, removes left-over files.
     """
     home, store = open_home()
     if [dry_run, restore is not None, deliver is not None].count(True) > 1:
@@ -87,7 +94,11 @@ def repair(
     else:
         console().print(repair_sheet(found, home, dry_run=dry_run))
     problems = [finding for finding in found if finding.state == "problem"]
-    for kind, error in (("history", HistoryError), ("limit", DeviceError)):
+    for kind, error in (
+        ("history", HistoryError),
+        ("limit", DeviceError),
+        ("process", LaunchError),
+    ):
         if texts := [finding.text for finding in problems if finding.kind == kind]:
             raise error("; ".join(texts))
 

@@ -10,7 +10,8 @@ from zeusrun.cost import cost_j
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
+from zeusrun.launcher.processes.control_group import end_group
+from zeusrun.launcher.processes.descendants import end_run
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import find_own
@@ -72,7 +73,8 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
 
 
 def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> list[Trial]:
-    end_processes(processes_of_run(str(paths.run_dir)), at_once=True)
+    end_run(str(paths.run_dir))
+    end_group(paths)
     outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
     write_record(paths, trial.finish(outcome))
     for path in paths.leftovers:

@@ -14,6 +14,7 @@ from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
 from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.events import FoundLost, Noted, Warned
+from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
@@ -65,6 +66,10 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
         for text in [*find_exposed(spec.secrets, spec.source), *find_unused_choices(spec)]:
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
+        for orphans in end_orphans(home, name):
+            emit(Noted(orphans.text))
+            if orphans.problem is not None:
+                emit(Warned(orphans.problem))
         recovered: list[Trial] = []
         with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
             recovered = recover_lost(submission.history, name, timestamp(), home)

@@ -11,6 +11,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.history.registry import shared_of
 from zeusrun.job_name import is_job_name
+from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, run_names
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that ``repair`` checked.
 
-    ``subject`` is a GPU's UUID, a trial, a path or a job, as ``kind`` says. ``found``: a repair
-    without ``--dry-run`` would fix it; ``problem``: the user must fix it.
+    ``subject`` is a GPU's UUID, the trial that has left processes, a trial, a path or a job, as
+    ``kind`` says. ``found``: a repair without ``--dry-run`` would fix it; ``problem``: the user
+    must fix it.
     """
 
-    kind: Literal["limit", "trial", "file", "history"]
+    kind: Literal["limit", "process", "trial", "file", "history"]
     subject: str
     state: Literal["repaired", "found", "problem", "fine"]
     text: str
@@ -41,7 +43,7 @@ class Finding:
 
 def find_and_repair(history: History, home: Path, *, dry_run: bool) -> list[Finding]:
     """Repair what dead processes left in a home; with ``dry_run`` only report it."""
-    found = list(_limits(home, dry_run=dry_run))
+    found = [*_limits(home, dry_run=dry_run), *_processes(home, dry_run=dry_run)]
     for job in _jobs(history, home):
         try:
             found += _trials(history, home, job, dry_run=dry_run)
@@ -81,6 +83,16 @@ def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
         yield Finding("limit", str(limits_directory(home)), "problem", text)
     for uuid in held:
         yield Finding("limit", uuid, "fine", f"a running trial holds the power limit of {uuid}")
+
+
+def _processes(home: Path, *, dry_run: bool) -> Iterator[Finding]:
+    for orphans in end_orphans(home, dry_run=dry_run):
+        if dry_run:
+            yield Finding("process", orphans.run, "found", orphans.found)
+        else:
+            yield Finding("process", orphans.run, "repaired", orphans.text)
+        if orphans.problem is not None:
+            yield Finding("process", orphans.run, "problem", orphans.problem)
 
 
 def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterator[Finding]:

@@ -47,11 +47,13 @@ def order(cause, level=StopLevel.TERMINATE):
     return StopOrder(cause, f"because of {cause.value}", level)
 
 
-def outcome(progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), **of):
+def outcome(
+    progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), left=(), **of
+):
     return build_outcome(
         trial(**of),
         progress=progress,
-        exit_=ProcessExit(code, 113.0, outlived),
+        exit_=ProcessExit(code, 113.0, outlived, left),
         stop=stop,
         failure=failure,
         meter=meter,
@@ -295,6 +297,7 @@ def test_a_good_run_has_no_warnings():
             {"outlived": ("sleep (7)",)},
             "processes that outlived the training, ended by zeusrun",
         ),
+        (REACHED, {"left": ("sudo (7)",)}, "zeusrun could not end: sudo (7); end them"),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],
 )

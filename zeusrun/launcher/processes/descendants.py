@@ -4,32 +4,125 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _WATCHDOG = "/zeusrun/launcher/processes/watchdog.py"
+_VARIABLE = "ZEUSRUN_RUN_DIR"
 _SWEEP_GRACE_S = 3.0
 _NATURAL_EXIT_S = 0.5
+_PERIOD_S = 0.01
+_SWEEP_S = 10.0  # a script may start processes faster than they can be killed
+_UNCLEAR_S = 1.0  # an exec takes milliseconds; a stopped watchdog would take for ever
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The processes of all runs at one moment."""
+
+    of_runs: Mapping[str, set[psutil.Process]]  # by run directory, without the watchdogs
+    ending: frozenset[str]  # run directories whose watchdog is alive
+    unclear: bool  # whether a process is in the middle of an exec and has no environment
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a sweep has done, each process as ``name (pid)``."""
+
+    names: tuple[str, ...]  # did not end by themselves
+    left: tuple[str, ...]  # could not be ended
+
+
+def scan_processes() -> Scan:
+    """Find the live processes whose environment names a run directory, with one pass over /proc.
+
+    This process and its ancestors are left out: a user's shell may contain such a variable. So are
+    processes that see another directory under the path of the home, in a container.
+    """
+    found: dict[str, set[psutil.Process]] = defaultdict(set)
+    ending, unclear, spared = set(), False, None
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - pathlib is slower
+        with contextlib.suppress(OSError, psutil.Error):
+            environment = _read_environment(name)
+            if not environment:
+                unclear = unclear or _is_in_exec(name)
+            if (run_dir := _run_dir_in(environment)) is None:
+                continue
+            process = psutil.Process(int(name))
+            if spared is None:
+                own = psutil.Process()
+                spared = {own.pid, *(each.pid for each in own.parents())}
+            again = _read_environment(name)
+            if not again and _is_in_exec(name):
+                unclear = True
+            if _run_dir_in(again) != run_dir:  # its program is another, or the pid is used again
+                continue
+            if process.pid in spared or not _sees_same_home(name, run_dir):
+                continue
+            if any(word.endswith(_WATCHDOG) for word in process.cmdline()[:4]):
+                ending.add(run_dir)
+            else:
+                found[run_dir].add(process)
+    return Scan(found, frozenset(ending), unclear)
 
 
 def processes_of_run(run_dir: str) -> set[psutil.Process]:
-    """Return the live processes whose environment names the run directory.
+    """Return the live processes whose environment names the run directory, without its watchdog."""
+    return scan_processes().of_runs.get(run_dir, set())
 
-    For a run whose watchdog was killed: its orphans may have any parent. A watchdog is left out: if
-    its launcher has just died, it is killing the run, also processes with another environment.
+
+def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
+    """End all processes whose environment names the run directory, whatever their parent is.
+
+    A process can fork between the scan and its death, or be in an exec. So this scans until two
+    scans in a row find nothing. ``at_once=False``: those of the first scan may end by themselves,
+    or get SIGTERM first. If the watchdog is alive, because the launcher has just died, it ends the
+    run; it also knows the processes with another environment.
     """
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid == os.getpid() or process.environ().get("ZEUSRUN_RUN_DIR") != run_dir:
-                continue
-            if not any(word.endswith(_WATCHDOG) for word in process.cmdline()[:4]):
-                found.add(process)
-    return found
+    names: list[str] = []
+    begun_t, quiet = time.monotonic(), 0
+    while quiet < 2 and (spent_s := time.monotonic() - begun_t) < _SWEEP_S:
+        scan = scan_processes()
+        found = scan.of_runs.get(run_dir, set())
+        ending = run_dir in scan.ending and spent_s < _UNCLEAR_S
+        unclear = scan.unclear and spent_s < _UNCLEAR_S
+        quiet = 0 if found or ending or unclear else quiet + 1
+        if found and not ending:
+            names += end_processes(found, at_once=at_once)
+            at_once = True
+        time.sleep(_PERIOD_S)
+    left = () if quiet else names_of(processes_of_run(run_dir))
+    return Ended(tuple(dict.fromkeys(names)), left)
+
+
+def end_children(
+    parent: psutil.Process, *, at_once: bool, keep: bool
+) -> tuple[tuple[str, ...], bool]:
+    """End the descendants of a process; return their names, and whether one was kept.
+
+    ``keep``: a descendant lives on if ``ZEUSRUN_RUN_DIR`` is empty in its environment, with all
+    that it has started. Nothing but this variable tells a daemon from a forgotten worker: some
+    libraries start their workers in sessions of their own, too.
+    """
+    names: list[str] = []
+    begun_t, quiet = time.monotonic(), 0
+    while quiet < 2 and time.monotonic() - begun_t < _SWEEP_S:
+        left = {each for each in parent.children(recursive=True) if _alive(each)}
+        kept = _detached(left) if keep else set()
+        names += end_processes(left - kept, at_once=at_once)
+        if not kept:  # the watchdog ends those that are started meanwhile
+            break
+        quiet = 0 if left - kept else quiet + 1
+        time.sleep(_PERIOD_S)
+    return tuple(names), bool(kept)
 
 
 def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False) -> tuple[str, ...]:
@@ -38,23 +131,36 @@ def end_processes(processes: Iterable[psutil.Process], *, at_once: bool = False)
     Return ``name (pid)`` of each that did not end by itself. psutil compares start times, so a
     reused pid is never signalled.
     """
-    remaining = [process for process in processes if _alive(process)]
-    if not remaining:
-        return ()
-    if not at_once:
-        _, remaining = psutil.wait_procs(remaining, timeout=_NATURAL_EXIT_S)
-        remaining = [process for process in remaining if _alive(process)]
-    names = tuple(sorted(_name(process) for process in remaining))
+    remaining = _wait(processes, 0.0 if at_once else _NATURAL_EXIT_S)
+    names = names_of(remaining)
     if not at_once:
         for process in remaining:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        _, remaining = psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+        remaining = _wait(remaining, _SWEEP_GRACE_S)
     for process in remaining:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(remaining, timeout=_SWEEP_GRACE_S)
+    _wait(remaining, _SWEEP_GRACE_S)
     return names
+
+
+def _wait(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until processes have ended; return those that have not in time.
+
+    A zombie has ended: in a container, nobody may ever reap it.
+    """
+    until_t = time.monotonic() + seconds
+    remaining = [process for process in processes if _alive(process)]
+    while remaining and time.monotonic() < until_t:
+        time.sleep(_PERIOD_S)
+        remaining = [process for process in remaining if _alive(process)]
+    return remaining
+
+
+def names_of(processes: Iterable[psutil.Process]) -> tuple[str, ...]:
+    """Return ``name (pid)`` of each process that is alive, sorted."""
+    return tuple(sorted(_name(process) for process in processes if _alive(process)))
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -69,3 +175,53 @@ def _name(process: psutil.Process) -> str:
         return f"{process.name()} ({process.pid})"
     except psutil.Error:
         return f"process {process.pid}"
+
+
+def _read_environment(pid: str) -> bytes:
+    with open(f"/proc/{pid}/environ", "rb", 0) as file:  # noqa: PTH123 - pathlib takes 50 µs more
+        return file.read()
+
+
+def _run_dir_in(environment: bytes) -> str | None:
+    """Return the run directory in an environment; ``None`` if there is none, or it is empty."""
+    if _VARIABLE.encode() not in environment:
+        return None
+    prefix = f"{_VARIABLE}=".encode()
+    values = [word for word in environment.split(b"\0") if word.startswith(prefix)]
+    return os.fsdecode(values[0][len(prefix) :]) or None if values else None
+
+
+def _detached(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
+    """Return the processes that say that they belong to no run, with their descendants."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(OSError, psutil.Error):
+            if f"{_VARIABLE}=".encode() in _read_environment(str(process.pid)).split(b"\0"):
+                found |= {process, *process.children(recursive=True)}
+    return found
+
+
+def _is_in_exec(pid: str) -> bool:
+    """Whether a process has an empty environment only because its exec is not complete.
+
+    Kernel threads and zombies have no memory at all. An environment that really is empty has a
+    place: in proc_pid_stat(5), ``env_start`` and ``env_end`` are equal and not zero. An exec has
+    this state for microseconds, too, so only a second scan makes it certain.
+    """
+    with open(f"/proc/{pid}/stat", "rb", 0) as file:  # noqa: PTH123
+        values = file.read().rpartition(b")")[2].split()
+    vsize, env_start, env_end = (int(values[field - 3]) for field in (23, 50, 51))
+    return bool(vsize) and not 0 < env_start == env_end
+
+
+def _sees_same_home(pid: str, run_dir: str) -> bool:
+    """Whether the home of a run is the same directory for a process and for us.
+
+    A process that has changed its root and sees no such directory counts as ours.
+    """
+    home = Path(run_dir, *[".."] * 3)
+    try:
+        theirs = os.stat(f"/proc/{pid}/root{home}")  # noqa: PTH116 - joining would drop the root
+    except FileNotFoundError:
+        return True
+    return os.path.samestat(theirs, home.stat())

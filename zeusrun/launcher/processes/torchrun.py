@@ -22,7 +22,8 @@ from typing import IO, TYPE_CHECKING, cast
 import psutil
 
 from zeusrun.errors import LaunchError, advice_on
-from zeusrun.launcher.processes.descendants import end_processes, processes_of_run
+from zeusrun.launcher.processes.control_group import end_group, make_group
+from zeusrun.launcher.processes.descendants import end_children, end_run, names_of
 from zeusrun.launcher.processes.guard import is_readable
 from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
 
 TICK_S = 0.1
+_LET_LIVE = 0  # instead of a signal's number
 _MARGIN_S = 5.0  # torchrun needs about 1 s after its grace to notice and go
 
 
@@ -54,10 +56,13 @@ class ProcessExit:
     code: int  # 1 for any failure, so never a cause
     ended_t: float  # monotonic second
     outlived: tuple[str, ...]  # processes that had to be ended afterwards, as ``name (pid)``
+    left: tuple[str, ...] = ()  # those that could not be ended
 
 
 class TorchrunProcess:
     """A running torchrun. A context manager: on leaving it, nothing of the run is left.
+
+    If torchrun has ended by itself, a daemon with an empty ``ZEUSRUN_RUN_DIR`` lives on.
 
     Its output goes to ``paths.torchrun_log``. After SIGTERM, the ranks may take ``grace_period_s``
     to finish. ``exit`` exists only after the context manager has been left.
@@ -77,6 +82,7 @@ class TorchrunProcess:
         """Start the watchdog, which starts torchrun; raises ``LaunchError``."""
         command = self._command
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))]
+        argv.append(str(make_group(self._paths) or ""))
         try:
             with open_torchrun_log(self._paths) as log:
                 self._watchdog = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
@@ -90,6 +96,7 @@ class TorchrunProcess:
                     start_new_session=True,
                 )
         except OSError as error:
+            end_group(self._paths)
             advice = advice_on(error, "check launch and workdir in the job file")
             what = error.filename or sys.executable
             text = f"torchrun could not be started: {what}: {error.strerror}; {advice}"
@@ -99,23 +106,46 @@ class TorchrunProcess:
 
     def __exit__(self, *_error: object) -> None:
         """End torchrun if it still runs, then every process of the run that outlived it."""
+        outlived: tuple[str, ...] = ()
+        kept = False
         try:
+            by_itself = self.ended_t is not None and self._code >= 0
             if self.ended_t is None:
                 self._send(signal.SIGTERM)
                 self.wait(self._grace_s + _MARGIN_S)
                 self._send(signal.SIGKILL)
                 self.wait(_MARGIN_S)
             ended_t = time.monotonic() if self.ended_t is None else self.ended_t
-            outlived = end_processes(self._descendants(), at_once=self._level is StopLevel.KILL)
-            self.exit = ProcessExit(self._code, ended_t, outlived)
+            with contextlib.suppress(psutil.Error):  # the watchdog was killed
+                outlived, kept = end_children(
+                    psutil.Process(self._watchdog.pid),
+                    at_once=self._level is StopLevel.KILL,
+                    keep=by_itself and self._level < StopLevel.TERMINATE,
+                )
             with contextlib.suppress(OSError):
                 self._paths.stop_ending.unlink()
         finally:
-            try:
-                self._watchdog.communicate(timeout=_MARGIN_S)
-            except subprocess.TimeoutExpired:  # it was stopped, or a process cannot be killed
-                self._watchdog.kill()
-                self._watchdog.communicate()
+            more, left = self._end_watchdog(let_live=kept)
+        self.exit = ProcessExit(self._code, ended_t, outlived + more, left)
+
+    def _end_watchdog(self, *, let_live: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """End the watchdog, which ends what is left; return what it did not end, as ``Ended``."""
+        left: tuple[str, ...] = ()
+        if let_live:
+            self._send(_LET_LIVE)
+        try:
+            self._watchdog.communicate(timeout=_MARGIN_S)
+        except subprocess.TimeoutExpired:  # it was stopped, or a process cannot be killed
+            with contextlib.suppress(psutil.Error):
+                left = names_of(psutil.Process(self._watchdog.pid).children(recursive=True))
+            self._watchdog.kill()
+            self._watchdog.communicate()
+        ended: tuple[str, ...] = ()
+        if self._watchdog.returncode != 0:  # it was killed: its orphans have any parent
+            done = end_run(str(self._paths.run_dir), at_once=self._level is StopLevel.KILL)
+            ended, left = done.names, left or done.left
+        end_group(self._paths, keep=let_live)
+        return ended, left
 
     def is_running(self) -> bool:
         """Whether torchrun still ran when ``wait`` returned last."""
@@ -150,10 +180,3 @@ class TorchrunProcess:
     def _send(self, number: int) -> None:
         with contextlib.suppress(OSError):  # the watchdog was killed
             cast("IO[bytes]", self._watchdog.stdin).write(bytes([number]))
-
-    def _descendants(self) -> set[psutil.Process]:
-        """Return the processes that are left of the run."""
-        with contextlib.suppress(psutil.Error):
-            if self._watchdog.poll() is None:
-                return set(psutil.Process(self._watchdog.pid).children(recursive=True))
-        return processes_of_run(str(self._paths.run_dir))  # the watchdog was killed

@@ -5,9 +5,10 @@ The launcher starts this file by its path and without ``site``: it is up in 20 m
 becomes its child, whatever session or environment that process has. So nothing is left once it
 has no child.
 
-A byte of standard input is the number of a signal for torchrun. Only the launcher holds the other
-end, so the end of input means that the launcher has finished or is dead. Standard output gets
-torchrun's exit code when torchrun has ended; standard error is torchrun's log.
+The first argument is the control group of the run, or empty; the others are torchrun's command. A
+byte of standard input is the number of a signal for torchrun, or 0: let what is left live. Only the
+launcher holds the other end, so the end of input means that the launcher has finished or is dead.
+Standard output gets torchrun's exit code when torchrun has ended; standard error is torchrun's log.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ _MOST_S = 60.0  # a process of another user cannot be killed
 
 
 def main() -> None:
-    """Run the command ``argv[1:]`` until the launcher is gone, then kill what is left."""
+    """Run the command ``argv[2:]`` until the launcher is gone, then kill what is left."""
+    group = sys.argv[1]
     # Signals to a whole session or Slurm step are for the launcher.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
     torchrun = os.fork()
     if torchrun == 0:
-        _become(sys.argv[1:], mask)
+        _become(sys.argv[2:], mask)
     import ctypes  # noqa: PLC0415 - 10 ms, in which torchrun starts already
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Joining takes the kernel 15 ms. Python takes longer before it can start a process.
+    _write_to_group(group, "cgroup.procs", torchrun)
     running = True
 
     def reap(*_: object) -> None:
@@ -50,16 +54,33 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, reap)
     reap()  # torchrun may have ended before
     while number := os.read(0, 1):
+        if number == b"\0":
+            return
         if running:
             os.kill(torchrun, number[0])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a child keeps its pid until it is reaped below
+    _end_all(group)
+
+
+def _end_all(group: str) -> None:
+    """Kill all descendants, and remove the control group."""
+    _write_to_group(group, "cgroup.kill", 1)
     give_up_t = time.monotonic() + _MOST_S
-    while (children := _children()) and time.monotonic() < give_up_t:
-        for pid in children:
-            with contextlib.suppress(PermissionError):
-                os.kill(pid, signal.SIGKILL)  # its own children come here
-        time.sleep(_PERIOD_S)
-        reap()
+    with contextlib.suppress(ChildProcessError):  # only waitpid says for certain that none is left
+        while time.monotonic() < give_up_t:
+            for pid in _children():
+                with contextlib.suppress(PermissionError):
+                    os.kill(pid, signal.SIGKILL)  # its own children come here
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(_PERIOD_S)
+    with contextlib.suppress(OSError):
+        os.rmdir(group)  # noqa: PTH106 - pathlib takes 10 ms
+
+
+def _write_to_group(group: str, name: str, value: int) -> None:
+    with contextlib.suppress(OSError):  # there is no group
+        os.write(os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC), b"%d" % value)
 
 
 def _become(argv: list[str], mask: Iterable[int]) -> None:

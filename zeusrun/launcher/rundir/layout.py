@@ -58,6 +58,7 @@ class RunPaths:
     live = _Under("live.json")  # the running trial
     clocks = _Under("clock")  # the step clocks of the ranks
     checkpoints = _Under("checkpoints")  # kept across the attempts of one trial
+    control_group = _Under("cgroup")  # the path of the run's control group, while it exists
     lock = _Under("lock")  # locked while the launcher lives
 
     @property
