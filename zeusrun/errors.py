@@ -133,7 +133,7 @@ def unwritable(path: Path, error: OSError) -> HistoryError:
     return HistoryError(f"{path} cannot be written: {error.strerror}; {home_advice(error)}")
 
 
-def describe_shortage(error: Exception) -> str | None:
+def describe_shortage(error: BaseException) -> str | None:
     """Return a sentence on what the machine has run out of; ``None`` for any other error."""
     if isinstance(error, MemoryError) or (
         isinstance(error, ImportError) and _UNLOADED.search(str(error))
