@@ -259,6 +259,7 @@ def _build_scalar(
     kind = node.tag.removeprefix(_TAG)
     if kind == "str" and (half := _HALF.search(text)):
         document.complain(path, f"half a surrogate pair ({half[0]!r}) is no text")
+        text = _HALF.sub("\ufffd", text)  # later checks look for files of that name
     if kind == "str" or (kind in ("int", "float") and path[:1] and path[0] in _VERBATIM):
         return text
     if kind == "null":
