@@ -319,4 +319,4 @@ def test_a_surrogate_pair_as_json_writes_it_is_one_character(tmp_path):
     (tmp_path / "t\U0001f600.py").write_text("")
     path = tmp_path / "job.yaml"
     path.write_text(MINIMAL.replace("train.py", '"t\\ud83d\\ude00.py"'))
-    assert load_spec(path).script.name == "t\U0001f600.py"
+    assert str(load_spec(path).script) == "t\U0001f600.py"
