@@ -471,6 +471,11 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
         ),
         ("{THREADS: 1}", "{X: [1]}", "4: 'env.X' must be text, not a list"),
         ("{THREADS: 1}", '{X: "a\\0b"}', "4: 'env.X' contains a NUL character"),
+        (
+            "script: train.py",
+            'script: "t\\ud83d.py"',
+            "2: half a surrogate pair ('\\ud83d') is no text",
+        ),
         ("{THREADS: 1}", '{X: "\\ud800"}', "4: half a surrogate pair ('\\ud800') is no text"),
         (
             "launch:",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.bandit.scripts import problem
-from tests.factories import write_job
+from tests.factories import FAKE_TORCHRUN, write_job
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.metrics_section import Metrics
@@ -165,7 +165,7 @@ BAD_POLICIES = """
     broken = bad_policies:broken
 """
 OOPS = (
-    "zeusrun: the policy 'raises' (plugin bad_policies:Raises) failed in {}: KeyError: 'oops'; "
+    "zeusrun: the policy 'raises' (bad_policies:Raises, of the package zeusrun-largest) failed in {}: KeyError: 'oops'; "
     "repair or uninstall that package\n"
 )
 
@@ -199,7 +199,10 @@ def test_an_error_of_a_plugin_during_a_run_ends_the_run_and_names_it(zeusrun, ba
     job = zeusrun.job(policy={"name": "late"})
     done = zeusrun("submit", job, PYTHONPATH=str(bad_policies))
     assert done.returncode == 2
-    assert "the policy 'late' (plugin bad_policies:Late) failed in review" in done.stderr
+    assert (
+        "the policy 'late' (bad_policies:Late, of the package zeusrun-largest) failed in review"
+        in done.stderr
+    )
     (trial,) = json.loads(zeusrun("history", "--json").stdout)
     assert (trial["status"], trial["finished_at"] is not None) == ("FAILED", True)
 
@@ -334,7 +337,7 @@ def test_an_error_in_a_plugins_metric_source_ends_the_run_and_names_it(
     module = BAD_SOURCE.format(body)
     site = install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", module=module)
     done = zeusrun("submit", zeusrun.job(metrics={"source": "bad"}), PYTHONPATH=str(site))
-    message = f"the metric source 'bad' (a plugin) failed in read: {error}"
+    message = f"the metric source 'bad' (of the package zeusrun-largest) failed in read: {error}"
     assert (done.returncode, message in done.stderr) == (2, True)
     (trial,) = zeusrun.history()
     assert (trial["status"], message in trial["reason"]) == ("FAILED", True)
@@ -382,3 +385,157 @@ class Source:
 def test_a_metric_source_that_is_gone_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"metrics.source 'gone': no installed plugin has"):
         open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="gone")))
+
+
+@pytest.mark.parametrize(
+    ("group", "changes"),
+    [
+        ("policies", {"policy": {"name": "quits"}}),
+        ("metric_sources", {"metrics": {"source": "quits"}}),
+        ("devices", {"launch": {"nproc_per_node": "quits"}}),
+        ("histories", {}),
+    ],
+)
+@pytest.mark.parametrize("end", ["sys.exit(9)", "raise GeneratorExit"])
+def test_a_plugin_that_ends_the_process_at_its_import_is_named(
+    zeusrun, install, group, changes, end
+):
+    site = install(f"[zeusrun.{group}]\nquits = largest_policy:it\n", f"import sys\n{end}")
+    variables = {"ZEUSRUN_HISTORY": "quits"} if group == "histories" else {}
+    variables["PYTHONPATH"] = f"{FAKE_TORCHRUN}:{site}"
+    done = zeusrun("submit", zeusrun.job(**changes), **variables)
+    assert done.returncode == 2
+    named = "the plugin 'quits' (largest_policy:it, of the package zeusrun-largest) failed: "
+    assert f"zeusrun: {named}" in done.stderr
+    assert "bug" not in done.stderr
+
+
+LATE = """
+import sys
+
+from zeusrun.energy.cpu import cpu_device
+from zeusrun.history.memory import MemoryHistory
+
+
+class Forgetful(MemoryHistory):
+    def __init__(self, home):
+        super().__init__()
+
+    def snapshot(self, *arguments):
+        return {}["oops"]
+
+
+class Quits:
+    def __init__(self, *arguments):
+        self.warnings = ()
+        self.device = cpu_device({})
+
+    def read(self, *, final=False):
+        sys.exit(9)
+
+    def __getattr__(self, name):
+        if name == "read_power_w":
+            sys.exit(9)
+        return getattr(self.device, name)
+
+
+def devices(environment):
+    return [Quits()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "changes", "message"),
+    [
+        (
+            "[zeusrun.histories]\nlate = largest_policy:Forgetful\n",
+            {},
+            "the plugin 'late' (of the package zeusrun-largest) failed: KeyError: 'oops'",
+        ),
+        (
+            "[zeusrun.metric_sources]\nlate = largest_policy:Quits\n",
+            {"metrics": {"source": "late"}},
+            "the metric source 'late' (of the package zeusrun-largest) failed in read: SystemExit: 9",
+        ),
+        (
+            "[zeusrun.devices]\nlate = largest_policy:devices\n",
+            {"launch": {"nproc_per_node": "late"}},
+            "the plugin 'late' (of the package zeusrun-largest) failed: SystemExit: 9",
+        ),
+    ],
+)
+def test_a_plugin_that_fails_later_is_named_and_ends_zeusrun_with_2(
+    zeusrun, install, entry, changes, message
+):
+    variables = {"ZEUSRUN_HISTORY": "late"} if "histories" in entry else {}
+    variables["PYTHONPATH"] = f"{FAKE_TORCHRUN}:{install(entry, module=LATE)}"
+    done = zeusrun("submit", zeusrun.job(**changes), **variables)
+    assert done.returncode == 2, done.stderr
+    assert f"zeusrun: {message}; repair or uninstall that package\n" in done.stderr
+    assert "bug" not in done.stderr
+
+
+DAMAGE = {
+    "not_utf8": {"entry_points.txt": b"[pydantic]\nbroken = \xff\xfe:it\n"},
+    "no_value": {"entry_points.txt": b"[pydantic]\nnothing\n"},
+    "no_metadata": {"METADATA": None, "entry_points.txt": b"\xff"},
+    "no_name": {"METADATA": b"Metadata-Version: 2.1\n", "entry_points.txt": b"\xff"},
+    "bad_metadata": {"METADATA": b"\xff\xfe\0\1"},
+    "bad_record": {"RECORD": b'\xff"\0,,'},
+    "quits": {"entry_points.txt": b"[pydantic]\nplugin = quits:it\n"},
+}
+"""Packages that zeusrun does not need. What they lack here is as pip writes it."""
+
+DAMAGED = ["not-utf8", "no-value", "no_metadata-1.0.dist-info", "no_name-1.0.dist-info"]
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Return a ``PYTHONPATH`` with damaged packages."""
+    site = tmp_path / "damaged"
+    for package, files in DAMAGE.items():
+        folder = site / f"{package}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        name = package.replace("_", "-").encode()
+        usual = {
+            "METADATA": b"Metadata-Version: 2.1\nName: %s\nVersion: 1.0\n" % name,
+            "entry_points.txt": b"[some.group]\nname = module:it\n",
+        }
+        for file, content in (usual | files).items():
+            if content is not None:
+                (folder / file).write_bytes(content)
+    (site / "quits.py").write_text("import sys\nsys.exit(9)\n")
+    return f"{FAKE_TORCHRUN}:{site}"
+
+
+@pytest.mark.parametrize("verb", [["--help"], ["validate", "JOB"], ["submit", "JOB", "--quiet"]])
+def test_damaged_packages_that_nobody_asked_for_change_no_command(zeusrun, damaged, verb):
+    job = str(zeusrun.job())
+    done = zeusrun(*[job if word == "JOB" else word for word in verb], PYTHONPATH=damaged)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_search_for_a_plugin_names_each_damaged_package_once_and_finds_it(
+    zeusrun, install, damaged
+):
+    site = install(POLICY)
+    job = zeusrun.job(policy={"name": "largest"})
+    done = zeusrun("submit", job, "--dry-run", PYTHONPATH=f"{damaged}:{site}")
+    assert (done.returncode, "the largest" in done.stdout) == (0, True)
+    lines = done.stderr.splitlines()
+    begin = "zeusrun: warning: the package {} is not searched for plugins: its entry_points.txt in "
+    assert len(lines) == len(DAMAGED)
+    assert all(any(line.startswith(begin.format(name)) for line in lines) for name in DAMAGED)
+    assert all(line.endswith("; reinstall or uninstall that package") for line in lines)
+
+
+def test_doctor_lists_damaged_packages(zeusrun, damaged):
+    done = zeusrun("doctor", "--json", PYTHONPATH=damaged)
+    found = [check["found"] for check in json.loads(done.stdout) if check["name"] == "package"]
+    assert sorted(text.partition(":")[0] for text in found) == sorted(DAMAGED)
+
+
+def test_the_tables_of_a_database_are_made_beside_damaged_packages(zeusrun, damaged, tmp_path):
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    done = zeusrun("db", "upgrade", "--database-url", url, PYTHONPATH=damaged)
+    assert (done.returncode, done.stderr) == (0, "")

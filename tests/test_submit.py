@@ -628,7 +628,7 @@ def test_a_damaged_history_is_named_and_nothing_is_started(zeusrun):
 def test_a_history_of_a_newer_version_is_left_alone(zeusrun):
     zeusrun.submit(zeusrun.job())
     path = zeusrun.home / "history" / "job.json"
-    newer = re.sub(r'"schema": ?\d+', '"schema": 99', path.read_text())
+    newer = re.sub(r'"version": ?\d+', '"version": 99', path.read_text())
     path.write_text(newer)
     done = zeusrun("submit", zeusrun.job())
     assert done.returncode == 6

@@ -10,6 +10,8 @@ import io
 import os
 import sys
 import traceback
+import types
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -18,8 +20,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from zeusrun import __version__
-from zeusrun.errors import ExitCode, UsageError, ZeusrunError, describe_shortage
+from zeusrun.errors import ExitCode, ZeusrunError, describe_shortage
 from zeusrun.plain_text import plain_text
+from zeusrun.plugins import PackageWarning, find_culprit
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
@@ -79,18 +82,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 
 A verb without a help text is hidden.
 """
-
-REMOVED = {
-    ("gpu", "watch"): "`gpu watch` was removed; nvitop shows the GPUs live: pip install nvitop",
-    ("repair", "--copy"): "--copy was removed: `zeusrun repair --restore JOB` starts from the last "
-    "good copy and adds what the run directories hold; to start from another file, first copy it "
-    "to history/JOB.json in ZEUSRUN_HOME",
-    ("simulate", "--load"): "--load was removed; overlap runs with --in-flight N or --cluster FILE",
-    ("schedule", "export", "--kubernetes-cronjob"): "--kubernetes-cronjob was removed and returns "
-    "with the Kubernetes back end; until then, write a CronJob that runs `zeusrun submit`, or run "
-    "`zeusrun schedule daemon`",
-}
-"""Removed verbs and options, and what to do instead."""
 
 SIMILAR = {"list": "history", "ls": "history", "run": "submit", "start": "submit", "stop": "cancel"}
 """What people type, and the verb that they mean; the letters alone would suggest another one."""
@@ -190,19 +181,24 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
+    _ignore_other_plugins()
+    _show_warnings()
     try:
-        _refuse_removed(sys.argv[1:])
         app()
     except ZeusrunError as error:
         _say(str(error))
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        raise
     except SystemExit as end:
+        _end_for_plugin(end)
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         # 'zeusrun history | head': typer turns the closed pipe into exit code 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(ExitCode.REACHED)
-    except Exception as error:  # noqa: BLE001 - a user sees a message, and the traceback goes to a file
+    except BaseException as error:  # noqa: BLE001 - a user sees a message, and the traceback goes to a file
+        _end_for_plugin(error)
         shortage = describe_shortage(error)
         _say(shortage or _report_bug(error))
         sys.exit(ExitCode.LAUNCH if shortage else ExitCode.BUG)
@@ -215,14 +211,39 @@ def _say(text: str) -> None:
         print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _refuse_removed(arguments: list[str]) -> None:
-    words = [argument.partition("=")[0] for argument in arguments]
-    for (*verb, word), text in REMOVED.items():
-        if words[: len(verb)] == verb and word in words:
-            raise UsageError(text)
+def _end_for_plugin(error: BaseException) -> None:
+    """Exit as for wrong usage if a plugin has raised an error, or wanted to exit."""
+    failure = find_culprit(error)
+    if failure is not None:
+        _say(str(failure))
+        sys.exit(failure.exit_code)
 
 
-def _report_bug(error: Exception) -> str:
+def _ignore_other_plugins() -> None:
+    """Let pydantic find no plugins: one of them, or any damaged package, could stop zeusrun.
+
+    Its own switch is an environment variable, which the training would inherit.
+    """
+    loader = types.ModuleType("pydantic.plugin._loader")
+    loader.get_plugins = tuple  # type: ignore[attr-defined]
+    sys.modules.setdefault(loader.__name__, loader)
+
+
+def _show_warnings() -> None:
+    """Show warnings of damaged packages as zeusrun's own, each once."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401
+        if issubclass(category, PackageWarning):
+            _say(f"warning: {message}")
+        else:
+            usual(message, category, *place)
+
+    warnings.simplefilter("default", PackageWarning)
+    warnings.showwarning = show  # type: ignore[assignment] # it passes on what it gets
+
+
+def _report_bug(error: BaseException) -> str:
     """Write the traceback of a bug to a file; return the message."""
     import tempfile  # noqa: PLC0415 - hardly ever needed
 

@@ -31,6 +31,7 @@ _HOME_ADVICE = {
     errno.ENOTDIR: _IN_THE_WAY,
     errno.EEXIST: _IN_THE_WAY,
     errno.ENAMETOOLONG: "shorten the job's name",
+    errno.ENOLCK: "point ZEUSRUN_HOME to a local disk, or have this one mounted with locks",
 }
 # Messages of the dynamic loader and of CPython if there is too little memory.
 _NO_THREAD = "can't start new thread"
@@ -133,7 +134,7 @@ def unwritable(path: Path, error: OSError) -> HistoryError:
     return HistoryError(f"{path} cannot be written: {error.strerror}; {home_advice(error)}")
 
 
-def describe_shortage(error: Exception) -> str | None:
+def describe_shortage(error: BaseException) -> str | None:
     """Return a sentence on what the machine has run out of; ``None`` for any other error."""
     if isinstance(error, MemoryError) or (
         isinstance(error, ImportError) and _UNLOADED.search(str(error))

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import traceback
+import warnings
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.errors import UsageError, ZeusrunError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.metadata import Distribution, EntryPoint
 
 Group = Literal[
     "zeusrun.policies", "zeusrun.devices", "zeusrun.metric_sources", "zeusrun.histories"
 ]
 
 
+_used: dict[str, tuple[str, str]] = {}  # module and package of each plugin by name
+
+
+class PackageWarning(UserWarning):
+    """An installed package is damaged, and zeusrun goes on without it."""
+
+
 def plugin_names(group: Group) -> list[str]:
     """Return the names that installed packages declare in a group; imports none of them."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms, and few need it
-
-    return sorted(entry_points(group=group).names)
+    return sorted(_find_entries(group))
 
 
 def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> Any:  # noqa: ANN401
@@ -31,12 +39,11 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
     Raises:
         UsageError: If the plugin cannot be imported, fails, or returns no ``kind``.
     """
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms, and few need it
-
-    entry = next(iter(entry_points(group=group, name=name)), None)
+    entry = _find_entries(group).get(name)
     if entry is None:
         return None
-    package = entry.dist.name if entry.dist else "an unknown package"
+    package = _name_package(entry.dist) if entry.dist else "an unknown package"
+    _used[name] = entry.value.partition(":")[0].partition(".")[0], package
     with blame(f"the plugin {name!r} ({entry.value}, of the package {package}) failed"):
         made = entry.load()(*arguments)
         if not isinstance(made, kind):
@@ -45,16 +52,105 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
 
 
 @contextmanager
-def blame(failure: str) -> Iterator[None]:
-    """Turn an exception of a plugin into a ``UsageError`` that begins with ``failure``."""
+def no_plugins() -> Iterator[None]:
+    """Let a library that is imported meanwhile find no plugins: any of them could stop zeusrun."""
+    from importlib import metadata  # noqa: PLC0415 - takes 20 ms, and few need it
+
+    found = metadata.entry_points
+    metadata.entry_points = lambda **_: metadata.EntryPoints()  # type: ignore[assignment]
     try:
         yield
-    except ZeusrunError:
+    finally:
+        metadata.entry_points = found
+
+
+def find_damaged_packages() -> dict[str, str]:
+    """Return what is wrong with each installed package whose entry points cannot be read."""
+    return _read_packages()[1]
+
+
+def _find_entries(group: Group) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by name; the first on ``sys.path`` counts."""
+    entries, damaged = _read_packages()
+    for package, damage in damaged.items():
+        text = f"the package {package} is not searched for plugins: {damage}"
+        warnings.warn(text, PackageWarning, stacklevel=1)  # one place, so each is shown once
+    return {entry.name: entry for entry in reversed(entries) if entry.group == group}
+
+
+def _read_packages() -> tuple[list[EntryPoint], dict[str, str]]:
+    """Return all entry points, and what is wrong with each damaged package.
+
+    ``importlib.metadata.entry_points`` raises an error if one of all packages is damaged.
+    """
+    from importlib.metadata import distributions  # noqa: PLC0415 - takes 20 ms, and few need it
+
+    entries: list[EntryPoint] = []
+    damaged: dict[str, str] = {}
+    for package in distributions():
+        try:
+            entries += package.entry_points
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a package of others
+            folder, problem = package.locate_file(""), _describe(error)
+            damaged[_name_package(package)] = (
+                f"its entry_points.txt in {folder} {problem}; reinstall or uninstall that package"
+            )
+    return entries, damaged
+
+
+def _name_package(package: Distribution) -> str:
+    """Return the name of a package, which may be damaged: then that of its folder."""
+    with suppress(Exception):
+        if name := package.metadata["Name"]:
+            return name
+    path = getattr(package, "_path", None)
+    return str(getattr(path, "name", "without a name"))
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror or error})"
+    return "is not a list of entry points"
+
+
+@contextmanager
+def blame(failure: str, *passed: type[Exception]) -> Iterator[None]:
+    """Turn an exception of a plugin into a ``UsageError`` that begins with ``failure``.
+
+    ``SystemExit`` is one; Ctrl-C and the types that are ``passed`` are not.
+    """
+    try:
+        yield
+    except (ZeusrunError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise UsageError(
-            f"{failure}: {type(error).__name__}: {error}; repair or uninstall that package"
-        ) from error
+    except BaseException as error:
+        if isinstance(error, passed):
+            raise
+        raise _failed(failure, error) from error
+
+
+def find_culprit(error: BaseException) -> UsageError | None:
+    """Return whose error it is if the code of a plugin raised it, or called what raised it."""
+    plugins = {module: (name, package) for name, (module, package) in _used.items()}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if module in plugins:
+            name, package = plugins[module]
+            return _failed(f"the plugin {name!r} (of the package {package}) failed", error)
+    return None
+
+
+def package_of(name: str) -> str:
+    """Return the package of a plugin that was created."""
+    return _used[name][1]
+
+
+def _failed(failure: str, error: BaseException) -> UsageError:
+    return UsageError(
+        f"{failure}: {type(error).__name__}: {error}; repair or uninstall that package"
+    )
 
 
 def check_extra(user: str, extra: str, *modules: str) -> None:

@@ -1,4 +1,4 @@
-"""``zeusrun gpu`` and ``gpu watch`` as a user runs them: the real ``pynvml`` over fake GPUs."""
+"""``zeusrun gpu`` as a user runs it: the real ``pynvml`` over fake GPUs."""
 
 from __future__ import annotations
 
@@ -224,11 +224,3 @@ def test_records_that_cannot_be_read_are_told_by_repair_and_doctor(zeusrun):
     doctor = " ".join(zeusrun("doctor", COLUMNS="300").stdout.split())
     assert "gpus is a file where zeusrun needs a directory" in doctor
     assert "put back" not in repair.stdout
-
-
-@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--period", "2"], ["--all", "watch"]])
-def test_gpu_watch_is_gone_and_says_what_to_use_instead(zeusrun, arguments):
-    done = zeusrun("gpu", *arguments, COLUMNS="300")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nvitop" in done.stderr
-    assert "watch" not in zeusrun("gpu", "--help").stdout

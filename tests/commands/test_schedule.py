@@ -121,8 +121,6 @@ def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
         (["next", "../../etc/passwd"], 2, "is not a job name: it must be 1 to 64 letters"),
         (["remove", "../history/job"], 2, "is not a job name"),
         (["export"], 2, "say what to export"),
-        (["export", "job", "--kubernetes-cronjob"], 2, "returns with the Kubernetes back end"),
-        (["export", "job", "--kubernetes-cronjob", "--image", "x"], 2, "Kubernetes back end"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(zeusrun, schedule, arguments, code, said):

@@ -163,7 +163,6 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--workload", "lew"), "unknown synthetic workload 'lew'; did you mean 'law'?"),
         (("--policy", "zues"), "unknown policy 'zues'; did you mean 'zeus'?"),
         (("--in-flight", 2, "--cluster", "c.csv"), "--in-flight and --cluster exclude each other"),
-        (("--load", 1), "--load was removed; overlap runs with --in-flight N"),
         (("--cost-factor", 0), "--cost-factor 0: must be above 0"),
         (("--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),

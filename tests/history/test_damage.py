@@ -11,7 +11,7 @@ from tests.contracts.history import REACHED, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.tinydb.store import TinyDBHistory
 
-HEADER = {"meta": {"1": {"schema": 1}}}
+HEADER = {"meta": {"1": {"version": 1}}}
 RECORD = build_trial(1).to_json()
 
 
@@ -27,7 +27,7 @@ DAMAGES = {
     "truncated": with_trials(_1=RECORD).encode()[:-40],
     "another JSON": b"[1, 2]",
     "no header": b'{"trials": {}}',
-    "schema of a wrong type": b'{"meta": {"1": {"schema": true}}, "trials": {}}',
+    "version of a wrong type": b'{"meta": {"1": {"version": true}}, "trials": {}}',
     "no trials": json.dumps(HEADER).encode(),
     "trials as a list": json.dumps({**HEADER, "trials": [RECORD]}).encode(),
     "a trial that is none": with_trials(_1={"trial": "digits-1-1"}).encode(),

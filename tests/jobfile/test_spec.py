@@ -313,3 +313,10 @@ def test_a_job_built_from_python_values_keeps_the_same_rules(tmp_path):
     assert JobSpec.model_validate(values).workdir == tmp_path
     with pytest.raises(ValidationError):
         JobSpec.model_validate({**values, "attempts": True})
+
+
+def test_a_surrogate_pair_as_json_writes_it_is_one_character(tmp_path):
+    (tmp_path / "t\U0001f600.py").write_text("")
+    path = tmp_path / "job.yaml"
+    path.write_text(MINIMAL.replace("train.py", '"t\\ud83d\\ude00.py"'))
+    assert str(load_spec(path).script) == "t\U0001f600.py"

@@ -165,7 +165,8 @@ def test_a_csv_file_of_carbon_has_no_negative_grams(tmp_path):
 
 
 def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "utf16.csv").write_bytes("2026-03-01T00:00Z,1\n".encode("utf-16"))
+    (tmp_path / "utf16.csv").write_bytes("2026-03-01T00:00Z,1\n".encode("utf-16-le"))
+    (tmp_path / "latin.csv").write_bytes(b"zeit,\xfc\n")
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "huge.csv").open("wb") as file:
         file.truncate(1 << 30)
@@ -173,13 +174,23 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
         "missing.csv": "cannot be read: No such file or directory",
         ".": "is not a file",
         "pipe": "is not a file",
-        "utf16.csv": "is not UTF-8 text",
+        "utf16.csv": "is neither UTF-8 text nor UTF-16 text with a byte order mark",
+        "latin.csv": "is neither UTF-8 text nor UTF-16 text with a byte order mark",
         "huge.csv": "is larger than 16 MiB",
         "nul\0.csv": "cannot be read: embedded null byte",
     }.items():
         text = refusal(tmp_path, price={**EUR, "csv": name})
         assert said in text
         assert text.startswith(f"{tmp_path}/job.yaml: 'price.csv': {tmp_path}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be with a mark"])
+def test_a_csv_file_is_read_by_its_byte_order_mark(tmp_path, encoding):
+    text = "\ufeffzeit,größe\r\n2026-03-01T00:00Z,1\r\n"
+    content = text[1:].encode(encoding) if "with" not in encoding else text.encode("utf-16-be")
+    (tmp_path / "prices.csv").write_bytes(content)
+    job = load_job(tmp_path, price={**EUR, "csv": "prices.csv"})
+    assert load_tariffs(job, None).price.rates == (1.0,)
 
 
 def test_the_path_of_a_csv_file_may_begin_with_a_tilde_and_contain_a_dollar(tmp_path, monkeypatch):

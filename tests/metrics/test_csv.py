@@ -217,3 +217,21 @@ def test_the_path_may_hold_placeholders_whose_values_are_no_globs(tmp_path):
     source = open_source(tmp_path, source="csv", path=path, values=values)
     (folder / "log-job-1-1.csv").write_text("epoch\taccuracy\n1\t0.5\n")
     assert values_of(source) == [(1, 0.5)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_table_is_read_by_its_byte_order_mark_while_it_grows(tmp_path, encoding):
+    source = open_source(tmp_path, source="csv", path="log.csv", name="güte")
+    found = []
+    with (tmp_path / "log.csv").open("wb", buffering=0) as file:
+        for row in ["\ufeffepoch,güte\r\n", "1,0.25\r\n", "2,0.5\r\n"]:
+            content = row.encode(encoding)
+            for part in (content[:3], content[3:]):
+                file.write(part)
+                found += source.read()
+    found += source.read(final=True)
+    assert [(event.epoch, event.metrics) for event in found] == [
+        (1, {"accuracy": 0.25}),
+        (2, {"accuracy": 0.5}),
+    ]
+    assert list(source.warnings) == []

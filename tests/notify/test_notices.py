@@ -144,6 +144,7 @@ def server():
 def leave(tmp_path):
     def write(name="1.json", **letter):
         whole = {
+            "version": 1,
             "notice": {"event": "missed", "job": "job", "trial": "job-1-1", "text": "it missed"},
             "url": None,
             "command": [],

@@ -11,7 +11,7 @@ from zeusrun.bandit.grid import Grid
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
-from zeusrun.plugins import blame, create_plugin, plugin_names
+from zeusrun.plugins import blame, create_plugin, package_of, plugin_names
 from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class _PluginPolicy:
 
     def _blame(self, method: str) -> AbstractContextManager[None]:
         kind = type(self._policy)
-        plugin = f"plugin {kind.__module__}:{kind.__qualname__}"
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        plugin = f"{place}, of the package {package_of(self.name)}"
         return blame(f"the policy {self.name!r} ({plugin}) failed in {method}")
 
 

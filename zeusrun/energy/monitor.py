@@ -67,7 +67,7 @@ class EnergyMonitor(Meter):
         self._stop = threading.Event()
         self._lock = threading.Lock()  # over the tracks: the thread writes, the main thread reads
         self._asked: str | None = None  # the device that is being read now
-        self._bug: Exception | None = None
+        self._bug: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -187,7 +187,7 @@ class EnergyMonitor(Meter):
     def _sample_or_give_up(self) -> None:
         try:
             self.sample()
-        except Exception as error:  # noqa: BLE001 - kept, and raised again by __exit__
+        except BaseException as error:  # noqa: BLE001 - kept, and raised again by __exit__
             self._bug = error
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999 cannot be shown
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NO_TEXT = (
+    "{} is neither UTF-8 text nor UTF-16 text with a byte order mark; save it as CSV in UTF-8"
+)
 _MOST_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
 
@@ -30,10 +36,13 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
             raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
         if path.stat().st_size > _MOST_BYTES:
             raise JobFileError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; is it a tariff?")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [*csv.reader(file)]
+        content = path.read_bytes()
+        text = content.decode("utf-16" if content.startswith(_UTF_16) else "utf-8-sig")
+        if "\0" in text:  # UTF-16 without a byte order mark, or no text
+            raise JobFileError(_NO_TEXT.format(path))
+        rows = [*csv.reader(io.StringIO(text, newline=""))]
     except UnicodeDecodeError as error:
-        raise JobFileError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from error
+        raise JobFileError(_NO_TEXT.format(path)) from error
     except (OSError, ValueError, csv.Error) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise JobFileError(f"{path} cannot be read: {reason}") from error

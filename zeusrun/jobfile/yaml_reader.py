@@ -39,6 +39,8 @@ _FLOAT = re.compile(
     r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
+_HALF = re.compile("[\ud800-\udfff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SYNTAX_HINTS = {
     "'\\t'": "a tab cannot indent YAML; use spaces",
     "another document": "a job file holds one job: remove the '---' that starts a second one",
@@ -234,7 +236,10 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
         if not isinstance(key_node, ScalarNode):
             document.complain(path, "a list or section cannot be a key")
             continue
-        key = key_node.value
+        key = _join_pairs(key_node.value)
+        if _HALF.search(key):
+            document.complain(path, f"the key {key!r} is no text: it has half a surrogate pair")
+            continue
         where, repeated = (*path, key), key in section
         if repeated:
             first = document.origins[where].removeprefix(f"{document.label}:")
@@ -250,10 +255,11 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
 def _build_scalar(
     node: ScalarNode, path: KeyPath, document: JobDocument
 ) -> str | float | bool | None:
-    text: str = node.value
+    text = _join_pairs(node.value)
     kind = node.tag.removeprefix(_TAG)
-    if kind == "str" and any("\ud800" <= character <= "\udfff" for character in text):
-        document.complain(path, "half a surrogate pair ('\\ud800') is no text")
+    if kind == "str" and (half := _HALF.search(text)):
+        document.complain(path, f"half a surrogate pair ({half[0]!r}) is no text")
+        text = _HALF.sub("\ufffd", text)  # later checks look for files of that name
     if kind == "str" or (kind in ("int", "float") and path[:1] and path[0] in _VERBATIM):
         return text
     if kind == "null":
@@ -270,6 +276,13 @@ def _build_scalar(
         sentence = f"the number {text[:24]}... is far too large"
     document.complain(path, sentence)
     return None
+
+
+def _join_pairs(text: str) -> str:
+    """Return a text with each surrogate pair, as JSON writes an emoji, as its one character."""
+    if not _HALF.search(text):
+        return text
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
 def _apply_override(document: JobDocument, override: str) -> None:

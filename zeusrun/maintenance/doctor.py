@@ -25,6 +25,7 @@ from zeusrun.gpu.power_limits.original_limits import (
 )
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
 from zeusrun.launcher.processes.command import find_torchrun
+from zeusrun.plugins import find_damaged_packages
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     checks = [
         Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}"),
         _check_torch(),
+        *_check_packages(),
         *_check_host(),
     ]
     home = home_directory(environment)
@@ -74,6 +76,15 @@ def _check_torch() -> Check:
     except ZeusrunError as error:
         return Check("torch", well=False, found=str(error))
     return Check("torch", well=True, found=torchrun.version)
+
+
+def _check_packages() -> list[Check]:
+    """Report damaged packages: zeusrun goes on without them, and torch does not."""
+    advice = "until then, `import torch` fails in every training"
+    return [
+        Check("package", well=False, found=f"{package}: {damage}", advice=advice)
+        for package, damage in find_damaged_packages().items()
+    ]
 
 
 def _check_host() -> list[Check]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
 from zeusrun.metrics.sidecar import SidecarReader
-from zeusrun.plugins import create_plugin
+from zeusrun.plugins import blame, create_plugin, package_of
 from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Reported, Started
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from zeusrun.metrics.rows import Run
     from zeusrun.sidecar.events import Event
@@ -61,19 +62,17 @@ class PluginSource:
     @property
     def warnings(self) -> Sequence[str]:
         """The plugin's warnings."""
-        try:
+        with self._blame("warnings"):
             return [str(warning) for warning in self._source.warnings]
-        except Exception as error:
-            raise _plugin_failed(self._name, "warnings", error) from error
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the plugin's events, with numbers of Python's own types."""
-        try:
+        with self._blame("read", OSError):
             return [_plain_event(event, self._name) for event in self._source.read(final=final)]
-        except OSError:
-            raise
-        except Exception as error:
-            raise _plugin_failed(self._name, "read", error) from error
+
+    def _blame(self, where: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+        plugin = f"the metric source {self._name!r} (of the package {package_of(self._name)})"
+        return blame(f"{plugin} failed in {where}", *passed)
 
 
 def _plain_event(event: Event, name: str) -> Event:
@@ -84,13 +83,6 @@ def _plain_event(event: Event, name: str) -> Event:
     if not isinstance(event, (Started, Asked, Ended)):
         raise TypeError(f"it returned {event!r}, which is not an event")
     return event
-
-
-def _plugin_failed(name: str, where: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"the metric source {name!r} (a plugin) failed in {where}: {type(error).__name__}: "
-        f"{error}; repair the plugin, or write  metrics: {{source: sidecar}}"
-    )
 
 
 def open_sources(run: Run) -> Mapping[str, MetricSource]:

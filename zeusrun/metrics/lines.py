@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
 
+_UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MAX_CHUNKS = 8  # 2 MB at a time, so that supervision never waits long
 
 
@@ -73,6 +75,7 @@ class LineFile(RowSource):
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None
+        self._encoding: str | None = None  # UTF-16, if the file begins with its mark
 
     def _collect(self, *, final: bool) -> bool:
         """Read the rest of the present file, then a newer one."""
@@ -114,7 +117,9 @@ class LineFile(RowSource):
 
     def _take(self, line: bytes) -> None:
         began, self._offset = self._offset, self._offset + len(line) + 1
-        line = line.replace(b"\0", b"").strip(b"\r\n ")
+        if not began:
+            self._encoding = _UTF_16.get(line[:2])
+        line = _to_utf8(line, self._encoding).replace(b"\0", b"").strip(b"\r\n ")
         try:
             found = self._parse(line) if line else None
         except ValueError as error:
@@ -130,6 +135,15 @@ class LineFile(RowSource):
         elif new or not before:
             self._old_rows = min(self._old_rows, self._known.position)
             self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
+
+
+def _to_utf8(line: bytes, encoding: str | None) -> bytes:
+    """Return a line of a file that begins with a byte order mark of UTF-16 as UTF-8."""
+    if encoding is None:
+        return line
+    # Lines are split at the byte of a line feed, whose zero byte is then in one of two lines.
+    text = line.removeprefix(b"\0") if encoding == "utf-16-le" else line.removesuffix(b"\0")
+    return text.decode(encoding, errors="replace").removeprefix("\ufeff").encode(errors="replace")
 
 
 def open_source(run: Run) -> LineFile:

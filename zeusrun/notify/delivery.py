@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from zeusrun.clock import timestamp
+from zeusrun.errors import HistoryError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing, read_file
+from zeusrun.files.version import check_version
 from zeusrun.launcher.processes.programs import run_bounded
 from zeusrun.plain_text import plain_text
 
 _PAUSES_S = (0.0, 2.0, 15.0)
 _GIVE_UP = 9
 _MAX_BYTES = 1 << 20
+VERSION = 1
+"""Of the files with notices."""
 _VARIABLES = ("event", "job", "trial", "text")  # a command gets them as ZEUSRUN_EVENT and so on
 
 
@@ -47,11 +51,15 @@ def deliver_all(folder: Path, pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
 def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
     try:
         letter = json.loads(read_file(path, _MAX_BYTES))
+        check_version(letter, VERSION, path)
         content = json.dumps(letter["notice"]).encode()
         letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
         values = {name: letter["notice"][name] for name in _VARIABLES}
         event = {f"ZEUSRUN_{n.upper()}": str(v) for n, v in values.items() if v is not None}
-    except (OSError, ValueError, KeyError, TypeError):
+    except HistoryError as error:
+        _log(path.parent / "failed.log", str(error))  # the newer zeusrun delivers it
+        return
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         path.unlink(missing_ok=True)  # not a notice
         return
     for pause_s in pauses_s:

@@ -22,6 +22,7 @@ from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import notices_directory
 from zeusrun.files.private import make_folder
 from zeusrun.launcher.processes.programs import start_detached
+from zeusrun.notify.delivery import VERSION
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 
@@ -144,6 +145,7 @@ def _letter(spec: JobSpec, notice: Notice) -> dict[str, Any]:
     notify = spec.notify
     fields = asdict(notice).items()
     return {
+        "version": VERSION,
         "notice": {k: plain_text(v) if isinstance(v, str) else v for k, v in fields},
         "url": notify.url,
         "command": spec.notify_command(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
@@ -13,6 +13,7 @@ from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import read_file
+from zeusrun.files.version import check_version
 from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
@@ -166,7 +167,7 @@ class Schedules:
         """Return a job's schedule."""
         path = self.path(job)
         try:
-            return decode_schedule(read_file(path, _MAX_BYTES), job)
+            return decode_schedule(read_file(path, _MAX_BYTES), job, path)
         except FileNotFoundError:
             names = self.jobs()
             known = f"these jobs have one: {', '.join(names)}" if names else "there is none yet"
@@ -231,28 +232,42 @@ class Schedules:
             lock.release()
 
 
-def decode_schedule(content: bytes, job: str) -> Schedule:
-    """Return the schedule in the file of a job; ``ValueError`` if it is not a valid schedule."""
+def decode_schedule(content: bytes, job: str, path: Path) -> Schedule:
+    """Return the schedule in the file of a job.
+
+    Raises:
+        ValueError: If it is not a valid schedule.
+        HistoryError: If a newer zeusrun has written it.
+    """
     try:
         record = json.loads(content)
-        version = record.pop("version")
+        check_version(record, _VERSION, path)
         rules, cursor = dict(record.pop("rules")), dict(record.pop("cursor"))
         timetable = rules.pop("timetable")
-        cursor.pop("behind", None)  # written by an earlier zeusrun
-        planned = cursor.pop("planned", None)
-        schedule = Schedule(
-            rules=Rules(build_timetable(timetable["expression"], timetable["tz"]), **rules),
-            cursor=Cursor(**cursor, planned=None if planned is None else PlannedStart(**planned)),
-            firings=tuple(Occurrence(**each) for each in record.pop("firings")),
-            **record,
+        planned = cursor.pop("planned")
+        cursor["planned"] = (
+            None if planned is None else PlannedStart(**_known(PlannedStart, planned))
         )
-        _check(schedule, job, version)
+        schedule = Schedule(
+            rules=Rules(
+                build_timetable(timetable["expression"], timetable["tz"]), **_known(Rules, rules)
+            ),
+            cursor=Cursor(**_known(Cursor, cursor)),
+            firings=tuple(Occurrence(**_known(Occurrence, each)) for each in record.pop("firings")),
+            **_known(Schedule, record),
+        )
+        _check(schedule, job)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise ValueError(f"its content is not valid: {error}") from None
     return schedule
 
 
-def _check(schedule: Schedule, job: str, version: object) -> None:
+def _known(kind: type, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that a record has."""
+    return {each.name: record[each.name] for each in fields(kind) if each.name in record}
+
+
+def _check(schedule: Schedule, job: str) -> None:
     """Check what a tick uses, so that one bad file does not stop the other jobs."""
     rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
     planned = cursor.planned or PlannedStart(0, 0, "")
@@ -261,8 +276,6 @@ def _check(schedule: Schedule, job: str, version: object) -> None:
     numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]
     texts = [schedule.job_file, schedule.python, *schedule.environment.values(), planned.why]
     texts += [each.start for each in firings if each.start is not None]
-    if version != _VERSION:
-        raise TypeError(f"it is of version {version}")
     if schedule.job != job:
         raise TypeError(f"it belongs to {schedule.job}")
     known = [number for number in numbers if number is not None]

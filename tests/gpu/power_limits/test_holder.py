@@ -511,8 +511,8 @@ def test_repair_says_what_it_cannot_restore(devices, tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{}", "[]", "7", "nonsense", '{"version": 9}', '{"version": 1, "found_w": "x"}'),
-        f'{{"version": 1, "found_w": 1{"0" * 400}}}',
+        *("", "{}", "[]", "7", "nonsense", '{"version": 9}', '{"version": 1, "original_w": "x"}'),
+        f'{{"version": 1, "original_w": 1{"0" * 400}}}',
         "[" * 200_000,
     ],
     ids=["empty", "{}", "[]", "7", "nonsense", "version 9", "no number", "too large", "too deep"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from dataclasses import replace
 
@@ -179,17 +178,6 @@ def test_a_damaged_file_is_removed_and_made_anew(copy, damage):
     copy._path.write_bytes(damage)
     with pytest.raises(CopyError, match="damaged"):
         copy.update("job", 10, remote.fetch)
-    assert copy.update("job", 10, remote.fetch).trials == remote.newest()
-
-
-def test_a_copy_in_another_form_is_made_anew(copy):
-    remote = Remote(3)
-    copy.update("job", 10, remote.fetch)
-    with sqlite3.connect(copy._path) as file:
-        file.execute("DROP TABLE trials")
-        file.execute("CREATE TABLE trials (other TEXT)")
-        file.execute("PRAGMA user_version = 99")
-    file.close()
     assert copy.update("job", 10, remote.fetch).trials == remote.newest()
 
 

@@ -14,7 +14,7 @@ from tests.contracts.history import REACHED, build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.history.rules import encode_trial
 from zeusrun.history.tinydb.storage import (
-    SCHEMA,
+    VERSION,
     DamagedError,
     decode_trials,
     empty_tables,
@@ -45,8 +45,8 @@ def test_what_was_encoded_is_decoded():
 
 @given(st.binary(max_size=200))
 @example(b"[" * 100_000)
-@example(b'{"meta":{"1":{"schema":' + b"9" * 5000 + b"}}}")
-@example(b'{"meta":{"' + b"9" * 5000 + b'":{"schema":1}}}')
+@example(b'{"meta":{"1":{"version":' + b"9" * 5000 + b"}}}")
+@example(b'{"meta":{"' + b"9" * 5000 + b'":{"version":1}}}')
 def test_any_bytes_are_refused_as_damaged(content):
     with pytest.raises(DamagedError):
         read(content)
@@ -120,22 +120,9 @@ def test_a_point_of_a_power_profile_that_is_no_measurement_is_refused(point):
         read(encode_tables(tables))
 
 
-def test_what_is_written_has_the_schema_that_knows_volumes():
-    assert json.loads(CONTENT)["meta"] == {"1": {"schema": 3}}
-
-
-def test_what_was_read_of_the_first_schema_is_written_under_the_schema_of_today():
-    tables = json.loads(CONTENT)
-    tables["meta"] = {"1": {"schema": 1, "written_by": "0.1"}, "2": {"text": "no header"}}
-    del tables["trials"]["1"]["power_profile"]
-    content = json.dumps(tables).encode()
-    assert read(content) == read(CONTENT)
-    written = json.loads(encode_tables(read_tables(PATH, content)))
-    tables["meta"]["1"]["schema"] = SCHEMA
-    assert written == tables
-
-
-@pytest.mark.parametrize("schema", [SCHEMA + 1, 7, 10**20])
-def test_a_newer_schema_is_not_damage(schema):
-    with pytest.raises(HistoryError, match=f"schema {schema}"):
-        read_tables(PATH, b'{"meta": {"1": {"schema": %d}}}' % schema)
+@pytest.mark.parametrize("version", [VERSION + 1, 7, 10**20])
+def test_a_newer_version_is_not_damage(version):
+    with pytest.raises(
+        HistoryError, match=rf"newer zeusrun \(format {version}; this one knows 1\)"
+    ):
+        read_tables(PATH, b'{"meta": {"1": {"version": %d}}}' % version)

@@ -18,7 +18,7 @@ from tests.contracts.history import PREEMPTED, REACHED, begin, build_trial
 from tests.history.test_disk import fork, intercept, wait_for
 from zeusrun.errors import HistoryError
 from zeusrun.history.tinydb.restore import merge
-from zeusrun.history.tinydb.storage import SCHEMA
+from zeusrun.history.tinydb.storage import VERSION
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.trial import TrialStatus
 
@@ -134,7 +134,7 @@ def test_without_a_copy_that_reads_the_volumes_and_the_runs_are_what_there_is(hi
 def test_a_copy_of_a_later_version_is_not_passed_over(history, path):
     run(history, 1)
     path.write_bytes(b"{")
-    content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}})
+    content = json.dumps({"meta": {"1": {"version": VERSION + 1}}})
     path.with_name("digits.json.bak").write_text(content)
     with pytest.raises(HistoryError, match="newer zeusrun"):
         history.restore("digits", [TRIALS[0]])
@@ -143,14 +143,14 @@ def test_a_copy_of_a_later_version_is_not_passed_over(history, path):
 
 def test_a_history_of_a_later_version_is_not_touched(history, path):
     run(history, 1)
-    content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}})
+    content = json.dumps({"meta": {"1": {"version": VERSION + 1}}})
     path.write_text(content)
     with pytest.raises(HistoryError, match="newer zeusrun"):
         history.restore("digits", TRIALS)
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize("content", [None, b"{", b'{"meta": {"1": {"schema": 3}}, "trials": {}}'])
+@pytest.mark.parametrize("content", [None, b"{", b'{"meta": {"1": {"version": 1}}, "trials": {}}'])
 def test_the_trials_of_a_damaged_volume_come_from_the_run_directories(history, path, content):
     run(history, 6)
     volume = path.parent / "digits.volumes" / "000002.json"

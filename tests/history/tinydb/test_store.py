@@ -15,7 +15,7 @@ from tests import factories
 from tests.contracts.history import REACHED, HistoryContract, begin, build_trial
 from zeusrun.errors import ExitCode, HistoryError
 from zeusrun.history.base import Conflict
-from zeusrun.history.tinydb.storage import SCHEMA
+from zeusrun.history.tinydb.storage import VERSION
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 
@@ -96,10 +96,10 @@ def test_only_the_owner_may_read(tmp_path):
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_the_file_is_plain_tinydb_with_a_schema_number(history, tmp_path):
+def test_the_file_is_plain_tinydb_with_a_version(history, tmp_path):
     begin(history)
     database = tinydb.TinyDB(tmp_path / "digits.json", access_mode="r")
-    assert database.table("meta").all() == [{"schema": SCHEMA}]
+    assert database.table("meta").all() == [{"version": VERSION}]
     assert database.table("trials").all() == [build_trial(1).to_json()]
     database.close()
 
@@ -131,10 +131,10 @@ def test_what_a_newer_minor_version_added_is_kept(history, tmp_path):
     assert json.loads(path.read_text()) == tables
 
 
-def test_a_file_of_a_newer_schema_is_refused_and_left_alone(history, tmp_path):
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(history, tmp_path):
     path = tmp_path / "digits.json"
     # Its trials need not look like ours any more.
-    content = json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}, "trials": ["new"], "more": 1})
+    content = json.dumps({"meta": {"1": {"version": VERSION + 1}}, "trials": ["new"], "more": 1})
     path.write_text(content)
     for use in (
         lambda: history.trials("digits"),
@@ -147,21 +147,6 @@ def test_a_file_of_a_newer_schema_is_refused_and_left_alone(history, tmp_path):
         assert info.value.exit_code is ExitCode.HISTORY
     assert path.read_text() == content
     assert not list(tmp_path.glob("*corrupt*"))
-
-
-def test_a_file_of_the_first_schema_is_read_and_becomes_one_of_today_with_the_next_write(
-    history, tmp_path
-):
-    path = tmp_path / "digits.json"
-    trial = build_trial(1).to_json()
-    del trial["power_profile"]
-    content = json.dumps({"meta": {"1": {"schema": 1}}, "trials": {"1": trial}})
-    path.write_text(content)
-    assert history.trials("digits") == [build_trial(1)]
-    assert path.read_text() == content
-    begin(history)
-    assert json.loads(path.read_text())["meta"] == {"1": {"schema": SCHEMA}}
-    assert history.trials("digits") == [build_trial(1), build_trial(2)]
 
 
 def test_only_histories_are_listed_as_jobs(history, tmp_path):

@@ -23,7 +23,7 @@ from tests.contracts.history import (
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
 from zeusrun.history.tinydb.storage import (
-    SCHEMA,
+    VERSION,
     empty_tables,
     encode_tables,
     read_header,
@@ -79,7 +79,7 @@ def test_the_oldest_trials_are_in_volumes_and_the_newest_in_the_main_file(histor
 
 def test_a_volume_is_plain_tinydb_and_its_owner_s_alone(history, tmp_path):
     database = tinydb.TinyDB(volume(tmp_path, 2), access_mode="r")
-    assert database.table("meta").all() == [{"schema": SCHEMA}]
+    assert database.table("meta").all() == [{"version": VERSION}]
     assert database.table("trials").all() == [trial.to_json() for trial in TRIALS[3:6]]
     database.close()
     assert stat.S_IMODE(volume(tmp_path, 2).stat().st_mode) == 0o600
@@ -93,11 +93,8 @@ def test_what_fits_in_two_volumes_stays_in_one_file(tmp_path):
     assert not (tmp_path / "digits.volumes").exists()
 
 
-def test_an_old_file_of_any_size_is_sealed_by_one_write(tmp_path):
+def test_a_file_of_any_size_is_sealed_by_one_write(tmp_path):
     run(TinyDBHistory(tmp_path), 11)
-    tables = json.loads((tmp_path / "digits.json").read_text())
-    tables["meta"]["1"]["schema"] = 2
-    (tmp_path / "digits.json").write_text(json.dumps(tables))
     history = TinyDBHistory(tmp_path, volume_trials=2)
     assert history.trials("digits") == TRIALS
     twelfth = begin(history)
@@ -332,12 +329,12 @@ def test_whatever_is_sealed_every_number_of_newest_trials_is_the_same(given_stat
 
 
 def test_a_volume_of_a_later_version_is_not_damage(history, tmp_path):
-    volume(tmp_path, 1).write_text(json.dumps({"meta": {"1": {"schema": SCHEMA + 1}}}))
+    volume(tmp_path, 1).write_text(json.dumps({"meta": {"1": {"version": VERSION + 1}}}))
     with pytest.raises(HistoryError, match="newer zeusrun"):
         history.trials("digits")
 
 
-def test_a_volume_without_a_schema_is_damaged(history, tmp_path):
+def test_a_volume_without_a_version_is_damaged(history, tmp_path):
     volume(tmp_path, 1).write_text('{"trials": {}}')
     with pytest.raises(HistoryError, match="no table 'meta'"):
         history.trials("digits")

@@ -241,6 +241,6 @@ def test_a_run_that_was_preempted_or_has_ended_is_never_taken_for_unbegun(tmp_pa
     for number, record in enumerate((build_trial(preemptions=1), build_trial()), start=1):
         paths = create_run(tmp_path, "job", f"job-{number}-1")
         ended = replace(record, status=TrialStatus.FAILED) if number == 2 else record
-        paths.trial.write_text(json.dumps(ended.to_json()))
+        paths.trial.write_text(json.dumps({"version": 1, **ended.to_json()}))
     remove_unbegun(MemoryHistory(), tmp_path, "job", [build_trial(9)])
     assert len(list(runs_directory(tmp_path, "job").iterdir())) == 2

@@ -24,7 +24,13 @@ def other(tmp_path):
         def write(**changes):
             with Tickets(tmp_path) as tickets:
                 held = tickets.take("other", "running")
-            record = {**held.ticket.to_json(), "on_cpu": True, "pid": process.pid, **changes}
+            record = {
+                "version": 1,
+                **held.ticket.to_json(),
+                "on_cpu": True,
+                "pid": process.pid,
+                **changes,
+            }
             path = tickets.path(held.ticket.number)
             path.write_text(json.dumps(record))
             return path

@@ -21,6 +21,7 @@ from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
+from zeusrun.files.version import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +50,7 @@ class LimitRecord:
         original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
         zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
-        set_w: The limit that zeusrun set last and the one it was about to set; empty if unknown, as
-            in a record of an older zeusrun.
+        set_w: The limit that zeusrun set last and the one it was about to set; empty at first.
         host: The machine of the GPU: several machines may share the directory.
         boot_id: See random(4); ``None`` if unknown. A power limit does not outlive a boot.
     """
@@ -85,7 +85,6 @@ def write_record(directory: Path, record: LimitRecord) -> None:
     """Write a record to disk durably, or raise a ``DeviceError``; then change no limit."""
     path = record_path(directory, record.uuid)
     content = {"version": _VERSION, **vars(record)}
-    content["found_w"] = content.pop("original_w")  # its name in files
     try:
         make_folder(directory)
         replace_file(path, json.dumps(content).encode())
@@ -100,15 +99,14 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
     path = record_path(directory, uuid)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["version"] != _VERSION:
-            raise DeviceError(f"{path} is of version {content['version']}, not {_VERSION}")
-        zeusd, boot_id = content.get("zeusd"), content.get("boot_id")
+        check_version(content, _VERSION, path, DeviceError)
+        zeusd, boot_id = content["zeusd"], content["boot_id"]
         return LimitRecord(
             uuid,
-            _watts(content["found_w"]),
+            _watts(content["original_w"]),
             str(content["trial"]),
             None if zeusd is None else str(zeusd),
-            tuple(_watts(watts) for watts in content.get("set_w", ())),
+            tuple(_watts(watts) for watts in content["set_w"]),
             str(content["host"]),
             None if boot_id is None else str(boot_id),
         )

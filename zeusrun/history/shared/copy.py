@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
 from zeusrun.files.private import make_folder, open_for_writing
+from zeusrun.files.version import check_version
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST, Snapshot
 from zeusrun.trial import Trial
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import Changes
 
-_FORM = 3  # of the tables; a copy in another form is made anew
+_VERSION = 1
 _FRESH_S = 60.0  # how exactly the copy says when it was read
 _WAIT_S = 30.0  # for another process, which writes for milliseconds
 _TABLES = """
-CREATE TABLE jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER, read_at REAL);
-CREATE TABLE trials (
+CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, version TEXT, total INTEGER, read_at REAL);
+CREATE TABLE IF NOT EXISTS trials (
     job TEXT, recurrence INTEGER, attempt INTEGER, trial TEXT, uuid TEXT, record TEXT,
     PRIMARY KEY (job, recurrence, attempt)
 );
-CREATE INDEX trials_trial ON trials (trial);
-CREATE INDEX trials_uuid ON trials (uuid);
+CREATE INDEX IF NOT EXISTS trials_trial ON trials (trial);
+CREATE INDEX IF NOT EXISTS trials_uuid ON trials (uuid);
 """
 _NEWEST_FIRST = "ORDER BY recurrence DESC, attempt DESC"
 
@@ -158,16 +159,15 @@ class LocalCopy:
     def _connected(self, *, write: bool) -> Iterator[sqlite3.Connection]:
         file = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
         with contextlib.closing(file):
-            if file.execute("PRAGMA user_version").fetchone() != (_FORM,):
+            (version,) = file.execute("PRAGMA user_version").fetchone()
+            if version == 0:  # a new file
                 file.execute("BEGIN EXCLUSIVE")
-                for (table,) in file.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                ).fetchall():
-                    file.execute(f'DROP TABLE IF EXISTS "{table}"')
                 for statement in filter(str.strip, _TABLES.split(";")):
                     file.execute(statement)
-                file.execute(f"PRAGMA user_version = {_FORM}")
+                file.execute(f"PRAGMA user_version = {_VERSION}")
                 file.execute("COMMIT")
+            else:
+                check_version({"version": version}, _VERSION, self._path, CopyError)
             file.execute("PRAGMA synchronous = NORMAL")
             file.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             yield file

@@ -12,6 +12,7 @@ from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock
 from zeusrun.files.private import make_folder, read_file
+from zeusrun.files.version import check_version
 from zeusrun.history import rules
 from zeusrun.trial import Trial
 
@@ -24,6 +25,7 @@ Kind = Literal["begin", "finish", "withdraw", "trace"]
 
 _NAME = re.compile(r"\d{8,12}\.json")
 _MAX_BYTES = 256 << 20
+_VERSION = 1
 _LOCK_S = 30.0  # to write a file takes milliseconds
 
 
@@ -51,7 +53,7 @@ class Spool:
 
     def put(self, kind: Kind, trial: Trial, trace: dict[str, Any] | None = None) -> Path:
         """Store a write durably, behind those that wait; raises ``HistoryError``."""
-        record = {"kind": kind, "trial": trial.to_json(), "trace": trace}
+        record = {"version": _VERSION, "kind": kind, "trial": trial.to_json(), "trace": trace}
         with self._locked():
             used = [
                 *_list_entries(self.folder),
@@ -67,16 +69,21 @@ class Spool:
         return bool(_list_entries(self.folder))
 
     def entries(self) -> list[Entry]:
-        """Return what waits, oldest first; a file that is no entry is set aside."""
+        """Return what waits, oldest first; a file that is no entry is set aside.
+
+        Raises:
+            HistoryError: If a file cannot be read, or a newer zeusrun has written it.
+        """
         found = []
         for path in _list_entries(self.folder):
             try:
                 record = json.loads(read_file(path, _MAX_BYTES))
+                check_version(record, _VERSION, path)
                 trial = Trial.from_json(record["trial"])
                 found.append(Entry(path, record["kind"], trial, record["trace"]))
             except FileNotFoundError:
                 continue  # delivered just now
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 self._set_aside(path, f"the file is damaged: {error}")
             except OSError as error:
                 raise HistoryError(f"{path} cannot be read: {error.strerror}") from error

@@ -16,9 +16,11 @@ from zeusrun.history.sql.engine import open_engine, reading, writing
 from zeusrun.history.sql.faults import describe, is_missing
 from zeusrun.history.sql.identity import read_revision, refuse_newer, start_incarnation
 from zeusrun.history.sql.schema import HISTORY, REVISIONS
+from zeusrun.plugins import no_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from alembic.config import Config
     from sqlalchemy.engine import Connection, Engine
@@ -52,9 +54,7 @@ def upgrade(engine: Engine) -> str | None:
         before = read_revision(connection)
         refuse_newer(before, describe(engine.url))
         if before != REVISIONS[-1]:
-            from alembic import command  # noqa: PLC0415 - 0.2 s, and hardly ever needed
-
-            command.upgrade(_configure(connection), "head")
+            _load_alembic().upgrade(_configure(connection), "head")
         if connection.scalar(sa.select(HISTORY.c.id)) is None:
             connection.execute(sa.insert(HISTORY).values(id=1, incarnation=""))
             start_incarnation(connection)
@@ -81,9 +81,7 @@ def downgrade(engine: Engine, revision: str) -> str:
                 f"{revision}; `zeusrun db upgrade` goes forward"
             )
         if before != revision:
-            from alembic import command  # noqa: PLC0415 - see above
-
-            command.downgrade(_configure(connection), revision)
+            _load_alembic().downgrade(_configure(connection), revision)
     return before
 
 
@@ -120,6 +118,13 @@ def _alone(engine: Engine) -> Iterator[Connection]:
             yield connection
     finally:
         own.dispose()
+
+
+def _load_alembic() -> ModuleType:
+    with no_plugins():
+        from alembic import command  # noqa: PLC0415 - 0.2 s, and hardly ever needed
+
+    return command
 
 
 def _configure(connection: Connection) -> Config:

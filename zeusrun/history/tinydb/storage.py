@@ -1,8 +1,7 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
 A file contains the tables ``meta`` and ``trials`` as JSON. A reader ignores and keeps fields and
-tables that it does not know. Whatever an older reader would misread, such as a new status, needs a
-new schema number.
+tables that it does not know; ``files/version.py`` says what needs a new version.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
 ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
@@ -21,13 +20,14 @@ from zeusrun.errors import HistoryError, home_advice
 from zeusrun.files.atomic import replace_file, sync_directory
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import make_folder
+from zeusrun.files.version import check_version
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-SCHEMA = 3  # 2 added the stages ``look`` and ``retry``, 3 added volumes
+VERSION = 1
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
@@ -170,18 +170,14 @@ def read_bytes(path: Path) -> bytes | None:
 
 def empty_tables() -> Tables:
     """Return the tables of a history without trials."""
-    return {"meta": {"1": {"schema": SCHEMA}}, "trials": {}}
+    return {"meta": {"1": {"version": VERSION}}, "trials": {}}
 
 
 def encode_tables(tables: Tables) -> bytes:
-    """Return the content of a file, in today's schema; ``DamagedError`` if that is impossible."""
-    headers = {
-        number: {**header, "schema": SCHEMA} if "schema" in header else header
-        for number, header in tables["meta"].items()
-    }
+    """Return the content of a file; ``DamagedError`` if that is impossible."""
     try:
         # Without indentation, so that json uses its C encoder.
-        text = json.dumps({**tables, "meta": headers}, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(tables, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise DamagedError(str(error)) from error
     return text.encode() + b"\n"
@@ -208,14 +204,12 @@ def read_tables(path: Path, data: bytes | None) -> Tables:
         raise DamagedError(f"it is not JSON: {error}") from error
     if not isinstance(tables, dict):
         raise DamagedError("it contains no tables")
-    schemas = [each["schema"] for each in _records(tables, "meta") if "schema" in each]
-    if not schemas or any(type(schema) is not int or schema < 1 for schema in schemas):
-        raise DamagedError("its header names no schema")
-    if max(schemas) > SCHEMA:
-        raise HistoryError(
-            f"the history {path} was written by a newer zeusrun (it has schema {max(schemas)}, "
-            f"this version reads up to {SCHEMA}); upgrade this one: `pip install --upgrade zeusrun`"
-        )
+    headers = [each for each in _records(tables, "meta") if "version" in each]
+    try:
+        for header in headers or [{}]:
+            check_version(header, VERSION, path)
+    except ValueError as error:
+        raise DamagedError("its header names no version") from error
     _records(tables, "trials")
     return tables
 
@@ -283,4 +277,4 @@ def write_volume(path: Path, number: int, content: bytes) -> None:
 
 
 def _header(tables: Tables) -> dict[str, Any]:
-    return next(header for header in tables["meta"].values() if "schema" in header)
+    return next(header for header in tables["meta"].values() if "version" in header)

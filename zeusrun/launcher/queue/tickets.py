@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
@@ -20,6 +20,7 @@ from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import read_file
+from zeusrun.files.version import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,7 @@ State = Literal["waiting", "running"]
 _LOCK_WAIT_S = 60.0  # each holds it for milliseconds, but fifty may start at once on a busy machine
 _NAME = re.compile(r"([0-9]{1,15})\.json")
 _MAX_BYTES = 64 << 10
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -99,21 +101,28 @@ class Tickets:
         return held
 
     def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
-        """Yield each number, its ticket if that can be read, and whether its submit is alive."""
+        """Yield each number, its ticket if that can be read, and whether its submit is alive.
+
+        It raises ``HistoryError`` if a newer zeusrun has written the ticket of a living submit:
+        which GPUs that has is then unknown.
+        """
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
             for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
                 # If the lock cannot be checked, assume that the submit is alive.
-                yield number, self._read(number), is_locked(self.lock_path(number)) is not False
+                alive = is_locked(self.lock_path(number)) is not False
+                yield number, self._read(number) if alive else None, alive
 
     def _read(self, number: int) -> Ticket | None:
         try:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
-            ticket = Ticket(**{**record, "number": number, "gpus": tuple(record["gpus"])})
+            check_version(record, _VERSION, self.path(number))
+            known = {each.name: record[each.name] for each in fields(Ticket) if each.name in record}
+            ticket = Ticket(**{**known, "number": number, "gpus": tuple(record["gpus"])})
             texts = (ticket.job, ticket.since, *ticket.gpus)
             return ticket if all(isinstance(text, str) for text in texts) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # removed just now, cut short by a power failure, or of another version
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # removed just now, or cut short by a power failure
 
     def remove(self, number: int) -> None:
         """Remove the files of a ticket, as far as possible."""
@@ -155,7 +164,8 @@ class HeldTicket:
             if not self._lock.acquire(1.0):  # somebody who lists tickets tries it for a moment
                 raise HistoryError(f"{path} belongs to another submit; try again")
             # Not durable: after a power failure no submit is alive.
-            replace_file(path, json.dumps(self.ticket.to_json()).encode(), durable=False)
+            content = {"version": _VERSION, **self.ticket.to_json()}
+            replace_file(path, json.dumps(content).encode(), durable=False)
         except OSError as error:
             raise unwritable(path, error) from error
 

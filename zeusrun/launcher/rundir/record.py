@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
+from zeusrun.files.version import check_version
 from zeusrun.metrics.sight import Sight
 from zeusrun.trial import Outcome, Trial
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.rundir.layout import RunPaths
 
+_VERSION = 1  # of the run directory with all its files
 _RESERVE_BYTES = 64 << 10  # 40 epochs take about 3 KiB, 600 epochs 40 KiB
 _MAX_BYTES = 256 << 20  # a script may put anything in its place
 _UNREADABLE = (
@@ -58,9 +60,15 @@ def write_record(paths: RunPaths, trial: Trial) -> bool:
 
 
 def read_record(paths: RunPaths) -> Trial | None:
-    """Return the trial that a run directory contains; ``None`` if it cannot be read."""
+    """Return the trial that a run directory contains; ``None`` if it cannot be read.
+
+    Raises:
+        HistoryError: If a newer zeusrun has written it.
+    """
     try:
-        return Trial.from_json(json.loads(read_file(paths.trial, _MAX_BYTES)))
+        record = json.loads(read_file(paths.trial, _MAX_BYTES))
+        check_version(record, _VERSION, paths.trial)
+        return Trial.from_json(record)
     except _UNREADABLE:
         return None
 
@@ -141,15 +149,20 @@ def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
         sight = live.sight and asdict(live.sight)
-        record = {**vars(live), "trial": live.trial.to_json(), "sight": sight}
+        record = {"version": _VERSION, **vars(live), "trial": live.trial.to_json(), "sight": sight}
         del record["alive"]
         replace_file(paths.live, json.dumps(record).encode(), durable=False)
 
 
 def read_live(paths: RunPaths) -> Live | None:
-    """Return the last state that a launcher wrote; ``None`` if it cannot be read."""
+    """Return the last state that a launcher wrote; ``None`` if it cannot be read.
+
+    Raises:
+        HistoryError: If a newer zeusrun has written it.
+    """
     try:
         record = json.loads(read_file(paths.live, _MAX_BYTES))
+        check_version(record, _VERSION, paths.live)
         power_w = record.get("power_w")
         return Live(
             Trial.from_json(dict(record["trial"])),
@@ -170,4 +183,4 @@ def _open(paths: RunPaths, flags: int = 0) -> BinaryIO:
 
 
 def _encode(trial: Trial) -> bytes:
-    return json.dumps(trial.to_json(), indent=1).encode() + b"\n"
+    return json.dumps({"version": _VERSION, **trial.to_json()}, indent=1).encode() + b"\n"

@@ -6,6 +6,7 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
+from zeusrun.errors import HistoryError
 from zeusrun.launcher.queue.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Neighbours:
         self._due_t = progress.now_t + _PERIOD_S
         try:
             present = self._tickets.present()
-        except OSError:
+        except (OSError, HistoryError):  # a newer zeusrun may have come meanwhile
             present = []
         here = [t for t in present if t.on_cpu and t.host == platform.node()]
         found = [t for t in here if t.pid != os.getpid()]

@@ -43,7 +43,6 @@ _STOPPED_AS = {
 }
 
 NO_CAUSE = "torchrun failed without a recorded cause"
-_STORED_NO_CAUSE = "torchrun failed and left no word"  # ``Trial.cause`` of earlier versions
 
 
 def build_outcome(
@@ -128,7 +127,7 @@ def build_outcome(
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         **_statistics(progress),
-        cause=None if not crashed else _STORED_NO_CAUSE if failure is None else failure.cause,
+        cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
     )
 
