@@ -402,7 +402,7 @@ ALLOWED = (
     ),
     Allowed(
         "When a run has ended, zeusrun ends every process that the script has left, also one that "
-        "has detached itself.",
+        "has detached itself; not a [daemon](reliability.md) with an empty `ZEUSRUN_RUN_DIR`.",
         "It could hold a GPU, and its energy would count for the next run.",
         shown_by="test_a_process_that_detaches_itself_is_ended_with_its_run",
     ),
