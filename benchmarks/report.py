@@ -234,7 +234,7 @@ def measure(home: Path, repeats: int) -> None:
     command = [sys.executable, "-m", "zeusrun", "report", "-o", str(page)]
     environment = {**os.environ, "ZEUSRUN_HOME": str(home)}
     rows = [path.stat().st_size for path in home.glob("runs/*/*/power.csv")]
-    print(f"{describe_machine()}; {len(rows)} traces of {statistics.mean(rows) / 1e6:.1f} MB")
+    print(f"{describe_machine()}; {len(rows)} traces, {sum(rows) / 1e6:.1f} MB")
     seconds = []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(repeats):
