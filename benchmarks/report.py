@@ -2,7 +2,9 @@
 
 Targets for 1,000 trials with 100 power traces of 8 GPUs: 5 s, a page of 1 MB, 500 MB of memory.
 
-``python benchmarks/report.py [--trials 1000] [--traces 100] [--repeats 5]`` measures.
+``python benchmarks/report.py [--trials 1000] [--traces 100] [--repeats 5]`` measures one job.
+``python benchmarks/report.py --jobs 201 --long 10000 --repeats 1`` measures many: one has 10,000
+runs, each other one 10. The targets for them are 8 s of CPU time and a page of 1 MB.
 ``python benchmarks/report.py --example DIR`` writes a home with 48 made-up runs of one job, for
 ``ZEUSRUN_HOME=DIR zeusrun report``. Nothing in it was measured.
 """
@@ -44,7 +46,7 @@ FIRST = (128, 256, 128, 64, 512, 1024, 256, 128, 512, 64, 256, 512, 128)
 CRASH = "RuntimeError: DataLoader worker (pid 4127) is killed by signal: Killed"
 
 
-def make_trials(count: int, home: Path, generator: random.Random) -> list[Trial]:
+def make_trials(count: int, home: Path, generator: random.Random, job: str = JOB) -> list[Trial]:
     """Make up ``count`` trials of a nightly job, oldest first."""
     trials: list[Trial] = []
     recurrence = 0
@@ -56,7 +58,7 @@ def make_trials(count: int, home: Path, generator: random.Random) -> list[Trial]
         attempt = 1
         while True:
             began = BEGAN + timedelta(days=recurrence, minutes=45 * (attempt - 1))
-            trial = make_trial((recurrence, attempt), size, began, home, generator)
+            trial = make_trial((recurrence, attempt), size, began, home, generator, job)
             trials.append(trial)
             if trial.status is TrialStatus.REACHED or len(trials) >= count:
                 break
@@ -64,11 +66,11 @@ def make_trials(count: int, home: Path, generator: random.Random) -> list[Trial]
     return trials
 
 
-def make_trial(
-    number: tuple[int, int], size: int, began: datetime, home: Path, rng: random.Random
+def make_trial(  # noqa: PLR0917 - made up here alone
+    number: tuple[int, int], size: int, began: datetime, home: Path, rng: random.Random, job: str
 ) -> Trial:
     recurrence, attempt = number
-    name = f"{JOB}-{recurrence}-{attempt}"
+    name = f"{job}-{recurrence}-{attempt}"
     bad = rng.random()
     needs = EPOCHS[size] * math.exp(rng.gauss(0, 0.07))
     status = TrialStatus.REACHED
@@ -102,7 +104,7 @@ def make_trial(
     )
     trial = Trial(
         trial=name,
-        job=JOB,
+        job=job,
         recurrence=recurrence,
         attempt=attempt,
         global_batch_size=size,
@@ -112,7 +114,7 @@ def make_trial(
         gpu_count=GPUS,
         started_at=began.isoformat(timespec="milliseconds"),
         metric="val_accuracy",
-        run_dir=str(home / "runs" / JOB / name),
+        run_dir=str(home / "runs" / job / name),
         stage=Stage.EXPLORE if exploring else Stage.EXPLOIT,
         why=f"{size} is made up",
         mode="max",
@@ -151,20 +153,22 @@ def make_trial(
 
 def write_home(home: Path, trials: list[Trial], traces: int, hertz: float) -> None:
     """Write a history, the job file of the newest run, and the power of the newest runs."""
-    (home / "history").mkdir(parents=True)
+    job = trials[-1].job
+    (home / "history").mkdir(parents=True, exist_ok=True)
     records = {str(n): trial.to_json() for n, trial in enumerate(trials, 1)}
     tables = {**empty_tables(), "trials": records}
-    (home / "history" / f"{JOB}.json").write_bytes(encode_tables(tables))
+    (home / "history" / f"{job}.json").write_bytes(encode_tables(tables))
     for folder in (home, home / "history"):
         folder.chmod(0o700)
-    for trial in trials[-traces:]:
+    for trial in trials[len(trials) - traces :]:
         folder = Path(trial.run_dir)
         folder.mkdir(parents=True, mode=0o700)
         write_power(folder / "power.csv", trial, hertz)
     script = home / "train.py"
     script.write_text("# made up\n")
+    Path(trials[-1].run_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
     (Path(trials[-1].run_dir) / "job.yaml").write_text(
-        f"name: {JOB}\nscript: {script}\nlaunch: {{nproc_per_node: {GPUS}}}\n"
+        f"name: {job}\nscript: {script}\nlaunch: {{nproc_per_node: {GPUS}}}\n"
         f"objective: {{metric: val_accuracy, target: {TARGET}, max_epochs: {MAX_EPOCHS}, "
         f"eta_knob: {ETA}}}\n"
         f"batch_size: {{default: {DEFAULT}, candidates: {list(SIZES)}}}\n"
@@ -203,6 +207,8 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=100)
     parser.add_argument("--hertz", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--jobs", type=int, metavar="N")
+    parser.add_argument("--long", type=int, default=10_000)
     parser.add_argument("--example", type=Path, metavar="DIR")
     arguments = parser.parse_args()
     generator = random.Random(8)  # noqa: S311 - not for secrets
@@ -213,9 +219,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        write_home(
-            home, make_trials(arguments.trials, home, generator), arguments.traces, arguments.hertz
-        )
+        if arguments.jobs is not None:
+            for number in range(arguments.jobs):
+                count = 10 if number else arguments.long
+                write_home(home, make_trials(count, home, generator, f"job-{number}"), 0, 0.0)
+        else:
+            trials = make_trials(arguments.trials, home, generator)
+            write_home(home, trials, arguments.traces, arguments.hertz)
         measure(home, arguments.repeats)
 
 
@@ -224,7 +234,7 @@ def measure(home: Path, repeats: int) -> None:
     command = [sys.executable, "-m", "zeusrun", "report", "-o", str(page)]
     environment = {**os.environ, "ZEUSRUN_HOME": str(home)}
     rows = [path.stat().st_size for path in home.glob("runs/*/*/power.csv")]
-    print(f"{describe_machine()}; {len(rows)} traces of {statistics.mean(rows) / 1e6:.1f} MB")
+    print(f"{describe_machine()}; {len(rows)} traces, {sum(rows) / 1e6:.1f} MB")
     seconds = []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(repeats):

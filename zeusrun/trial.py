@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.record_json import read_fields, write_fields
+from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +107,30 @@ def is_baseline(point: CurvePoint) -> bool:
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0."""
     return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
+
+
+MOST_POINTS = 1000
+"""Of a learning curve; a longer one is thinned."""
+
+
+def thin_curve(curve: Sequence[CurvePoint], target: float, mode: str) -> tuple[CurvePoint, ...]:
+    """Return a learning curve; one of more than ``MOST_POINTS`` keeps at most about half of them.
+
+    It keeps a point for every 2, 4, 8, … epochs, the best and the last one, and the first one that
+    meets the target.
+    """
+    if len(curve) <= MOST_POINTS:
+        return tuple(curve)
+    step = 1 << ((curve[-1].epoch - curve[0].epoch) // (MOST_POINTS // 2)).bit_length()
+    kept = {
+        len(curve) - 1,
+        *{curve[n].epoch // step: n for n in reversed(range(len(curve)))}.values(),
+    }
+    values = [(point.value, n) for n, point in enumerate(curve) if point.value is not None]
+    if values:
+        kept.add(min(values)[1] if mode == "min" else max(values)[1])
+    kept.update([n for value, n in values if meets_target(value, target, mode)][:1])
+    return tuple(curve[n] for n in sorted(kept))
 
 
 class SizeChange(NamedTuple):

@@ -7,8 +7,25 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.launcher.recover import CANCELLED_LATER, cost_with_earlier, find_preempted, join
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, TrialStatus
+from zeusrun.launcher.recover import (
+    CANCELLED_LATER,
+    cost_with_earlier,
+    find_preempted,
+    join,
+    outcome_so_far,
+)
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.launcher.rundir.record import Live, write_live
+from zeusrun.sidecar.events import Reported, encode_event
+from zeusrun.trial import (
+    MOST_POINTS,
+    CurvePoint,
+    EnergySource,
+    Outcome,
+    PowerPoint,
+    TrialStatus,
+    thin_curve,
+)
 
 COUNTER, INTEGRATED = EnergySource.COUNTER, EnergySource.INTEGRATED
 ESTIMATED = EnergySource.ESTIMATED
@@ -229,3 +246,29 @@ def test_the_cost_of_a_resumed_trial_is_that_of_all_its_parts():
     assert cost_with_earlier(cut, 5.0) == 105.0
     assert cost_with_earlier(cut, None) is None
     assert cost_with_earlier(replace(cut, cost_j=None), 5.0) is None
+
+
+def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_what_was_not(
+    tmp_path,
+):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    trial = replace(TRIAL, status=TrialStatus.DISPATCHED, run_dir=str(paths.run_dir))
+    events = [Reported(100.0 + epoch, epoch, {trial.metric: 0.0}) for epoch in range(1, 3001)]
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    read = thin_curve([CurvePoint(n, n - 1.0, 10.0 * n, 0.0) for n in range(1, 2001)], 1.0, "max")
+    so_far = replace(trial, time_s=1999.0, energy_j=20_000.0, epochs=2000, curve=read)
+    write_live(paths, Live(so_far, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, TrialStatus.LOST, "killed", "2026-01-01T00:00:00Z")
+    epochs = [point.epoch for point in outcome.curve]
+    assert epochs == sorted(set(epochs))
+    assert (epochs[0], epochs[-1], outcome.epochs) == (1, 3000, 3000)
+    assert len(epochs) <= MOST_POINTS + 1
+    assert {point.energy_j is None for point in outcome.curve if point.epoch > 2000} == {True}
+    assert not {point.energy_j for point in outcome.curve if point.epoch <= 2000} & {None}
+
+
+def test_parts_of_many_epochs_have_one_thinned_curve():
+    first = part(PREEMPTED, epochs=range(1, MOST_POINTS + 1))
+    joined = after(first, part(epochs=range(MOST_POINTS + 1, 2 * MOST_POINTS + 1)))
+    assert len(joined.curve) <= MOST_POINTS + 1
+    assert (joined.curve[0].epoch, joined.curve[-1].epoch) == (1, 2 * MOST_POINTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from zeusrun.metrics.progress import advance, take_step_clock, take_time
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
+from zeusrun.trial import MOST_POINTS
 
 DOWN = build_trial(metric="loss", target=1.0, mode="min", max_epochs=5)
 
@@ -291,3 +293,24 @@ def test_time_never_decreases_when_a_run_ends():
     for event in ((), (report(105.0, 2, 0.9),)):  # a stop order, then the target from before it
         running = take_time(after(*event, start=replace(running, ending=True)), 110.0)
         assert running.time_s == 7.0
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 0.4), ("min", -0.4)])
+def test_a_long_curve_is_thinned_but_keeps_the_first_best_last_and_reached_points(mode, best):
+    goal = replace(GOAL, mode=mode, target=0.3 if mode == "max" else -0.3)
+    values = dict.fromkeys(range(1, 4 * MOST_POINTS), 0.0) | {778: goal.target, 1778: best}
+    progress = after(
+        *(report(100.0 + epoch, epoch, value) for epoch, value in values.items()), goal=goal
+    )
+    epochs = [point.epoch for point in progress.curve]
+    assert MOST_POINTS / 4 <= len(epochs) <= MOST_POINTS
+    assert {1, 778, 1778, progress.epochs} <= set(epochs)
+    assert progress.epochs == max(values)
+    assert max(b - a for a, b in itertools.pairwise(epochs)) <= 16  # evenly
+    assert all(point.value == values[point.epoch] for point in progress.curve)
+
+
+def test_a_loop_that_counts_from_0_has_done_all_epochs_of_its_thinned_curve():
+    count = MOST_POINTS + 500
+    progress = after(started(100.0), *(report(101.0 + epoch, epoch, 0.1) for epoch in range(count)))
+    assert progress.epochs == count

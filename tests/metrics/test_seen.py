@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.values import GOAL, after
-from zeusrun.metrics import progress as progress_module
+from zeusrun.metrics import seen as seen_module
 from zeusrun.metrics.seen import (
     Seen,
     describe_steps,
@@ -103,7 +103,7 @@ def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value(
 
 
 def test_a_script_that_reports_under_ever_new_names_is_remembered_in_part(monkeypatch):
-    monkeypatch.setattr(progress_module, "_NAMES", 3)
+    monkeypatch.setattr(seen_module, "_NAMES", 3)
     many = Reported(101, 1, {f"loss {number}": 1.0 for number in range(9)})
     seen = after(many, said(102, 1, 0.1, "report"), replace(many, t=103.0)).seen
     assert [name for name, _ in seen] == ["loss 0", "loss 1", "loss 2", METRIC]

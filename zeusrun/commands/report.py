@@ -28,6 +28,7 @@ from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_compar
 from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import LIGHT
 from zeusrun.view.report.power import PowerFacts, build_power
+from zeusrun.view.report.sections import detailed
 from zeusrun.view.report.sides import find_kind, within
 from zeusrun.view.report.snippet import (
     comparison_json,
@@ -148,25 +149,28 @@ def _read_jobs(
     """
     reports: list[JobReport] = []
     damage: HistoryError | None = None
-    for name, given in files.items():
+    for name in files:
         try:
             known = store.trials(name)
         except HistoryError as error:  # still report the other jobs
             damage = damage or error
             continue
-        trials = [trial for trial in known if trial.status.finished]
-        if not trials:
+        if not any(trial.status.finished for trial in known):
             continue
-        found = JobReport(build_facts(name, known))
-        if form not in {"md", "latex"}:
-            found = replace(found, power=_read_traces(store, home, trials))
-        if form in {"html", "json"}:
-            found = replace(found, belief=_read_belief(home, store, given, known))
-        reports.append(found)
+        reports.append(JobReport(build_facts(name, known)))
     if damage is not None and not reports:
         raise damage
     if not reports:
         raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
+    if form not in {"md", "latex"}:
+        for number in detailed(reports) if form == "html" else range(len(reports)):
+            name = reports[number].facts.job
+            known = store.trials(name)
+            power = _read_traces(store, home, [each for each in known if each.status.finished])
+            reports[number] = replace(reports[number], power=power)
+            if form in {"html", "json"}:
+                belief = _read_belief(home, store, files[name], known)
+                reports[number] = replace(reports[number], belief=belief)
     return reports, damage
 
 

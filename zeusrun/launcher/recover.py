@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.cost import cost_j
@@ -19,7 +20,15 @@ from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.metrics.progress import Progress, advance, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import EnergySource, Outcome, Trial, TrialStatus, is_baseline, join_changes
+from zeusrun.trial import (
+    EnergySource,
+    Outcome,
+    Trial,
+    TrialStatus,
+    is_baseline,
+    join_changes,
+    thin_curve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.sidecar.events import Event
-    from zeusrun.sidecar.step_clock import StepCount
 
 _Amount = TypeVar("_Amount", int, float)
 CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
@@ -119,15 +126,15 @@ def outcome_so_far(
     if live is None or not live.is_of(trial):
         return seen
     last = live.trial
-    known = {point.epoch for point in last.curve}
-    later = tuple(point for point in seen.curve if point.epoch not in known)
+    known = last.curve[-1].epoch if last.curve else -1
+    later = (point for point in seen.curve if point.epoch > known)
     return replace(
         last.ended_as(status, reason, finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
         epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
         steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
         best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
-        curve=(*last.curve, *later),
+        curve=thin_curve((*last.curve, *later), trial.target, trial.mode),
         warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
     )
 
@@ -150,17 +157,17 @@ def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:
 def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     """Return the last part of a trial from the files of its ranks, without energy."""
     warnings: list[str] = []
-    events: list[Event] = []
-    clock: StepCount | None = None
+    progress = Progress(launched_t=0.0, now_t=0.0)
     try:
-        events = SidecarReader(paths.sidecar).read(final=True)
         clock = read_step_clock(paths.rank_clock(0))
+        parts = filter(None, SidecarReader(paths.sidecar).read_parts(final=True))
+        first = next(parts, [])
+        launched_t = min((event.t for event in first), default=0.0)
+        progress = take_step_clock(Progress(launched_t=launched_t, now_t=launched_t), clock)
+        for event in chain(first, chain.from_iterable(parts)):
+            progress = advance(progress, event, trial, lambda _since, _until: None)
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
-    launched_t = min((event.t for event in events), default=0.0)
-    progress = take_step_clock(Progress(launched_t=launched_t, now_t=launched_t), clock)
-    for event in events:
-        progress = advance(progress, event, trial, lambda _since, _until: None)
     begun_t, active_t = progress.training_t, progress.active_t
     return replace(
         bare,
@@ -294,7 +301,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         epochs=outcome.epochs or trial.epochs,
         steps=_known_sum(trial.steps, outcome.steps),
         best_metric=choose(bests, default=None),
-        curve=(*before, *since),
+        curve=thin_curve((*before, *since), trial.target, trial.mode),
         power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),

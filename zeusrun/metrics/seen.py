@@ -10,7 +10,7 @@ from zeusrun.sidecar.events import REPORT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from zeusrun.sidecar.events import Observed
+    from zeusrun.sidecar.events import Observed, Reported
 
 TESTED = {
     "accelerate": "1.15",
@@ -31,6 +31,7 @@ CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 """The libraries whose hook ends the training itself, on all ranks in the same step."""
 
 _ORDER = (REPORT, *CONTROLLING, "timm", "accelerate", "tensorboard", "mlflow", "wandb")
+_NAMES = 1000  # a script may report under a new name at every step
 _EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
 
 
@@ -40,6 +41,19 @@ class Seen(NamedTuple):
     first: float
     last: float
     times: int = 1
+
+
+def see(
+    seen: Mapping[tuple[str, str], Seen], event: Reported, metric: str
+) -> Mapping[tuple[str, str], Seen]:
+    """Return the metrics seen, those of an event included, but not more than ``_NAMES`` others."""
+    now = dict(seen)
+    for name, value in event.metrics.items():
+        if len(now) >= _NAMES and name != metric and (name, event.source) not in now:
+            continue
+        before = now.get((name, event.source), Seen(value, value, 0))
+        now[name, event.source] = Seen(before.first, value, before.times + 1)
+    return now
 
 
 def list_names(names: Collection[str]) -> str:

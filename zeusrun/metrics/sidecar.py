@@ -8,6 +8,7 @@ from zeusrun.files.tail import LineTail
 from zeusrun.sidecar.events import Reported, decode_event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
@@ -30,8 +31,12 @@ class SidecarReader:
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
-        events: list[Event] = []
+        return [event for events in self.read_parts(final=final) for event in events]
+
+    def read_parts(self, *, final: bool = False) -> Iterator[list[Event]]:
+        """Yield what ``read`` returns, in parts of about 2,000 events."""
         while lines := self._tail.read_lines(final=final):
+            events: list[Event] = []
             for raw in lines:
                 self._line_number += 1
                 line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
@@ -44,7 +49,7 @@ class SidecarReader:
                     continue
                 if event is not None:
                     events.append(event)
-        return events
+            yield events
 
     def _warn(self, reason: str) -> None:
         self._bad_lines += 1

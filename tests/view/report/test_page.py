@@ -15,7 +15,7 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view.report.canvas import drawing, shift
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
-from zeusrun.view.report.figures import FIGURES, draw, draw_comparison
+from zeusrun.view.report.figures import DRAWN_RUNS, FIGURES, draw, draw_comparison
 from zeusrun.view.report.markup import Html, escape, table, tag
 from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
@@ -237,3 +237,30 @@ def test_a_single_dot_stands_in_the_middle_of_its_row():
     with drawing():
         panel = draw("arms", JobReport(build_facts("job", [run(1, 32)])), LIGHT).axes[0]
     assert list(panel.lines[0].get_ydata()) == [0.0]
+
+
+def test_of_many_jobs_all_are_listed_and_those_that_ran_last_are_shown():
+    reports = [
+        JobReport(
+            build_facts(f"job-{n}", [run(1, 32, started_at=f"2026-01-{n:02}T01:00:00+00:00")])
+        )
+        for n in (12, *range(1, 12))
+    ]
+    text = page_of(reports)
+    check(text)
+    assert all(f"job-{n}</" in text for n in range(1, 13))
+    assert set(re.findall(r'class="job"[^>]*>(job-\d+)', text)) == {
+        f"job-{n}" for n in range(3, 13)
+    }
+    assert "the 10 jobs that ran last. `zeusrun report JOB`" in text
+
+
+def test_of_a_long_job_the_newest_runs_are_dots_and_the_page_says_so():
+    trials = [run(n, 32) for n in range(1, DRAWN_RUNS + 2)]
+    pages = [page_of([JobReport(build_facts("job", part))]) for part in (trials[:-1], trials)]
+    dots = [page.count("<use ") for page in pages]
+    assert dots[0] >= 2 * DRAWN_RUNS
+    assert abs(dots[1] - dots[0]) < 20  # ticks
+    assert "Every run is a dot" in pages[0]
+    assert f"The dots are the newest {DRAWN_RUNS} recurrences" in pages[1]
+    assert f"The newest {DRAWN_RUNS} runs of each batch size are dots" in pages[1]

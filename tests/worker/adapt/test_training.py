@@ -276,7 +276,7 @@ def test_a_restart_after_out_of_memory_grows_no_further(train):
     script = RESUMES.format(done="run._restart") + "\nif run._restart == 0: raise MemoryError"
     script = "run._restart = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n" + script
     _, lines = train(script, plan, policy=policy, fails=True, TORCHELASTIC_RESTART_COUNT="0")
-    assert lines[0] == "1 [32, 32, 39] True"
+    assert "1 [32, 32, 39] True" in lines  # the traceback may come first
     rank, lines = train(script, plan, policy=policy, TORCHELASTIC_RESTART_COUNT="1")
     assert lines[0] == "2 [32, 32, 32, 7] True"
     assert problems(rank)[0].startswith("the batch size grows to 32 at most from here on")

@@ -18,6 +18,7 @@ from zeusrun.trial import (
     Trial,
     TrialStatus,
     epochs_of,
+    thin_curve,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ LEASE_S = 3600.0
 """How long a training may be silent before it is LOST; longer if its epochs are long."""
 _LONGEST_LEASE_S = 30 * 86400.0
 _EPOCHS_OF_SILENCE = 3
-_MOST_POINTS = 5000  # of a curve; each report stores all of them
 DIED = "its process ended before the first report"  # ``Trial.cause`` and ``Trial.reason``
 LATE = "its lease expired, and it goes on: it has reported again"
 
@@ -87,7 +87,7 @@ class Training:
         energy_j = report.energy or None  # the counter has not moved yet
         value = report.metric if math.isfinite(report.metric) else None
         point = CurvePoint(report.current_epoch, report.time, energy_j, value)
-        curve = (*earlier[: _MOST_POINTS - 1], point)
+        curve = thin_curve((*earlier, point), trial.target, trial.mode)
         silence_s = report.time - (earlier[-1].time_s if earlier else 0.0)
         lease_s = max(self.lease_s, min(_LONGEST_LEASE_S, _EPOCHS_OF_SILENCE * silence_s))
         taken = replace(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FIGURES = ("cost", "curves", "arms", "power")
 DRAWN_TRACES = 6
+DRAWN_RUNS = 500
+"""Of a job's recurrences, and of each batch size's runs, so many are dots: the newest ones."""
 _MANY = 250  # dots are smaller
 _STEPS = 200  # of the sum saved
 _UNITS = {
@@ -100,19 +102,21 @@ def _known_costs(facts: JobFacts) -> list[tuple[RecurrenceFacts, float]]:
 
 def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     """Draw the cost of each recurrence, above what choosing has saved so far."""
-    known = _known_costs(facts)
+    known = _known_costs(facts)[-DRAWN_RUNS:]
     factor, unit = scale([cost_j for _, cost_j in known], "energy")
     names = [size.label for size in facts.sizes]
     dots = [
         Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
         for each, cost_j in known
     ]
+    first, last = known[0][0].recurrence, facts.recurrences[-1].recurrence
     compared = [each for each in facts.recurrences if each.default_j is not None]
+    drawn = [each for each in compared if each.recurrence >= first]
     add_legend(figure, names, palette, {dot.size for dot in dots})
     panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
-    for default_j, group in itertools.groupby(compared, key=lambda each: each.default_j or 0.0):
+    for default_j, group in itertools.groupby(drawn, key=lambda each: each.default_j or 0.0):
         own, level = list(group), default_j / factor
         ends = [own[0].recurrence - 0.5, own[-1].recurrence + 0.5]
         panel.plot(ends, [level] * 2, **dashes(palette))
@@ -123,8 +127,9 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     if facts.explored:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
         set_title(below, f"net saved so far, {unit}", palette)
-        saved = itertools.accumulate((each.saved_j or 0.0) / factor for each in compared)
-        steps = list(zip((each.recurrence for each in compared), saved, strict=True))
+        sums = itertools.accumulate((each.saved_j or 0.0) / factor for each in compared)
+        saved = zip((each.recurrence for each in compared), sums, strict=True)
+        steps = list(saved)[-max(1, len(drawn)) :]
         xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
         for colour, keep in ((palette.good, max), (palette.bad, min)):
             part = [keep(y, 0.0) for y in ys]
@@ -133,7 +138,6 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
         below.plot(xs, ys, drawstyle="steps-post", color=palette.ink, lw=1.1)
         below.axhline(0, color=palette.muted, lw=0.8)
         panels.append(below)
-    first, last = facts.recurrences[0].recurrence, facts.recurrences[-1].recurrence
     for each in panels:
         each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
@@ -183,7 +187,8 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
     for at, size in enumerate(sizes):
-        own = [(cost, True) for cost in size.costs_j] + [(cost, False) for cost in size.failed_j]
+        own = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
+        own += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
         known = [(cost / factor, reached) for cost, reached in own if cost < MOST]
         dots = [
             Dot(cost, at + shift(n, len(known)), at, reached)

@@ -12,7 +12,7 @@ from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import draw, draw_comparison
 from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
-from zeusrun.view.report.sections import Frame, job_head, job_sections, overview
+from zeusrun.view.report.sections import Frame, detailed, job_head, job_sections, overview
 from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import plural
 
@@ -35,13 +35,14 @@ _WORDS = (
 def job_page(reports: Sequence[JobReport], made_at: str) -> str:
     """Return the page of one job or several; call it within ``drawing``."""
     alone = len(reports) == 1
-    parts = [_job_part(each, f"j{n}", alone=alone) for n, each in enumerate(reports)]
+    shown = detailed(reports)
+    parts = [_job_part(reports[n], f"j{n}", alone=alone) for n in shown]
     if alone:
         (content, links), title = parts[0], f"{reports[0].facts.job}: zeusrun report"
     else:
         title = f"zeusrun report: {plural(len(reports), 'job')}"
         content = join((overview(reports), *(part for part, _ in parts)))
-        links = [(f"j{n}-top", each.facts.job) for n, each in enumerate(reports)]
+        links = [(f"j{n}-top", reports[n].facts.job) for n in shown]
     return build_page(title, links, content, made_at)
 
 

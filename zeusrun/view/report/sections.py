@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.report.figures import DRAWN_TRACES
+from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import basis, headline, percent, target
 from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
 from zeusrun.view.report.palette import STAND_INS
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.facts import Belief, JobFacts, JobReport
     from zeusrun.view.report.power import PowerFacts
 
+_DETAILED_JOBS = 10
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
@@ -59,11 +60,18 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
     return [part for part in parts if part[2]]
 
 
+def detailed(reports: Sequence[JobReport]) -> list[int]:
+    """Return which jobs a page shows in detail: those that ran last."""
+    newest = sorted(range(len(reports)), key=lambda n: reports[n].facts.last_at)
+    return sorted(newest[-_DETAILED_JOBS:])
+
+
 def overview(reports: Sequence[JobReport]) -> Html:
     """Return what comes first on a page of several jobs: a line for each, with a link."""
+    shown = detailed(reports)
     rows = [
         {
-            "job": tag("a", facts.job, href=f"#j{number}-top"),
+            "job": tag("a", facts.job, href=f"#j{number}-top") if number in shown else facts.job,
             "runs": str(facts.total.runs),
             "its batch sizes": headline(facts)[0],
             "net energy saved": units.electricity(facts.net.energy_j),
@@ -75,7 +83,15 @@ def overview(reports: Sequence[JobReport]) -> Html:
     ]
     runs = sum(report.facts.total.runs for report in reports)
     title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
-    return join((tag("h1", title), table("All jobs", rows)))
+    rest = ""
+    if len(shown) < len(reports):
+        rest = tag(
+            "p",
+            f"Below are the {len(shown)} jobs that ran last. `zeusrun report JOB` writes the page "
+            "of another one.",
+            class_="note",
+        )
+    return join((tag("h1", title), rest, table("All jobs", rows)))
 
 
 def _carbon(grams: float | None) -> str:
@@ -161,9 +177,10 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         f"Cost of {plural(count, 'recurrence')} of {facts.job} by batch size, with the cost "
         "of the default and what has been saved so far. The table below has the numbers."
     )
-    caption = (
-        "Every dot is a recurrence with all its attempts, in the colour of its last batch size."
-    )
+    dots = "Every dot is a recurrence"
+    if count > DRAWN_RUNS:
+        dots = f"The dots are the newest {DRAWN_RUNS} recurrences, each"
+    caption = f"{dots} with all its attempts, in the colour of its last batch size."
     if facts.compared:
         caption += " Dashed: the mean of the comparable runs of the default."
     listed = table(f"Recurrences: {which}", rows)
@@ -222,7 +239,10 @@ def _arms(report: JobReport, frame: Frame) -> Html:
         f"Costs of the runs of {plural(len(rows), 'batch size')}, their medians, and the "
         "share of the runs that each has had."
     )
-    caption = "Every run is a dot; the line is the median of those that reached the target."
+    many = any(max(len(size.costs_j), len(size.failed_j)) > DRAWN_RUNS for size in facts.sizes)
+    dots = f"The newest {DRAWN_RUNS} runs of each batch size are dots" if many else ""
+    dots = dots or "Every run is a dot"
+    caption = f"{dots}; the line is the median of those that reached the target."
     if facts.left_out:
         caption += (
             f" {plural(facts.left_out, 'run')} left out: forgotten, with another objective, "
