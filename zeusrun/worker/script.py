@@ -46,9 +46,9 @@ def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | N
         error.__traceback__ = _of_script(error.__traceback__)
         return error
     finally:
-        for stream in (sys.stderr, sys.stdout):
+        for name in ("stderr", "stdout"):
             with contextlib.suppress(Exception):  # the script may have replaced or closed it
-                stream.flush()
+                getattr(sys, name).flush()
     return None
 
 
@@ -155,7 +155,8 @@ def show_failure(error: BaseException | None) -> BaseException | None:
         return error
     trace = error.__traceback__
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    sys.last_exc = error  # type: ignore[attr-defined, unused-ignore] # since 3.12
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     shown = (type(error), error, trace)
     if not hasattr(sys, "excepthook"):
         print("sys.excepthook is missing", file=sys.stderr)  # noqa: T201

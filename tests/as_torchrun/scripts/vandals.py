@@ -61,12 +61,6 @@ def has_no_files():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
-def traces():
-    me = os.getpid()
-    sys.setrecursionlimit(60)
-    sys.settrace(boom)
-
-
 WAYS = {
     "clears_globals": clears_globals,
     "replaces_main": replaces_main,
@@ -83,7 +77,6 @@ WAYS = {
     "argv": lambda: delattr(sys, "argv"),
     "blocks": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
     "ignores": lambda: [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 13, 15, 57)],
-    "traces": traces,
     "collects": lambda: (gc.disable(), gc.freeze(), gc.set_debug(gc.DEBUG_SAVEALL)),
     "new_group": lambda: os.setpgrp() if os.getpgrp() != os.getpid() else None,
 }
