@@ -188,7 +188,7 @@ def test_torchrun_hands_on_input_and_the_path_as_it_is_given(tmp_path):
     (tmp_path / "given.py").write_text(
         "import sys; print(sys.argv[0], __file__, repr(sys.stdin.read()))\n"
     )
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "given.py"],
         cwd=tmp_path,
         input="typed\n",
@@ -196,6 +196,7 @@ def test_torchrun_hands_on_input_and_the_path_as_it_is_given(tmp_path):
         text=True,
         check=True,
     )
+    assert done.stdout == f"given.py {tmp_path / 'given.py'} 'typed\\n'\n"
 
 
 WRITES = """
