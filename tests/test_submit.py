@@ -47,7 +47,8 @@ def test_a_good_training_reaches_its_target_and_is_recorded(zeusrun):
     assert [point[0] for point in trial["curve"]] == [1, 2]
     assert zeusrun.history() == [trial]
     run_dir = Path(trial["run_dir"])
-    assert {**json.loads((run_dir / "trial.json").read_text()), "saved_j": 0} == trial
+    kept = json.loads((run_dir / "trial.json").read_text())
+    assert {**kept, "saved_j": 0} == {"version": 1, **trial}
     assert {path.name for path in run_dir.iterdir()} >= {"job.yaml", "metrics.jsonl", "power.csv"}
     assert run_dir.stat().st_mode & 0o777 == 0o700
     log = (run_dir / "logs" / "rank1.log").read_text()
@@ -587,7 +588,7 @@ def test_a_disk_too_full_for_the_history_keeps_the_outcome_for_the_next_submit(z
     (run_dir / "ballast").unlink()
     zeusrun.submit(zeusrun.job())
     recorded, last = zeusrun.history()[-2:]
-    assert {**recorded, **kept} == recorded
+    assert {**recorded, **kept} == {"version": 1, **recorded}
     assert last["status"] == "REACHED"
 
 
