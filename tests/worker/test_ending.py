@@ -1,7 +1,8 @@
-"""Beside gloo a rank ends itself, with the exit code that Python would give it."""
+"""How a rank ends: files are closed, and the exit code is that of Python, also beside gloo."""
 
 from __future__ import annotations
 
+import gzip
 import signal
 import types
 
@@ -64,3 +65,11 @@ def test_a_folder_whose_name_begins_as_that_of_zeusrun_is_the_scripts():
     assert ending._is_of_script("helpers", module)
     module.__file__ = ending.__file__
     assert not ending._is_of_script("helpers", module)
+
+
+def test_a_script_that_fails_leaves_its_compressed_files_whole(run, tmp_path):
+    path = tmp_path / "log.gz"
+    code, _ = run(
+        f"import gzip\npacked = gzip.open({str(path)!r}, 'wt')\npacked.write('a')\n1 / 0\n"
+    )
+    assert (code, gzip.decompress(path.read_bytes())) == (1, b"a")
