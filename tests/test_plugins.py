@@ -539,3 +539,11 @@ def test_the_tables_of_a_database_are_made_beside_damaged_packages(zeusrun, dama
     url = f"sqlite:///{tmp_path / 'history.db'}"
     done = zeusrun("db", "upgrade", "--database-url", url, PYTHONPATH=damaged)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_entry_point_into_zeusrun_itself_takes_no_blame_for_how_zeusrun_ends(zeusrun, install):
+    site = install("[zeusrun.policies]\nalias = zeusrun.bandit.grid:Grid\n")
+    job = zeusrun.job(policy={"name": "alias"})
+    done = zeusrun("submit", job, PYTHONPATH=f"{FAKE_TORCHRUN}:{site}")
+    assert "repair or uninstall" not in done.stderr
+    assert done.returncode != 2, done.stderr

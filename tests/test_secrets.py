@@ -214,7 +214,12 @@ def test_no_error_quotes_a_secret_argument(job_file, args):
 
 
 @pytest.mark.parametrize(
-    "override", [f"env.HF_TOKEN={TOKEN}$", f"env={{HF_TOKEN: {TOKEN}$}}", f"env.A.B={TOKEN}'"]
+    "override",
+    [
+        *(f"env.HF_TOKEN={TOKEN}$", f"env={{HF_TOKEN: {TOKEN}$}}", f"env.A.B={TOKEN}'"),
+        *(f"env.{TOKEN}", f"args: {TOKEN}", f"args[0]={TOKEN}", f"arg=[--key, {TOKEN}]"),
+        *(f"envs.HF_TOKEN={TOKEN}", f"HF_TOKEN={TOKEN}", f"env.HF_TOKEN=!{TOKEN}"),
+    ],
 )
 def test_no_error_quotes_an_override_of_env(job_file, override):
     with pytest.raises(JobFileError) as caught:

@@ -136,7 +136,7 @@ def find_culprit(error: BaseException) -> UsageError | None:
     plugins = {module: (name, package) for name, (module, package) in _used.items()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if module in plugins:
+        if module in plugins and module != "zeusrun":  # an entry point may name a part of it
             name, package = plugins[module]
             return _failed(f"the plugin {name!r} (of the package {package}) failed", error)
     return None

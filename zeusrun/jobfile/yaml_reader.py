@@ -39,6 +39,7 @@ _FLOAT = re.compile(
     r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
+_VALUE_SHOWN = re.compile("(?!arg|env)[a-z_]*")  # not of args, env and what is meant as one
 _HALF = re.compile("[\ud800-\udfff]")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SYNTAX_HINTS = {
@@ -268,6 +269,8 @@ def _build_scalar(
         return text.lower() == "true"
     if kind not in ("int", "float") or not _FLOAT.match(text):
         sentence = f"the tag '{node.tag}' is not supported; leave it out"
+        if path[:1] and path[0] in _VERBATIM:  # it may be a secret
+            sentence = "a text that begins with '!' needs quotes"
     elif not _INT.match(text):
         return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     elif len(text) <= MAX_DIGITS:
@@ -288,8 +291,8 @@ def _join_pairs(text: str) -> str:
 def _apply_override(document: JobDocument, override: str) -> None:
     name, equals, text = override.partition("=")
     keys = tuple(key.strip() for key in name.split("."))
-    if keys[0] in _VERBATIM:  # its value may be a secret, and this is shown
-        override = f"{name}{equals}..."
+    if _VALUE_SHOWN.fullmatch(keys[0]) is None:  # its value may be a secret, and this is shown
+        override = f"{name}=..." if equals else re.sub(r"\W.*", "...", name, flags=re.DOTALL)
     origin = f"--set {override if override.isprintable() else ascii(override)}"
     if not equals or not all(keys):
         raise JobFileError(f"{origin}: write it as key=value, such as objective.eta_knob=0.8")

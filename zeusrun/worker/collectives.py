@@ -27,7 +27,8 @@ def has_gloo_group() -> bool:
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
     world = distributed.distributed_c10d._world  # noqa: SLF001 - there is no public list of groups
-    return any("gloo" in distributed.get_backend(group) for group in world.pg_map)
+    # Not get_backend(): that is "undefined" for a group that was made without naming a backend.
+    return any("gloo" in distributed.get_backend_config(group) for group in world.pg_map)
 
 
 def from_all_ranks(value: _Value) -> list[_Value]:

@@ -68,7 +68,11 @@ def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
             print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     wait_for_threads = getattr(threading, "_shutdown", None)  # joins executors' threads, too
     if wait_for_threads is not None:
-        wait_for_threads()
+        try:
+            wait_for_threads()
+        except BaseException as raised:  # noqa: BLE001 - of a signal handler; Python goes on, too
+            print(f"Exception ignored in: {threading!r}", file=sys.stderr)  # noqa: T201
+            sys.__excepthook__(type(raised), raised, raised.__traceback__)
     atexit._run_exitfuncs()  # noqa: SLF001 - public since never, the same since 2.0
     if not _flush_output():
         code = _FLUSH_FAILED
@@ -77,6 +81,9 @@ def _end_beside_gloo(error: BaseException | None, grace_s: float) -> NoReturn:
         time.sleep(grace_s)
         os._exit(code)
 
+    for number in signal.valid_signals():  # as Python does: a handler would find no names
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=give_up, daemon=True).start()
     threading.excepthook = lambda _: None  # Python stops daemon threads here; they find no names
     groups = _process_groups()
@@ -127,7 +134,7 @@ def _take_down(error: BaseException | None) -> None:
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-    own = [(name, module) for name, module in sys.modules.items() if _is_of_script(name, module)]
+    own = [(name, module) for name, module in [*sys.modules.items()] if _is_of_script(name, module)]
     namespaces = [vars(module) for _, module in own]
     for name, _ in own:
         sys.modules[name] = None  # type: ignore[assignment] # as Python does
@@ -151,7 +158,7 @@ def _is_of_script(name: str, module: object) -> bool:
     ours = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120
     return (
         isinstance(path, str)
-        and not path.startswith(ours)
+        and not path.startswith(tuple(f"{folder}/" for folder in ours))
         and not any(each in path for each in _INSTALLED)
     )
 
@@ -159,5 +166,7 @@ def _is_of_script(name: str, module: object) -> bool:
 def _drop(names: dict[str, Any], kept: tuple[type, ...]) -> None:
     """Set the names of a module to ``None``, the newest first, but those with values of a kind."""
     for name in reversed(list(names)):  # no variable may hold a value: it ends while names are left
-        if not name.startswith("__") and not issubclass(type(names.get(name)), kept):
+        if not isinstance(name, str) or name.startswith("__"):
+            continue
+        if not issubclass(type(names.get(name)), kept):
             names[name] = None

@@ -155,7 +155,7 @@ def show_failure(error: BaseException | None) -> BaseException | None:
         return error
     trace = error.__traceback__
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    if sys.version_info >= (3, 12):
+    if sys.version_info >= (3, 12):  # before, Python does not clear it when it ends
         sys.last_exc = error
     shown = (type(error), error, trace)
     if not hasattr(sys, "excepthook"):

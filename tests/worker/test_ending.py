@@ -1,0 +1,75 @@
+"""How a rank ends: files are closed, and the exit code is that of Python, also beside gloo."""
+
+from __future__ import annotations
+
+import gzip
+import signal
+import types
+
+import pytest
+
+from tests.worker.rank import Rank
+from zeusrun.worker import ending
+
+GROUP = """
+import os, signal, sys, threading, time
+from torch import distributed
+from zeusrun.worker.collectives import has_gloo_group
+distributed.init_process_group({backend}store=distributed.HashStore(), rank=0, world_size=1)
+assert has_gloo_group()
+"""
+# Its handler runs while the rank waits for the thread.
+RAISES_IN_HANDLER = """
+def send():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+threading.Thread(target=send).start()
+globals()[1] = "a name that is no text"
+"""
+SIGNALLED_LATE = """
+class Ends:
+    def __del__(self, kill=os.kill, pid=os.getpid(), sleep=time.sleep):
+        kill(pid, 15)
+        sleep(5)
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+left = Ends()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_script(text):
+        (tmp_path / "script.py").write_text(text)
+        return Rank(tmp_path / "run").run(tmp_path / "script.py")
+
+    return run_script
+
+
+@pytest.mark.parametrize("backend", ["'gloo', ", ""], ids=["gloo", "none named"])
+def test_what_a_signal_handler_raises_while_threads_are_joined_does_not_end_the_rank(run, backend):
+    code, log = run(GROUP.format(backend=backend) + RAISES_IN_HANDLER)
+    assert code == 0, log
+    assert "Exception ignored in: <module 'threading'" in log
+    assert "SystemExit: 5" in log
+
+
+def test_a_signal_that_comes_while_modules_are_taken_down_reaches_no_handler(run):
+    assert run(GROUP.format(backend="") + SIGNALLED_LATE) == (-signal.SIGTERM, "")
+
+
+def test_a_folder_whose_name_begins_as_that_of_zeusrun_is_the_scripts():
+    module = types.ModuleType("helpers")
+    module.__file__ = f"{ending.__file__.rpartition('/worker/')[0]}_jobs/helpers.py"
+    assert ending._is_of_script("helpers", module)
+    module.__file__ = ending.__file__
+    assert not ending._is_of_script("helpers", module)
+
+
+def test_a_script_that_fails_leaves_its_compressed_files_whole(run, tmp_path):
+    path = tmp_path / "log.gz"
+    code, _ = run(
+        f"import gzip\npacked = gzip.open({str(path)!r}, 'wt')\npacked.write('a')\n1 / 0\n"
+    )
+    assert (code, gzip.decompress(path.read_bytes())) == (1, b"a")
