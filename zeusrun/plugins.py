@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ Group = Literal[
 ]
 
 
-_used: dict[str, tuple[str, str]] = {}  # module and package of each plugin by name
+_used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin by name
 
 
 class PackageWarning(UserWarning):
@@ -43,8 +44,8 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
     if entry is None:
         return None
     package = _name_package(entry.dist) if entry.dist else "an unknown package"
-    _used[name] = entry.value.partition(":")[0].partition(".")[0], package
-    with blame(f"the plugin {name!r} ({entry.value}, of the package {package}) failed"):
+    _used[name] = entry.value, package
+    with blame("plugin", name):
         made = entry.load()(*arguments)
         if not isinstance(made, kind):
             raise TypeError(f"it returned {made!r}, which is no {kind.__name__}")
@@ -116,40 +117,35 @@ def _describe(error: Exception) -> str:
 
 
 @contextmanager
-def blame(failure: str, *passed: type[Exception]) -> Iterator[None]:
-    """Turn an exception of a plugin into a ``UsageError`` that begins with ``failure``.
+def blame(kind: str, name: str, method: str = "", *passed: type[Exception]) -> Iterator[None]:
+    """Turn an exception of a plugin that was created into a ``UsageError`` that names it.
 
-    ``SystemExit`` is one; Ctrl-C and the types that are ``passed`` are not.
+    ``SystemExit`` is turned, too; Ctrl-C and the types that are ``passed`` are not.
     """
     try:
         yield
-    except (ZeusrunError, KeyboardInterrupt):
-        raise
     except BaseException as error:
-        if isinstance(error, passed):
+        if isinstance(error, (ZeusrunError, KeyboardInterrupt, *passed)):
             raise
-        raise _failed(failure, error) from error
+        raise _failed(kind, name, method, error) from error
 
 
 def find_culprit(error: BaseException) -> UsageError | None:
     """Return whose error it is if the code of a plugin raised it, or called what raised it."""
-    plugins = {module: (name, package) for name, (module, package) in _used.items()}
+    plugins = {re.split("[.:]", entry)[0]: name for name, (entry, _) in _used.items()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if module in plugins:
-            name, package = plugins[module]
-            return _failed(f"the plugin {name!r} (of the package {package}) failed", error)
+        name = plugins.get(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if name is not None:
+            return _failed("plugin", name, "", error)
     return None
 
 
-def package_of(name: str) -> str:
-    """Return the package of a plugin that was created."""
-    return _used[name][1]
-
-
-def _failed(failure: str, error: BaseException) -> UsageError:
+def _failed(kind: str, name: str, method: str, error: BaseException) -> UsageError:
+    entry, package = _used[name]
+    where = f" in {method}" if method else ""
     return UsageError(
-        f"{failure}: {type(error).__name__}: {error}; repair or uninstall that package"
+        f"the {kind} {name!r} ({entry}, of the package {package}) failed{where}: "
+        f"{type(error).__name__}: {error}; repair or uninstall that package"
     )
 
 

@@ -201,14 +201,10 @@ def _read_file(path: str) -> str:
     A link is followed: a container may mount its secrets as links.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe would wait.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("which is not a regular file")
-            content = os.read(descriptor, MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a pipe would wait
+            raise ValueError("which is not a regular file")
+        with open(path, "rb") as file:  # noqa: PTH123 - a text
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ValueError("which does not exist") from None
     except OSError as error:
@@ -292,13 +288,10 @@ def mask_words(words: Sequence[str]) -> list[str]:
 
 def mask_items(
     args: Sequence[str], env: Mapping[str, str], secrets: Mapping[KeyPath, Secret]
-) -> dict[str, Any]:
+) -> tuple[list[str], dict[str, str]]:
     """Return ``args`` and ``env`` of a job as they are shown."""
-    shown = mask_texts(_items({"args": args, "env": env}), secrets)
-    return {
-        "args": tuple(text for path, text in shown.items() if path[0] == "args"),
-        "env": {str(path[1]): text for path, text in shown.items() if path[0] == "env"},
-    }
+    shown = [*mask_texts(_items({"args": args, "env": env}), secrets).values()]
+    return shown[: len(args)], dict(zip(env, shown[len(args) :], strict=True))
 
 
 def write_secrets(record: dict[str, Any], secrets: Mapping[KeyPath, Secret]) -> None:
