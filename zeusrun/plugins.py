@@ -23,7 +23,7 @@ _used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin
 
 
 class PackageWarning(UserWarning):
-    """An installed package is damaged, and zeusrun goes on without it."""
+    """An installed package is damaged, and zeusrun does not use it."""
 
 
 def plugin_names(group: Group) -> list[str]:
@@ -54,7 +54,7 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
 
 @contextmanager
 def no_plugins() -> Iterator[None]:
-    """Let a library that is imported meanwhile find no plugins: any of them could stop zeusrun."""
+    """Hide all plugins from a library that is imported meanwhile: one could stop zeusrun."""
     from importlib import metadata  # noqa: PLC0415 - takes 20 ms, and few need it
 
     found = metadata.entry_points
@@ -75,7 +75,9 @@ def _find_entries(group: Group) -> dict[str, EntryPoint]:
     entries, damaged = _read_packages()
     for package, damage in damaged.items():
         text = f"the package {package} is not searched for plugins: {damage}"
-        warnings.warn(text, PackageWarning, stacklevel=1)  # one place, so each is shown once
+        warnings.warn(
+            text, PackageWarning, stacklevel=1
+        )  # always from here: Python shows each text once
     return {entry.name: entry for entry in reversed(entries) if entry.group == group}
 
 
@@ -91,7 +93,7 @@ def _read_packages() -> tuple[list[EntryPoint], dict[str, str]]:
     for package in distributions():
         try:
             entries += package.entry_points
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a package of others
+        except Exception as error:  # noqa: BLE001 - a damaged package can raise anything
             folder, problem = package.locate_file(""), _describe(error)
             damaged[_name_package(package)] = (
                 f"its entry_points.txt in {folder} {problem}; reinstall or uninstall that package"
@@ -131,7 +133,7 @@ def blame(kind: str, name: str, method: str = "", *passed: type[Exception]) -> I
 
 
 def find_culprit(error: BaseException) -> UsageError | None:
-    """Return whose error it is if the code of a plugin raised it, or called what raised it."""
+    """Return an error that names the plugin whose code is in the traceback, if there is one."""
     plugins = {re.split("[.:]", entry)[0]: name for name, (entry, _) in _used.items()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         name = plugins.get(str(frame.f_globals.get("__name__")).partition(".")[0])

@@ -185,7 +185,7 @@ def _read_marked(
         try:
             text = _read_file(file).replace("$", "$$")
         except ValueError as error:
-            # It may be the secret itself.
+            # The path may be the secret itself, written in the wrong place.
             is_path = "/" in text and not _secret_parts("", text)
             shown = file if is_path else f"a file in {folder}"
             then = f"write it with  {make_file(shlex.quote(file) if is_path else 'PATH')}"
@@ -223,7 +223,7 @@ def _read_file(path: str) -> str:
 
 
 def make_file(path: str) -> str:
-    """Return the shell command that writes what the user types into a file of the user alone."""
+    """Return the shell command that writes standard input into a file for the user alone."""
     return f"install -D -m 600 /dev/stdin {path}"
 
 
@@ -268,11 +268,11 @@ def hide_secret(problem: JobFileProblem, secrets: Mapping[KeyPath, Secret]) -> J
 
 
 def mask_texts(texts: Mapping[Place, str], secrets: Mapping[Place, Secret]) -> dict[Place, str]:
-    """Return arguments or variables as they are shown: also without secrets of one another."""
+    """Return arguments or variables as they are shown: each without the secrets of all."""
     parts = [
         form for secret in secrets.values() for part in secret.parts for form in unescaped(part)
     ]
-    names = [f"${{{name}}}" for name in PLACEHOLDERS]  # they stay what they are
+    names = [f"${{{name}}}" for name in PLACEHOLDERS]  # placeholders are not masked
     pieces = [p for p in mask_values(parts).pieces if not any(p in name for name in names)]
     own = {place: secrets[place].parts if place in secrets else () for place in texts}
     return {
@@ -297,14 +297,14 @@ def mask_items(
 def write_secrets(record: dict[str, Any], secrets: Mapping[KeyPath, Secret]) -> None:
     """Mask the secrets in the record of a job, in a form that ``read_secrets`` reads."""
     texts = _items(record)
-    shown, by_eye = mask_texts(texts, secrets), _find_in(texts)
+    shown, recognised = mask_texts(texts, secrets), _find_in(texts)
     for path, text in texts.items():
         secret, section = secrets.get(path), record[str(path[0])]
         if secret is not None and secret.file is not None:
             section[path[1]] = {_FILE: secret.file}
         elif secret is not None or shown[path] != text:
             section[path[1]] = {_SECRET: MASK}
-        elif path in by_eye:
+        elif path in recognised:
             section[path[1]] = {_PLAIN: text}
 
 

@@ -103,8 +103,8 @@ class Tickets:
     def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
         """Yield each number, its ticket if that can be read, and whether its submit is alive.
 
-        It raises ``HistoryError`` if a newer zeusrun has written the ticket of a living submit:
-        which GPUs that has is then unknown.
+        If a newer zeusrun has written the ticket of a living submit, it raises ``HistoryError``: it
+        is unknown which GPUs that submit has.
         """
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
