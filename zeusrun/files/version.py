@@ -6,12 +6,16 @@ misread the file, or lose data when it writes the file again. zeusrun 0.1.0 writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.errors import HistoryError, ZeusrunError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+_Kind = TypeVar("_Kind")
 
 
 def check_version(
@@ -31,3 +35,9 @@ def check_version(
             f"{path} was written by a newer zeusrun (format {version}; this one knows {known}); "
             "upgrade zeusrun, or use another ZEUSRUN_HOME"
         )
+
+
+def build_known(kind: type[_Kind], record: Mapping[str, Any], **own: object) -> _Kind:
+    """Return a dataclass with the fields that a record has and it knows; ``own`` ones win."""
+    known = {each.name: record[each.name] for each in fields(kind) if each.name in record}  # type: ignore[arg-type]
+    return kind(**{**known, **own})

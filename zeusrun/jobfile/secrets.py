@@ -66,6 +66,10 @@ _FORMS = (
 _NO_VALUE = re.compile(r"(?i:true|false|none|null|)|\$?\$\{[^{}]*\}")
 _OPTION = re.compile(r"(?:--?|\+{1,2})?(?P<name>[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _SECRET, _FILE, _PLAIN = "secret", "secret_file", "plain"
+_SHAPES = {
+    "args": "'args' must be a list of texts, such as  args: [--lr, \"0.1\"]",
+    "env": "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}",
+}
 _WRITE = (
     "write a text, {secret: a text}, {secret_file: the path of a file that contains it} or "
     "{plain: a text}"
@@ -242,14 +246,10 @@ def hide_secret(problem: JobFileProblem, secrets: Mapping[KeyPath, Secret]) -> J
     """Return the problem without secrets, even if one was written in the place of a name."""
     section, *rest = problem.path or ("",)
     name = str(rest[0]) if rest else None
-    if section not in ("args", "env"):
+    if section not in _SHAPES:
         return problem
-    if name is None and section == "args":
-        sentence = "'args' must be a list of texts, such as  args: [--lr, \"0.1\"]"
-    elif name is None:
-        sentence = (
-            "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
-        )
+    if name is None:
+        sentence = _SHAPES[str(section)]
     elif problem.path[:2] in secrets:
         sentence = (
             f"'{dotted(problem.path[:2])}' cannot be used, and as a secret it is not shown; it "
