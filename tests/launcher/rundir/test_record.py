@@ -49,7 +49,8 @@ def test_an_outcome_is_read_as_it_was_written(paths):
     reserve_record(paths, dispatched(paths))
     assert write_record(paths, dispatched(paths).finish(DONE))
     assert read_outcome(paths) == DONE
-    assert json.loads(paths.trial.read_text()) == dispatched(paths).finish(DONE).to_json()
+    written = dispatched(paths).finish(DONE).to_json()
+    assert json.loads(paths.trial.read_text()) == {"version": 1, **written}
     assert sorted(path.suffix for path in paths.run_dir.glob("trial.*")) == [".json"]
 
 
