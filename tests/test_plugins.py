@@ -337,7 +337,7 @@ def test_an_error_in_a_plugins_metric_source_ends_the_run_and_names_it(
     module = BAD_SOURCE.format(body)
     site = install("[zeusrun.metric_sources]\nbad = largest_policy:Source\n", module=module)
     done = zeusrun("submit", zeusrun.job(metrics={"source": "bad"}), PYTHONPATH=str(site))
-    message = f"the metric source 'bad' (of the package zeusrun-largest) failed in read: {error}"
+    message = f"the metric source 'bad' (largest_policy:Source, of the package zeusrun-largest) failed in read: {error}"
     assert (done.returncode, message in done.stderr) == (2, True)
     (trial,) = zeusrun.history()
     assert (trial["status"], message in trial["reason"]) == ("FAILED", True)
@@ -414,13 +414,10 @@ LATE = """
 import sys
 
 from zeusrun.energy.cpu import cpu_device
-from zeusrun.history.memory import MemoryHistory
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 
-class Forgetful(MemoryHistory):
-    def __init__(self, home):
-        super().__init__()
-
+class Forgetful(TinyDBHistory):
     def snapshot(self, *arguments):
         return {}["oops"]
 
@@ -450,17 +447,17 @@ def devices(environment):
         (
             "[zeusrun.histories]\nlate = largest_policy:Forgetful\n",
             {},
-            "the plugin 'late' (of the package zeusrun-largest) failed: KeyError: 'oops'",
+            "the plugin 'late' (largest_policy:Forgetful, of the package zeusrun-largest) failed: KeyError: 'oops'",
         ),
         (
             "[zeusrun.metric_sources]\nlate = largest_policy:Quits\n",
             {"metrics": {"source": "late"}},
-            "the metric source 'late' (of the package zeusrun-largest) failed in read: SystemExit: 9",
+            "the metric source 'late' (largest_policy:Quits, of the package zeusrun-largest) failed in read: SystemExit: 9",
         ),
         (
             "[zeusrun.devices]\nlate = largest_policy:devices\n",
             {"launch": {"nproc_per_node": "late"}},
-            "the plugin 'late' (of the package zeusrun-largest) failed: SystemExit: 9",
+            "the plugin 'late' (largest_policy:devices, of the package zeusrun-largest) failed: SystemExit: 9",
         ),
     ],
 )

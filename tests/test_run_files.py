@@ -10,9 +10,9 @@ import pytest
 
 from tests.factories import begin
 from tests.factories import build_trial as trial
+from tests.history.memory import MemoryHistory
 from zeusrun.errors import HistoryError
 from zeusrun.files.tail import LineTail
-from zeusrun.history.memory import MemoryHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run

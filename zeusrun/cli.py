@@ -212,7 +212,7 @@ def _say(text: str) -> None:
 
 
 def _end_for_plugin(error: BaseException) -> None:
-    """Exit as for wrong usage if a plugin has raised an error, or wanted to exit."""
+    """Exit with the code for wrong usage if a plugin raised an error or tried to exit."""
     failure = find_culprit(error)
     if failure is not None:
         _say(str(failure))
@@ -220,9 +220,9 @@ def _end_for_plugin(error: BaseException) -> None:
 
 
 def _ignore_other_plugins() -> None:
-    """Let pydantic find no plugins: one of them, or any damaged package, could stop zeusrun.
+    """Prevent pydantic from looking for plugins: a damaged package could stop zeusrun.
 
-    Its own switch is an environment variable, which the training would inherit.
+    pydantic's own switch is an environment variable, which the training would inherit.
     """
     loader = types.ModuleType("pydantic.plugin._loader")
     loader.get_plugins = tuple  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ _HOME_ADVICE = {
     errno.ENOTDIR: _IN_THE_WAY,
     errno.EEXIST: _IN_THE_WAY,
     errno.ENAMETOOLONG: "shorten the job's name",
-    errno.ENOLCK: "point ZEUSRUN_HOME to a local disk, or have this one mounted with locks",
+    errno.ENOLCK: "point ZEUSRUN_HOME to a local disk, or mount its present disk with locks",
 }
 # Messages of the dynamic loader and of CPython if there is too little memory.
 _NO_THREAD = "can't start new thread"

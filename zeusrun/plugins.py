@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from contextlib import contextmanager, suppress
@@ -18,11 +19,11 @@ Group = Literal[
 ]
 
 
-_used: dict[str, tuple[str, str]] = {}  # module and package of each plugin by name
+_used: dict[str, tuple[str, str]] = {}  # entry point and package of each plugin by name
 
 
 class PackageWarning(UserWarning):
-    """An installed package is damaged, and zeusrun goes on without it."""
+    """An installed package is damaged, and zeusrun does not use it."""
 
 
 def plugin_names(group: Group) -> list[str]:
@@ -43,8 +44,8 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
     if entry is None:
         return None
     package = _name_package(entry.dist) if entry.dist else "an unknown package"
-    _used[name] = entry.value.partition(":")[0].partition(".")[0], package
-    with blame(f"the plugin {name!r} ({entry.value}, of the package {package}) failed"):
+    _used[name] = entry.value, package
+    with blame("plugin", name):
         made = entry.load()(*arguments)
         if not isinstance(made, kind):
             raise TypeError(f"it returned {made!r}, which is no {kind.__name__}")
@@ -53,7 +54,7 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
 
 @contextmanager
 def no_plugins() -> Iterator[None]:
-    """Let a library that is imported meanwhile find no plugins: any of them could stop zeusrun."""
+    """Hide all plugins from a library that is imported meanwhile: one could stop zeusrun."""
     from importlib import metadata  # noqa: PLC0415 - takes 20 ms, and few need it
 
     found = metadata.entry_points
@@ -74,7 +75,9 @@ def _find_entries(group: Group) -> dict[str, EntryPoint]:
     entries, damaged = _read_packages()
     for package, damage in damaged.items():
         text = f"the package {package} is not searched for plugins: {damage}"
-        warnings.warn(text, PackageWarning, stacklevel=1)  # one place, so each is shown once
+        warnings.warn(
+            text, PackageWarning, stacklevel=1
+        )  # always from here: Python shows each text once
     return {entry.name: entry for entry in reversed(entries) if entry.group == group}
 
 
@@ -90,7 +93,7 @@ def _read_packages() -> tuple[list[EntryPoint], dict[str, str]]:
     for package in distributions():
         try:
             entries += package.entry_points
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a package of others
+        except Exception as error:  # noqa: BLE001 - a damaged package can raise anything
             folder, problem = package.locate_file(""), _describe(error)
             damaged[_name_package(package)] = (
                 f"its entry_points.txt in {folder} {problem}; reinstall or uninstall that package"
@@ -116,40 +119,35 @@ def _describe(error: Exception) -> str:
 
 
 @contextmanager
-def blame(failure: str, *passed: type[Exception]) -> Iterator[None]:
-    """Turn an exception of a plugin into a ``UsageError`` that begins with ``failure``.
+def blame(kind: str, name: str, method: str = "", *passed: type[Exception]) -> Iterator[None]:
+    """Turn an exception of a plugin that was created into a ``UsageError`` that names it.
 
-    ``SystemExit`` is one; Ctrl-C and the types that are ``passed`` are not.
+    ``SystemExit`` is turned, too; Ctrl-C and the types that are ``passed`` are not.
     """
     try:
         yield
-    except (ZeusrunError, KeyboardInterrupt):
-        raise
     except BaseException as error:
-        if isinstance(error, passed):
+        if isinstance(error, (ZeusrunError, KeyboardInterrupt, *passed)):
             raise
-        raise _failed(failure, error) from error
+        raise _failed(kind, name, method, error) from error
 
 
 def find_culprit(error: BaseException) -> UsageError | None:
-    """Return whose error it is if the code of a plugin raised it, or called what raised it."""
-    plugins = {module: (name, package) for name, (module, package) in _used.items()}
+    """Return an error that names the plugin whose code is in the traceback, if there is one."""
+    plugins = {re.split("[.:]", entry)[0]: name for name, (entry, _) in _used.items()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if module in plugins and module != "zeusrun":  # an entry point may name a part of it
-            name, package = plugins[module]
-            return _failed(f"the plugin {name!r} (of the package {package}) failed", error)
+            return _failed("plugin", plugins[module], "", error)
     return None
 
 
-def package_of(name: str) -> str:
-    """Return the package of a plugin that was created."""
-    return _used[name][1]
-
-
-def _failed(failure: str, error: BaseException) -> UsageError:
+def _failed(kind: str, name: str, method: str, error: BaseException) -> UsageError:
+    entry, package = _used[name]
+    where = f" in {method}" if method else ""
     return UsageError(
-        f"{failure}: {type(error).__name__}: {error}; repair or uninstall that package"
+        f"the {kind} {name!r} ({entry}, of the package {package}) failed{where}: "
+        f"{type(error).__name__}: {error}; repair or uninstall that package"
     )
 
 

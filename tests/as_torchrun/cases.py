@@ -377,7 +377,7 @@ ALLOWED = (
     Allowed(
         "The output of a rank goes to `logs/rank<k>.log`. In a terminal, `submit` repeats its lines, "
         "but `sys.stdout.isatty()` is false.",
-        "`zeusrun logs`, `show` and the metrics from printed lines need it.",
+        "`zeusrun logs`, `zeusrun show` and metrics from printed lines read these files.",
         shown_by="test_the_output_of_a_rank_is_in_its_log",
     ),
     Allowed(
@@ -397,12 +397,12 @@ ALLOWED = (
     ),
     Allowed(
         "A rank is killed if its torchrun dies.",
-        "Otherwise it would train on for ever, on GPUs that look free.",
+        "Otherwise it would train for ever, on GPUs that look free.",
         {_EXTRAS: "parent death signal"},
     ),
     Allowed(
-        "When a run has ended, zeusrun ends every process that the script has left, also one that "
-        "has detached itself; not a [daemon](reliability.md) with an empty `ZEUSRUN_RUN_DIR`.",
+        "When a run has ended, zeusrun kills every process that the script has left, even a "
+        "detached one, but not a [daemon](#daemons) with an empty `ZEUSRUN_RUN_DIR`.",
         "It could hold a GPU, and its energy would count for the next run.",
         shown_by="test_a_process_that_detaches_itself_is_ended_with_its_run",
     ),
@@ -424,7 +424,7 @@ ALLOWED = (
     ),
     Allowed(
         "The command line that `ps` shows begins with the worker.",
-        "The kernel notes it when the process starts.",
+        "The kernel records it when the process starts.",
         {_EXTRAS: "command line"},
     ),
     Allowed(
@@ -451,13 +451,12 @@ ALLOWED = (
         {"streams-tee": "flushed"},
     ),
     Allowed(
-        "A line that begins with `zeusrun:` says so if the disk or a limit refuses what the worker "
-        "records.",
-        "Metrics would be missing without a reason.",
+        "If the worker cannot write its files, it prints a line that begins with `zeusrun:`.",
+        "The user must know why metrics are missing.",
         {"vandals-has_no_descriptors": "zeusrun:"},
     ),
     Allowed(
-        "After a training over gloo, the modules of installed packages are not taken down.",
+        "After a training over gloo, the modules of installed packages are not cleared.",
         "With DDP, torch can abort there, and a finished training would have failed.",
         shown_by="test_beside_gloo_installed_packages_are_not_taken_down",
     ),

@@ -76,14 +76,14 @@ def test_what_a_finished_run_has_left_is_told_by_a_dry_run_and_ended_by_a_repair
     zeusrun.submit(zeusrun.job())
     orphan = leave(zeusrun.run_dir())
     name = f"sleep ({orphan.pid})"
-    assert f"job-1-1 has left 1 process: {name}" in zeusrun("repair", "--dry-run").stdout
+    assert f"1 orphan process of job-1-1: {name}" in zeusrun("repair", "--dry-run").stdout
     assert orphan.poll() is None
     _, (found,), _ = findings(zeusrun)
     assert found == {
         "kind": "process",
         "subject": "job-1-1",
         "state": "repaired",
-        "text": f"ended 1 process that job-1-1 had left: {name}",
+        "text": f"ended 1 orphan process of job-1-1: {name}",
     }
     assert orphan.wait(300) == -signal.SIGKILL
     assert "nothing to repair" in zeusrun("repair").stdout
@@ -95,7 +95,7 @@ def test_the_next_submit_of_the_job_ends_what_a_finished_run_has_left(zeusrun, l
     zeusrun.submit(zeusrun.job(name="other"))
     assert [orphan.poll(), removed.poll()] == [None, None]
     _, _, seen = zeusrun.submit(zeusrun.job())
-    assert f"ended 1 process that job-1-1 had left: sleep ({orphan.pid})" in seen
+    assert f"ended 1 orphan process of job-1-1: sleep ({orphan.pid})" in seen
     assert [orphan.wait(300), removed.wait(300)] == [-signal.SIGKILL] * 2
 
 

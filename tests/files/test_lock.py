@@ -176,5 +176,5 @@ def test_a_lock_that_a_disk_does_not_grant_names_the_disk_if_it_is_on_a_network(
     else:
         assert str(caught.value) == (
             f"{said}: it is on a network disk ({kind}, mounted at {home}) that grants no locks; "
-            "point ZEUSRUN_HOME to a local disk, or have this one mounted with locks"
+            "point ZEUSRUN_HOME to a local disk, or mount its present disk with locks"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contracts.history import HistoryContract
-from zeusrun.history.memory import MemoryHistory
+from tests.history.memory import MemoryHistory
 
 
 class TestMemoryHistory(HistoryContract):

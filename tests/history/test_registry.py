@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.factories import begin, build_trial
+from tests.history.memory import MemoryHistory
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.files import atomic
 from zeusrun.history.http.client import HttpHistory
-from zeusrun.history.memory import MemoryHistory
 from zeusrun.history.registry import (
     chosen_histories,
     known_servers,

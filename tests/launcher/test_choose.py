@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
+from tests.history.memory import MemoryHistory
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.choose import build_problem, choose_next, decide
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.rundir.layout import create_run

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import begin, build_trial
-from zeusrun.history.memory import MemoryHistory
+from tests.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.lock import RunLock

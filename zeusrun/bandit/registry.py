@@ -11,12 +11,11 @@ from zeusrun.bandit.grid import Grid
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
-from zeusrun.plugins import blame, create_plugin, package_of, plugin_names
+from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from numpy.random import Generator
 
@@ -76,7 +75,7 @@ class _PluginPolicy:
         self._policy = policy
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
-        with self._blame("choose"):
+        with blame("policy", self.name, "choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
                 raise TypeError(f"it returned {decision!r}, which is no Decision")
@@ -89,25 +88,19 @@ class _PluginPolicy:
     def next_limit_w(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
     ) -> float | None:
-        with self._blame("next_limit_w"):
+        with blame("policy", self.name, "next_limit_w"):
             return self._policy.next_limit_w(problem, decision, profile)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        with self._blame("review"):
+        with blame("policy", self.name, "review"):
             return self._policy.review(problem, decision, running)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
-        with self._blame("explain"):
+        with blame("policy", self.name, "explain"):
             beliefs = list(self._policy.explain(problem, runs, rng))
             if not all(isinstance(belief, ArmBelief) for belief in beliefs):
                 raise TypeError("it returned something other than a list of ArmBelief")
             return beliefs
-
-    def _blame(self, method: str) -> AbstractContextManager[None]:
-        kind = type(self._policy)
-        place = f"{kind.__module__}:{kind.__qualname__}"
-        plugin = f"{place}, of the package {package_of(self.name)}"
-        return blame(f"the policy {self.name!r} ({plugin}) failed in {method}")
 
 
 def create_policy(name: str) -> Policy:

@@ -100,7 +100,7 @@ class SafeLock(FileLock):
 
 
 def _explain(error: OSError, path: Path) -> OSError:
-    """Return the error of a lock, with the network disk that grants none if it is on one."""
+    """Return the error of a lock; on a network disk without locks, its text says so."""
     kind, place = _find_mount(path)
     if error.errno not in _NO_LOCK or not _NETWORK.match(kind):
         return OSError(error.errno, error.strerror, os.fspath(path))
@@ -109,7 +109,7 @@ def _explain(error: OSError, path: Path) -> OSError:
 
 
 def _find_mount(path: Path) -> tuple[str, str]:
-    """Return the type of a path's file system and where it is mounted; two ``""`` if unknown."""
+    """Return the type and the mount point of a path's file system; two ``""`` if unknown."""
     with suppress(OSError, ValueError):
         real, found = path.resolve(), ("", "")
         for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():

@@ -1,26 +1,30 @@
 """The version that each file of the home names, and the refusal of a newer one.
 
-A reader ignores fields that it does not know. Whatever it would misread, or must not lose when it
-writes the file again, needs a new version. All files begin with version 1, in zeusrun 0.1.0.
+A reader ignores fields that it does not know. A change needs a new version if an older reader would
+misread the file, or lose data when it writes the file again. zeusrun 0.1.0 writes version 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.errors import HistoryError, ZeusrunError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+_Kind = TypeVar("_Kind")
 
 
 def check_version(
     record: dict[str, Any], known: int, path: Path, error: type[ZeusrunError] = HistoryError
 ) -> None:
-    """Refuse the content of a file that a newer zeusrun has written, by its ``version``.
+    """Check the ``version`` of a file: a newer zeusrun may have written it.
 
     Raises:
-        HistoryError: If the version is newer than ``known``; another ``error`` if one is given.
+        HistoryError: If the version is newer than ``known``; or ``error``, if it is given.
         ValueError: If there is no version: the file is damaged.
     """
     version = record.get("version")
@@ -31,3 +35,9 @@ def check_version(
             f"{path} was written by a newer zeusrun (format {version}; this one knows {known}); "
             "upgrade zeusrun, or use another ZEUSRUN_HOME"
         )
+
+
+def build_known(kind: type[_Kind], record: Mapping[str, Any], **own: object) -> _Kind:
+    """Return a dataclass with the fields that a record has and it knows; ``own`` ones win."""
+    known = {each.name: record[each.name] for each in fields(kind) if each.name in record}  # type: ignore[arg-type]
+    return kind(**{**known, **own})

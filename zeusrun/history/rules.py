@@ -106,17 +106,12 @@ def has_expired(trial: Trial) -> bool:
     return (trial.status, trial.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
 
 
-def check_uuid(trial: Trial) -> None:
-    """Raise ``ValueError`` if the uuid of a trial is none."""
-    if trial.uuid is not None and not is_uuid(trial.uuid):
-        raise ValueError(f"trial {trial.trial} has the uuid {trial.uuid!r}: 32 hex digits expected")
-
-
 def check_numbers(trial: Trial, job: str) -> None:
-    """Raise ``ValueError`` if a trial is of another job, or its id does not match its numbers."""
+    """Raise ``ValueError`` if a trial is of another job, or its uuid or id is not valid."""
     if trial.job != job:
         raise ValueError(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
-    check_uuid(trial)
+    if trial.uuid is not None and not is_uuid(trial.uuid):
+        raise ValueError(f"trial {trial.trial} has the uuid {trial.uuid!r}: 32 hex digits expected")
     own_id = f"{job}-{trial.recurrence}-{trial.attempt}"
     if trial.trial != own_id or job_of(own_id) != job:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The paths that a job file names."""
+"""Resolves and checks the paths that a job file names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_path(
 ) -> None:
     """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet.
 
-    ``lacks``: what a directory would need to be right.
+    ``lacks`` says what a directory would need.
     """
     if not find_placeholders(text):
         path = resolve_path(info.data["source"], expand_placeholders(text, {}))

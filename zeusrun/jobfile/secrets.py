@@ -66,6 +66,10 @@ _FORMS = (
 _NO_VALUE = re.compile(r"(?i:true|false|none|null|)|\$?\$\{[^{}]*\}")
 _OPTION = re.compile(r"(?:--?|\+{1,2})?(?P<name>[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _SECRET, _FILE, _PLAIN = "secret", "secret_file", "plain"
+_SHAPES = {
+    "args": "'args' must be a list of texts, such as  args: [--lr, \"0.1\"]",
+    "env": "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}",
+}
 _WRITE = (
     "write a text, {secret: a text}, {secret_file: the path of a file that contains it} or "
     "{plain: a text}"
@@ -185,7 +189,7 @@ def _read_marked(
         try:
             text = _read_file(file).replace("$", "$$")
         except ValueError as error:
-            # It may be the secret itself.
+            # The path may be the secret itself, written in the wrong place.
             is_path = "/" in text and not _secret_parts("", text)
             shown = file if is_path else f"a file in {folder}"
             then = f"write it with  {make_file(shlex.quote(file) if is_path else 'PATH')}"
@@ -201,14 +205,10 @@ def _read_file(path: str) -> str:
     A link is followed: a container may mount its secrets as links.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe would wait.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("which is not a regular file")
-            content = os.read(descriptor, MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a pipe would wait
+            raise ValueError("which is not a regular file")
+        with open(path, "rb") as file:  # noqa: PTH123 - a text
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ValueError("which does not exist") from None
     except OSError as error:
@@ -227,7 +227,7 @@ def _read_file(path: str) -> str:
 
 
 def make_file(path: str) -> str:
-    """Return the shell command that writes what the user types into a file of the user alone."""
+    """Return the shell command that writes standard input into a file for the user alone."""
     return f"install -D -m 600 /dev/stdin {path}"
 
 
@@ -246,14 +246,10 @@ def hide_secret(problem: JobFileProblem, secrets: Mapping[KeyPath, Secret]) -> J
     """Return the problem without secrets, even if one was written in the place of a name."""
     section, *rest = problem.path or ("",)
     name = str(rest[0]) if rest else None
-    if section not in ("args", "env"):
+    if section not in _SHAPES:
         return problem
-    if name is None and section == "args":
-        sentence = "'args' must be a list of texts, such as  args: [--lr, \"0.1\"]"
-    elif name is None:
-        sentence = (
-            "'env' must be a section of names and values, such as  env: {OMP_NUM_THREADS: \"1\"}"
-        )
+    if name is None:
+        sentence = _SHAPES[str(section)]
     elif problem.path[:2] in secrets:
         sentence = (
             f"'{dotted(problem.path[:2])}' cannot be used, and as a secret it is not shown; it "
@@ -272,11 +268,11 @@ def hide_secret(problem: JobFileProblem, secrets: Mapping[KeyPath, Secret]) -> J
 
 
 def mask_texts(texts: Mapping[Place, str], secrets: Mapping[Place, Secret]) -> dict[Place, str]:
-    """Return arguments or variables as they are shown: also without secrets of one another."""
+    """Return arguments or variables as they are shown: each without the secrets of all."""
     parts = [
         form for secret in secrets.values() for part in secret.parts for form in unescaped(part)
     ]
-    names = [f"${{{name}}}" for name in PLACEHOLDERS]  # they stay what they are
+    names = [f"${{{name}}}" for name in PLACEHOLDERS]  # placeholders are not masked
     pieces = [p for p in mask_values(parts).pieces if not any(p in name for name in names)]
     own = {place: secrets[place].parts if place in secrets else () for place in texts}
     return {
@@ -292,26 +288,23 @@ def mask_words(words: Sequence[str]) -> list[str]:
 
 def mask_items(
     args: Sequence[str], env: Mapping[str, str], secrets: Mapping[KeyPath, Secret]
-) -> dict[str, Any]:
+) -> tuple[list[str], dict[str, str]]:
     """Return ``args`` and ``env`` of a job as they are shown."""
-    shown = mask_texts(_items({"args": args, "env": env}), secrets)
-    return {
-        "args": tuple(text for path, text in shown.items() if path[0] == "args"),
-        "env": {str(path[1]): text for path, text in shown.items() if path[0] == "env"},
-    }
+    shown = [*mask_texts(_items({"args": args, "env": env}), secrets).values()]
+    return shown[: len(args)], dict(zip(env, shown[len(args) :], strict=True))
 
 
 def write_secrets(record: dict[str, Any], secrets: Mapping[KeyPath, Secret]) -> None:
     """Mask the secrets in the record of a job, in a form that ``read_secrets`` reads."""
     texts = _items(record)
-    shown, by_eye = mask_texts(texts, secrets), _find_in(texts)
+    shown, recognised = mask_texts(texts, secrets), _find_in(texts)
     for path, text in texts.items():
         secret, section = secrets.get(path), record[str(path[0])]
         if secret is not None and secret.file is not None:
             section[path[1]] = {_FILE: secret.file}
         elif secret is not None or shown[path] != text:
             section[path[1]] = {_SECRET: MASK}
-        elif path in by_eye:
+        elif path in recognised:
             section[path[1]] = {_PLAIN: text}
 
 

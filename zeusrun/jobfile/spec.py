@@ -273,8 +273,8 @@ class JobSpec(Section):
 
     def masked(self) -> JobSpec:
         """Return the job as it is shown, without its secrets."""
-        shown = mask_items(self.args, self.env, self.secrets)
-        return self.model_copy(update={**shown, "env": MappingProxyType(shown["env"])})
+        args, env = mask_items(self.args, self.env, self.secrets)
+        return self.model_copy(update={"args": tuple(args), "env": MappingProxyType(env)})
 
     def to_yaml(self) -> str:
         """Return the job with overrides applied and defaults written out.

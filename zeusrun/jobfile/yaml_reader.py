@@ -239,7 +239,9 @@ def _build(node: Node, path: KeyPath, document: JobDocument, origin: str | None)
             continue
         key = _join_pairs(key_node.value)
         if _HALF.search(key):
-            document.complain(path, f"the key {key!r} is no text: it has half a surrogate pair")
+            document.complain(
+                path, f"the key {key!r} contains half a surrogate pair, which is not text"
+            )
             continue
         where, repeated = (*path, key), key in section
         if repeated:
@@ -259,7 +261,7 @@ def _build_scalar(
     text = _join_pairs(node.value)
     kind = node.tag.removeprefix(_TAG)
     if kind == "str" and (half := _HALF.search(text)):
-        document.complain(path, f"half a surrogate pair ({half[0]!r}) is no text")
+        document.complain(path, f"half a surrogate pair ({half[0]!r}) is not text")
         text = _HALF.sub("\ufffd", text)  # later checks look for files of that name
     if kind == "str" or (kind in ("int", "float") and path[:1] and path[0] in _VERBATIM):
         return text

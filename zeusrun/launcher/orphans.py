@@ -1,4 +1,4 @@
-"""Ends what runs have left whose launcher is gone, also runs that are long finished."""
+"""Ends the orphan processes of runs whose launcher is gone, also of runs that ended long ago."""
 
 from __future__ import annotations
 
@@ -19,40 +19,31 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Orphans:
-    """The processes that one run has left, each as ``name (pid)``."""
+    """The orphan processes of one run, each as ``name (pid)``."""
 
     run: str
     names: tuple[str, ...]
-    left: tuple[str, ...] = ()  # those that could not be ended
+    left: tuple[str, ...] = ()  # those that could not be killed
 
     @property
     def text(self) -> str:
-        """What was ended."""
-        return f"ended {self.count} that {self.run} had left: {_some(self.names)}"
-
-    @property
-    def found(self) -> str:
-        """What a dry run has found."""
-        return f"{self.run} has left {self.count}: {_some(self.names)}"
+        """Which processes, and of which run."""
+        ending = "" if len(self.names) == 1 else "es"
+        return f"{len(self.names)} orphan process{ending} of {self.run}: {_some(self.names)}"
 
     @property
     def problem(self) -> str | None:
-        """What could not be ended, and what to do."""
+        """Which processes could not be killed, and what to do."""
         if not self.left:
             return None
-        return f"{self.run} has left processes that do not end: {_some(self.left)}; end them"
-
-    @property
-    def count(self) -> str:
-        """How many, with their noun."""
-        return f"{len(self.names)} process{'' if len(self.names) == 1 else 'es'}"
+        return f"orphan processes of {self.run} could not be killed: {_some(self.left)}; kill them"
 
 
 def end_orphans(home: Path, job: str | None = None, *, dry_run: bool = False) -> Iterator[Orphans]:
-    """End the processes of all runs of a home, or of one job, whose launcher is gone.
+    """End the orphan processes of all runs of a home, or of one job; ``dry_run`` only names them.
 
-    With ``dry_run`` only name them. One scan finds the processes of all runs, however many runs
-    there are. The lease is held meanwhile, so that nobody continues the run.
+    One scan finds the processes of all runs, however many runs there are. The lease of a run is
+    held while its processes are killed, so that nobody continues the run.
     """
     for run_dir, processes in sorted(scan_processes().of_runs.items()):
         paths = RunPaths(Path(run_dir))

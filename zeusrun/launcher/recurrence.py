@@ -67,7 +67,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         for orphans in end_orphans(home, name):
-            emit(Noted(orphans.text))
+            emit(Noted(f"ended {orphans.text}"))
             if orphans.problem is not None:
                 emit(Warned(orphans.problem))
         recovered: list[Trial] = []

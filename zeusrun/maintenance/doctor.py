@@ -79,7 +79,7 @@ def _check_torch() -> Check:
 
 
 def _check_packages() -> list[Check]:
-    """Report damaged packages: zeusrun goes on without them, and torch does not."""
+    """Report damaged packages: zeusrun works beside them, torch does not."""
     advice = "until then, `import torch` fails in every training"
     return [
         Check("package", well=False, found=f"{package}: {damage}", advice=advice)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that ``repair`` checked.
 
-    ``subject`` is a GPU's UUID, the trial that has left processes, a trial, a path or a job, as
-    ``kind`` says. ``found``: a repair without ``--dry-run`` would fix it; ``problem``: the user
+    ``subject`` is a GPU's UUID, the trial of the processes, a trial, a path or a job, as ``kind``
+    says. ``found``: a repair without ``--dry-run`` would fix it; ``problem``: the user
     must fix it.
     """
 
@@ -87,10 +87,9 @@ def _limits(home: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 def _processes(home: Path, *, dry_run: bool) -> Iterator[Finding]:
     for orphans in end_orphans(home, dry_run=dry_run):
-        if dry_run:
-            yield Finding("process", orphans.run, "found", orphans.found)
-        else:
-            yield Finding("process", orphans.run, "repaired", orphans.text)
+        state: Literal["found", "repaired"] = "found" if dry_run else "repaired"
+        text = orphans.text if dry_run else f"ended {orphans.text}"
+        yield Finding("process", orphans.run, state, text)
         if orphans.problem is not None:
             yield Finding("process", orphans.run, "problem", orphans.problem)
 

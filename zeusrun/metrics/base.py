@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
 from zeusrun.metrics.sidecar import SidecarReader
-from zeusrun.plugins import blame, create_plugin, package_of
+from zeusrun.plugins import blame, create_plugin
 from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Reported, Started
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from zeusrun.metrics.rows import Run
     from zeusrun.sidecar.events import Event
@@ -62,17 +61,13 @@ class PluginSource:
     @property
     def warnings(self) -> Sequence[str]:
         """The plugin's warnings."""
-        with self._blame("warnings"):
+        with blame("metric source", self._name, "warnings"):
             return [str(warning) for warning in self._source.warnings]
 
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the plugin's events, with numbers of Python's own types."""
-        with self._blame("read", OSError):
+        with blame("metric source", self._name, "read", OSError):
             return [_plain_event(event, self._name) for event in self._source.read(final=final)]
-
-    def _blame(self, where: str, *passed: type[Exception]) -> AbstractContextManager[None]:
-        plugin = f"the metric source {self._name!r} (of the package {package_of(self._name)})"
-        return blame(f"{plugin} failed in {where}", *passed)
 
 
 def _plain_event(event: Event, name: str) -> Event:

@@ -28,7 +28,7 @@ _PAUSES_S = (0.0, 2.0, 15.0)
 _GIVE_UP = 9
 _MAX_BYTES = 1 << 20
 VERSION = 1
-"""Of the files with notices."""
+"""The version of the files with notices."""
 _VARIABLES = ("event", "job", "trial", "text")  # a command gets them as ZEUSRUN_EVENT and so on
 
 

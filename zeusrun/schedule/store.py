@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
@@ -13,7 +13,7 @@ from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
 from zeusrun.files.private import read_file
-from zeusrun.files.version import check_version
+from zeusrun.files.version import build_known, check_version
 from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
 from zeusrun.schedule.cron_expression import build_timetable
@@ -242,29 +242,21 @@ def decode_schedule(content: bytes, job: str, path: Path) -> Schedule:
     try:
         record = json.loads(content)
         check_version(record, _VERSION, path)
-        rules, cursor = dict(record.pop("rules")), dict(record.pop("cursor"))
-        timetable = rules.pop("timetable")
-        planned = cursor.pop("planned")
-        cursor["planned"] = (
-            None if planned is None else PlannedStart(**_known(PlannedStart, planned))
-        )
-        schedule = Schedule(
-            rules=Rules(
-                build_timetable(timetable["expression"], timetable["tz"]), **_known(Rules, rules)
-            ),
-            cursor=Cursor(**_known(Cursor, cursor)),
-            firings=tuple(Occurrence(**_known(Occurrence, each)) for each in record.pop("firings")),
-            **_known(Schedule, record),
+        rules, cursor = record["rules"], record["cursor"]
+        timetable = build_timetable(rules["timetable"]["expression"], rules["timetable"]["tz"])
+        planned = cursor["planned"]
+        planned = None if planned is None else build_known(PlannedStart, planned)
+        schedule = build_known(
+            Schedule,
+            record,
+            rules=build_known(Rules, rules, timetable=timetable),
+            cursor=build_known(Cursor, cursor, planned=planned),
+            firings=tuple(build_known(Occurrence, each) for each in record["firings"]),
         )
         _check(schedule, job)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise ValueError(f"its content is not valid: {error}") from None
     return schedule
-
-
-def _known(kind: type, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass that a record has."""
-    return {each.name: record[each.name] for each in fields(kind) if each.name in record}
 
 
 def _check(schedule: Schedule, job: str) -> None:

@@ -35,11 +35,11 @@ def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
 
     Args:
         error: What ended the script; shown already, but the text of a ``SystemExit`` is not.
-        beside_gloo: Whether the process has had a process group over gloo. Then taking the
-            interpreter down can abort ("terminate called without an active exception", torch
-            2.13), and a finished training would have failed. So only the modules of the script
-            are taken down.
-        grace_s: Seconds for that at most, from when the exit hooks have run.
+        beside_gloo: Whether the process has had a process group over gloo. Then the end of the
+            interpreter can abort ("terminate called without an active exception", torch 2.13),
+            and a finished training would count as failed. So only the modules of the script are
+            cleared.
+        grace_s: Seconds that this may take, after the exit hooks.
     """
     if beside_gloo:
         _end_beside_gloo(error, grace_s)
@@ -110,7 +110,7 @@ def _flush_output() -> bool:
 
 
 def _process_groups() -> list[object]:
-    """Return the process groups that exist: the abort must not come from taking one down."""
+    """Return the process groups that exist: destroying one could cause the abort."""
     groups: list[object] = []
     with contextlib.suppress(Exception):  # torch may have moved them
         groups += sys.modules["torch.distributed.distributed_c10d"]._world.pg_map  # noqa: SLF001
@@ -122,9 +122,9 @@ def _process_groups() -> list[object]:
 
 
 def _take_down(error: BaseException | None) -> None:
-    """Drop what the script holds, so that open files are closed and objects end.
+    """Clear the modules of the script, so that its open files are closed and its objects finalized.
 
-    That is what its modules hold, and the functions that an ``error`` has ended.
+    The variables of the functions that an ``error`` has ended are dropped, too.
 
     Python collects whole modules, so that ``__del__`` still finds the names of its own. Here the
     names are dropped instead, with imports, functions and classes last.

@@ -1,4 +1,4 @@
-"""What a rank does around the script: it sends the output to the log, counts steps, and records.
+"""Runs a rank: redirects its output to the log, counts steps, runs the script, records its end.
 
 With ``--plain`` the process only redirects the output and then becomes the script.
 """
@@ -139,7 +139,7 @@ def _begin() -> _Rank:
 
 @contextlib.contextmanager
 def _going_on(problem: str) -> Iterator[None]:
-    """Print a problem of the disk and go on: it must not end the training."""
+    """Print an error of the disk and continue: it must not end the training."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Runs a script as Python's own ``main`` does: what it does there in C, and in the same order.
+"""Runs a script as Python's own ``main`` does: the same steps in the same order.
 
-What stays different is that a stack of the script begins with frames of zeusrun.
+One difference stays: a stack of the script begins with frames of zeusrun.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _run_file(path: str, main: dict[str, Any], known: frozenset[str]) -> None:
 def _set_first_path(folder: str, known: frozenset[str], *, safe: bool = True) -> None:
     """Put the script's folder first on ``sys.path``, in the place of this file's.
 
-    A module of that folder goes before one of the standard library, also if zeusrun has imported
-    the latter.
+    A module of that folder hides one of the standard library, even if zeusrun has imported the
+    latter.
     """
     if not getattr(sys.flags, "safe_path", False):  # since 3.11
         sys.path[0] = folder
@@ -126,7 +126,7 @@ def _set_first_path(folder: str, known: frozenset[str], *, safe: bool = True) ->
 
 
 def _modules_in(folder: str) -> set[str]:
-    """Return the names that a folder may have modules for; of archives, none."""
+    """Return the names of the modules that a folder may contain; none for an archive."""
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:

@@ -45,7 +45,7 @@ def test_what_is_refused_does_not_wait_and_stays_readable(tmp_path):
     spool = Spool(tmp_path)
     for _ in range(2):
         spool.put("finish", build_trial(1).finish(REACHED))
-        path = spool.set_aside(spool.entries()[0], "the server says no")
+        path = spool.set_aside(spool.entries()[0].path, "the server says no")
         assert not spool
         assert path.with_suffix(".txt").read_text() == "the server says no\n"
     assert len(spool.list_refused()) == 2

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.factories import begin, build_trial
+from tests.history.memory import MemoryHistory
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import home_directory, runs_directory, trusted_home
 from zeusrun.history.base import NEWEST
-from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.rundir.layout import (
     RunPaths,
     create_run,

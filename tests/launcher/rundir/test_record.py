@@ -13,8 +13,8 @@ import pytest
 
 from tests.factories import begin
 from tests.factories import build_trial as trial
+from tests.history.memory import MemoryHistory
 from tests.launcher.values import report, started
-from zeusrun.history.memory import MemoryHistory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.lock import RunLock

@@ -47,7 +47,7 @@ def deliver(
             except UnavailableError:
                 raise
             except ValueError as error:
-                path = spool.set_aside(entry, str(error))
+                path = spool.set_aside(entry.path, str(error))
                 tell(f"the result of {entry.trial.trial} is refused, and kept in {path}: {error}")
             except HistoryError as error:
                 held.add(entry.key)

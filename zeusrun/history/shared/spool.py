@@ -84,7 +84,7 @@ class Spool:
             except FileNotFoundError:
                 continue  # delivered just now
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                self._set_aside(path, f"the file is damaged: {error}")
+                self.set_aside(path, f"the file is damaged: {error}")
             except OSError as error:
                 raise HistoryError(f"{path} cannot be read: {error.strerror}") from error
         return found
@@ -118,10 +118,6 @@ class Spool:
         with contextlib.suppress(OSError):
             entry.path.unlink()
 
-    def set_aside(self, entry: Entry, why: str) -> Path:
-        """Keep what the server refuses for good in a folder of its own; return where."""
-        return self._set_aside(entry.path, why)
-
     def list_refused(self) -> list[Path]:
         """Return the files that were set aside, oldest first."""
         return _list_entries(self.refused)
@@ -140,7 +136,8 @@ class Spool:
         finally:
             lock.release()
 
-    def _set_aside(self, path: Path, why: str) -> Path:
+    def set_aside(self, path: Path, why: str) -> Path:
+        """Keep a refused or damaged file in a folder of its own; return where."""
         target = self.refused / path.name
         with contextlib.suppress(OSError, HistoryError), self._locked():
             make_folder(self.refused)

@@ -6,7 +6,7 @@ import re
 import shlex
 import textwrap
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zeusrun.jobfile.accumulation import can_split
 from zeusrun.jobfile.guess.hidden import Hidden, find_hidden, split_options
@@ -15,7 +15,7 @@ from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.jobfile.guess.command import Launched
@@ -212,7 +212,7 @@ def write_draft(
     metric, mode, target, and where they are from; ``None`` if they are not known.
     """
     launched, script = guess.launched, guess.launched.script
-    args, env = _values(guess, lambda each: {"secret_file": each.file})
+    args, env = _values(guess, "secret_file")
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
     processes = "one process" if guess.ranks == 1 else f"{guess.ranks} processes"
@@ -327,7 +327,7 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
 
 def reveal(guess: Guess) -> list[str]:
     """Return overrides that put the secrets of the command into its job, for ``--set``."""
-    args, env = _values(guess, lambda each: {"secret": each.text})
+    args, env = _values(guess, "secret")
     names = [each.place for each in guess.hidden if isinstance(each.place, str)]
     in_args = len(names) < len(guess.hidden)
     return [
@@ -337,17 +337,17 @@ def reveal(guess: Guess) -> list[str]:
 
 
 def _values(
-    guess: Guess, marked: Callable[[Hidden], dict[str, str]]
+    guess: Guess, marker: Literal["secret", "secret_file"]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and variables as YAML, the secret ones as ``marked`` says."""
+    """Return arguments and variables as YAML, the secret ones with a marker."""
     args = [_scalar(word) for word in guess.launched.args]
     env = {name: _escaped(value) for name, value in guess.launched.env.items()}
     for each in guess.hidden:
-        ((marker, text),) = marked(each).items()
+        text = f"{{{marker}: {_scalar(each.file if marker == 'secret_file' else each.text)}}}"
         if isinstance(each.place, int):
-            args[each.place] = f"{{{marker}: {_scalar(text)}}}"
+            args[each.place] = text
         else:
-            env[each.place] = f"{{{marker}: {_scalar(text)}}}"
+            env[each.place] = text
     return args, env
 
 

@@ -1,4 +1,4 @@
-"""The secrets of a command, which its job file reads from files of their own."""
+"""Finds the secrets of a command; its job file reads each from a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hidden:
-    """An argument or a variable that must not stand in the job file."""
+    """An argument or a variable that must not be written into the job file."""
 
-    place: int | str  # of the argument, or the name of the variable
+    place: int | str  # the index of the argument, or the name of the variable
     text: str  # as in a job file: ``$$`` for ``$``
     name: str  # the option or the variable, for people
     whole: bool  # whether the text is more than the value of an option or a variable
-    file: str  # where the job file looks for it
+    file: str  # from which the job file reads it
 
     @property
     def sentence(self) -> str:
@@ -46,7 +46,7 @@ def split_options(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_hidden(launched: Launched) -> tuple[Hidden, ...]:
-    """Return what is secret in a command whose options are split, with a file for each."""
+    """Return the secrets of a command whose options are split, with a file for each."""
     assignments = [f"{name}={value}" for name, value in launched.env.items()]
     words = [*assignments, *launched.args]
     masked = mask_words(words)

@@ -1,7 +1,8 @@
 """A control group for each run, where the kernel allows it: all of it can be killed at once.
 
-This needs cgroup v2 with ``cgroup.kill`` (Linux 5.14), and the right to create a group below the
-own one: root has it, and a user whose systemd unit is delegated. Otherwise a run has no group.
+This needs cgroup v2 with ``cgroup.kill`` (Linux 5.14), and permission to create a group below that
+of this process: root has it, and a user whose systemd unit is delegated. Otherwise a run has no
+group.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def make_group(paths: RunPaths) -> Path | None:
 def end_group(paths: RunPaths, *, keep: bool = False) -> None:
     """Kill all processes in the control group of a run, if it has one, and remove the group.
 
-    ``keep``: the processes move to the group above instead, and live on.
+    ``keep`` moves the processes to the group above instead.
     """
     try:
         group = Path(os.fsdecode(read_file(paths.control_group, _LONGEST_PATH)))
@@ -66,7 +67,7 @@ def end_group(paths: RunPaths, *, keep: bool = False) -> None:
                 if keep:
                     _move_up(group)
                 time.sleep(_PERIOD_S)
-        for folder, _, _ in os.walk(group, topdown=False):  # the script may have made groups
+        for folder, _, _ in os.walk(group, topdown=False):  # the script may have created groups
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
     if not group.exists():

@@ -129,7 +129,7 @@ class TorchrunProcess:
         self.exit = ProcessExit(self._code, ended_t, outlived + more, left)
 
     def _end_watchdog(self, *, let_live: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """End the watchdog, which ends what is left; return what it did not end, as ``Ended``."""
+        """Let the watchdog kill the rest; return ``Ended`` as a tuple."""
         left: tuple[str, ...] = ()
         if let_live:
             self._send(_LET_LIVE)

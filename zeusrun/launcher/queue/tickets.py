@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
@@ -20,7 +20,7 @@ from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import read_file
-from zeusrun.files.version import check_version
+from zeusrun.files.version import build_known, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,8 +103,8 @@ class Tickets:
     def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
         """Yield each number, its ticket if that can be read, and whether its submit is alive.
 
-        It raises ``HistoryError`` if a newer zeusrun has written the ticket of a living submit:
-        which GPUs that has is then unknown.
+        If a newer zeusrun has written the ticket of a living submit, it raises ``HistoryError``: it
+        is unknown which GPUs that submit has.
         """
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
@@ -117,8 +117,7 @@ class Tickets:
         try:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
             check_version(record, _VERSION, self.path(number))
-            known = {each.name: record[each.name] for each in fields(Ticket) if each.name in record}
-            ticket = Ticket(**{**known, "number": number, "gpus": tuple(record["gpus"])})
+            ticket = build_known(Ticket, record, number=number, gpus=tuple(record["gpus"]))
             texts = (ticket.job, ticket.since, *ticket.gpus)
             return ticket if all(isinstance(text, str) for text in texts) else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

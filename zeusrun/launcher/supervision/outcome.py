@@ -266,7 +266,7 @@ def _warnings(
         found.append(f"processes that outlived the training, ended by zeusrun: {names}")
     if exit_.left:
         names = ", ".join(exit_.left[:5])
-        found.append(f"processes of the training that zeusrun could not end: {names}; end them")
+        found.append(f"processes of the training that zeusrun could not kill: {names}; kill them")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
     told = describe_alone(progress.observed) is not None  # during the run

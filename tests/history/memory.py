@@ -1,4 +1,4 @@
-"""A history in memory, for tests and for programs that call a policy themselves."""
+"""A history in memory: fast, and the simplest that passes the contract."""
 
 from __future__ import annotations
 
