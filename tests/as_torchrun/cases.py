@@ -305,7 +305,7 @@ CASES = (
             "faults": {"PYTHONFAULTHANDLER": "1", "PYTHONTRACEMALLOC": "3"},
         }.items()
     ),
-    script("async_tasks", torch=True),
+    script("async_tasks", torch=True, racy_order=True),
     script("async_tasks", "interrupt", racy_order=True),
     *forms(
         "vandals",

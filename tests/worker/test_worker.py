@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.worker.rank import Rank, run_plain
+from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Asked, Ended, Reported, Started
 
 
@@ -62,47 +62,10 @@ def test_a_module_runs_as_main_with_its_own_arguments_and_package(rank, write, t
     assert (code, log) == (0, f"__main__ package sibling {[str(module), '--lr', '1']}\n")
 
 
-def test_a_script_keeps_its_own_future_statements_and_gets_none_of_ours(rank, write):
-    script = write("def f(x: int): ...\nprint(f.__annotations__)")
-    assert rank.run(script) == run_plain(script)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def f(n):\n    return 1 / n\nf(0)",
-        "try:\n    {}['a']\nexcept KeyError as e:\n    raise RuntimeError('no a') from e",
-        "try:\n    {}['a']\nexcept KeyError:\n    int('b')",
-        "import json\njson.loads('{')",
-        "def f(n):\n    return f(n - 1) if n else 1 / 0\nf(20)",
-        "class Odd(Exception):\n    def __str__(self):\n        return 'odd: ä'\nraise Odd",
-        "import os\nos.open('/nowhere/at/all', 0)",
-        "print('before'\n",
-        "x = 1\n  y = 2\n",
-        "import nothing_of_this_name",
-        "import sys\nsys.excepthook = lambda *a: print('my own hook', a[0])\n1 / 0",
-    ],
-)
-def test_a_traceback_is_to_the_byte_that_of_plain_python(rank, write, text):
-    script = write(text)
-    assert rank.run(script) == run_plain(script)
-
-
 def test_the_recorded_traceback_has_no_frame_of_ours(rank, write):
     script = write("def f(n):\n    return 1 / n\nf(0)")
     _, log = rank.run(script)
     assert rank.error["traceback"] == log
-
-
-def test_a_traceback_of_a_module_is_to_the_byte_that_of_plain_python(rank, write, tmp_path):
-    write("def f(n):\n    return 1 / n\nf(0)", "trainer.py")
-    assert rank.run("-m", "trainer", cwd=tmp_path) == run_plain("-m", "trainer", cwd=tmp_path)
-
-
-@pytest.mark.parametrize("argument", ["", "None", "0", "7", "'text'", "-1", "300", "True"])
-def test_an_exit_is_that_of_plain_python(rank, write, argument):
-    script = write(f"import sys; sys.exit({argument})")
-    assert rank.run(script) == run_plain(script)
 
 
 @pytest.mark.parametrize(("argument", "code"), [("7", 7), ("'text'", 1), ("-1", 255), ("300", 44)])
