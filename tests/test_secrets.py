@@ -118,6 +118,9 @@ GITHUB = f"ghp_{'Ab1' * 12}"
         (["--exec", "run --token abc -v"], ["--exec", "run --token *** -v"]),
         (["--token", "hunter22", "--name", "by-hunter22"], ["--token", "***", "--name", "by-***"]),
         (["HF_TOKEN=abc", "python"], ["HF_TOKEN=***", "python"]),
+        (["--dsn", "https://0123456789abcdef@host/1"], ["--dsn", "https://***@host/1"]),
+        (["--config", '{"api_key": "abc", "lr": 1}'], ["--config", '{"api_key": "***", "lr": 1}']),
+        (["--db", "Server=h;Password=abc;User=u"], ["--db", "Server=h;Password=***;User=u"]),
     ],
 )
 def test_these_arguments_are_secret(words, shown):
@@ -133,6 +136,7 @@ def test_these_arguments_are_secret(words, shown):
         ["--auth=true", "--password", "None"],
         ["--token=${trial}", "wandb.api_key=$${oc.env:WANDB_API_KEY}"],
         ["--url", "http://host:8080/a@b", "s3://bucket/a:b", "git+ssh://git@host/x"],
+        ["--url", "https://somebody@host/x", "--text", '{"max_tokens": 5, "key": "id"}'],
         ["--model", "sk-learn-gradient-boosting-classifier", "hf_model", "0123456789abcdef" * 3],
         ["--text", "the key is under the mat"],
         ["-5", "--", "--=x", ""],

@@ -61,6 +61,10 @@ _FORMS = (
         r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
     ),
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+)"),
+    re.compile(r"https?://([^:@/\s]{16,512})@"),  # a token in place of a user
+    # {"api_key": "…"}, Server=h;Password=…
+    re.compile(r"(?:password|passwd|pwd|api_?key|secret)[\"']\s*:\s*[\"']([^\"']+)", re.IGNORECASE),
+    re.compile(r";\s*(?:password|pwd)\s*=\s*([^;]+)", re.IGNORECASE),
 )
 # A switch, or a reference such as Hydra's ${oc.env:NAME}.
 _NO_VALUE = re.compile(r"(?i:true|false|none|null|)|\$?\$\{[^{}]*\}")
