@@ -78,9 +78,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "ZEUSRUN_HOME": str(folder / "home")}
-        # An empty script never reports, so zeusrun ends with 3, training failed.
+        # A script that never reports is recorded as failed: exit code 3.
         scripts = (
             ("empty.py", [], 3),
+            ("imports_torch.py", [], 3),
             ("reports_once.py", [], 0),
             ("ten_seconds.py", calibrate(10.0), 0),
         )
