@@ -407,8 +407,10 @@ ALLOWED = (
         shown_by="test_a_process_that_detaches_itself_is_ended_with_its_run",
     ),
     Allowed(
-        "Signal 57 writes the stacks of all threads to `logs/rank<k>.stack`.",
-        "zeusrun shows where a rank hangs. Under torchrun the signal would kill the rank.",
+        "Signal 57 writes the stacks of all threads to `logs/rank<k>.stack`. Signal 58 raises "
+        "`SystemExit` in the script.",
+        "zeusrun shows where a rank hangs, and ends a script whose files are then closed. Under "
+        "torchrun the signals would kill the rank.",
         {"signals_default": "SigCgt"},
     ),
     Allowed(

@@ -294,6 +294,22 @@ def test_the_commands_that_init_prints_make_the_job_run(cli, zeusrun, script, mo
     assert (spec.env["HF_TOKEN"], spec.args[1]) == ("sekret9", "sekret9")
 
 
+def test_a_file_of_another_secret_is_not_to_be_overwritten(cli, zeusrun, script, monkeypatch):
+    monkeypatch.setenv("HOME", str(zeusrun.folder))
+    (zeusrun.folder / ".secrets").mkdir()
+    (zeusrun.folder / ".secrets" / "train-api-key").write_text("of another project")
+    script("print(1)")
+    code, _, err = cli("init", "--", "python", "train.py", "--api-key=sekret2")
+    assert (code, "That file exists already" in err, "install" in err) == (0, True, False)
+
+
+def test_a_folder_with_a_main_is_a_script(cli, zeusrun, script):
+    (zeusrun.folder / "folder").mkdir()
+    script("print(1)", "folder/__main__.py")
+    assert cli("init", "-o", "folder.yaml", "--", "python", "folder")[0] == 0
+    assert "script: folder" in (zeusrun.folder / "folder.yaml").read_text()
+
+
 def test_a_job_file_without_secrets_may_be_read_by_others_as_the_umask_allows(cli, zeusrun, script):
     script("print(1)")
     before = os.umask(0o022)

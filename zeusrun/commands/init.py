@@ -86,6 +86,8 @@ def _read_text(launched: Launched) -> str:
     script = launched.script
     if script is None:  # it need not be in the working directory
         return read_text(*module_paths(Path(), str(launched.module)))
+    if (Path(script) / "__main__.py").is_file():  # Python runs such a folder
+        script = f"{script}/__main__.py"
     if not Path(script).is_file():
         if Path(script).exists():
             raise UsageError(f"{script} is not a file; give the path of the script itself")

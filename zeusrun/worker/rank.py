@@ -12,11 +12,11 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, EventWriter, Started
-from zeusrun.sidecar.orders import ENDING, STACK_SIGNAL
+from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.worker.context import SIGTERM_EXIT_CODE
 from zeusrun.worker.ending import end, exit_code
@@ -59,6 +59,8 @@ class _Rank:
     def conclude(self, error: BaseException | None) -> tuple[BaseException | None, bool, float]:
         """Record how the script ended; return the arguments of ``end``."""
         run = self.hooks.run
+        if LEAVE_SIGNAL is not None:
+            signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
         with contextlib.suppress(Exception):  # the script may have replaced what this needs
             if os.getpid() == self.pid:  # else the script has forked this process: no rank
                 error, failure = self._send_last(error)
@@ -125,6 +127,8 @@ def _begin() -> _Rank:
     tick = _no_tick
     with _going_on("steps are not counted"):
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
+    if LEAVE_SIGNAL is not None:
+        signal.signal(LEAVE_SIGNAL, _leave)
     rank = _Rank(
         number=number,
         restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
@@ -161,6 +165,10 @@ def _dump_stacks_on_signal(path: str) -> None:
     if STACK_SIGNAL is not None:
         descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
+
+
+def _leave(_signal: int, _frame: object) -> NoReturn:
+    raise SystemExit
 
 
 def _no_tick() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import signal
 import subprocess
@@ -201,15 +202,38 @@ def test_a_restarted_rank_is_asked_although_one_with_its_pid_was(start, paths, m
     assert process.wait() == 2
 
 
-def test_torchrun_is_to_end_ranks_that_would_die_of_sigterm_or_have_died_or_are_unknown(
-    start, paths
-):
+HOLDS_A_FILE = """
+import gzip
+file = gzip.open("open.gz", "wt")
+file.write("text")
+print("ready")
+"""
+
+
+def test_a_rank_without_a_handler_leaves_its_files_whole(start, paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    event, process = start(HOLDS_A_FILE + FOR_EVER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert ranks.ask_to_end()
+    assert process.wait() == 0
+    assert gzip.decompress((tmp_path / "open.gz").read_bytes()) == b"text"
+
+
+def test_torchrun_is_to_end_ranks_that_do_not_leave_in_time(start, paths, monkeypatch):
+    monkeypatch.setattr("zeusrun.launcher.supervision.ranks._LEAVE_S", 0.0)
+    event, process = start("print('ready')\n" + FOR_EVER)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    assert not ranks.ask_to_end()
+    assert process.poll() is None
+
+
+def test_torchrun_is_to_end_ranks_that_have_died_or_are_unknown(start, paths):
     ranks = RankProcesses(paths.run_dir)
     assert not ranks.ask_to_end()
     event, process = start("print('ready')\n" + FOR_EVER)
     ranks.take(event)
-    assert not ranks.ask_to_end()
-    assert process.poll() is None
     process.kill()
     process.wait()
     assert ranks.ask_to_end()  # it may have said that it ended; that is read before the next time

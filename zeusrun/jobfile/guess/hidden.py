@@ -29,6 +29,11 @@ class Hidden:
     def sentence(self) -> str:
         """What the user has to do."""
         what = "the whole argument" if self.whole else "its value"
+        if Path(self.file).expanduser().exists():
+            return (
+                f"{self.name} is secret, so the job file reads {what} from {self.file}. That file "
+                "exists already; if it contains another secret, name another file in the job file"
+            )
         return (
             f"{self.name} is secret, so the job file reads {what} from {self.file}; make that file "
             f"with `{make_file(self.file)}`: paste {what}, then press Enter and Ctrl-D"

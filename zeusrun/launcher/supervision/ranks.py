@@ -6,16 +6,19 @@ import contextlib
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from zeusrun.sidecar.events import Ended, Started
-from zeusrun.sidecar.orders import STACK_SIGNAL
+from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
 
 if TYPE_CHECKING:
     from zeusrun.sidecar.events import Event
+
+_LEAVE_S = 5.0  # for a rank that does not save: it may wait in C for a rank that has left
 
 _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
@@ -30,6 +33,7 @@ class RankProcesses:
         self._ended: set[int] = set()  # their script has ended
         self._gone: set[int] = set()  # their process had ended at the last request
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
+        self._left_t: float | None = None  # when those without a handler were asked
 
     def take(self, event: Event) -> None:
         """Remember the process of a rank that starts, or that its script has ended."""
@@ -48,11 +52,11 @@ class RankProcesses:
         """Send SIGTERM once to each rank that handles it; return whether the run will end.
 
         Call it until all ranks have ended. A data loader worker gets no signal: if it dies, its
-        rank fails in mid-epoch. A rank without a handler gets none either before all others have
-        ended: it would die at once, and torchrun would end those that still save.
+        rank fails in mid-epoch. A rank without a handler would die of it at once, with its files
+        open. Once all others have ended, it gets the ``LEAVE_SIGNAL`` and 5 seconds.
 
-        The run will not end if no remaining rank handles SIGTERM, if one is unknown, or if one died
-        without an ``Ended`` event, so that torchrun would restart it.
+        The run will not end if a rank is unknown, if one died without an ``Ended`` event, so that
+        torchrun would restart it, or if the remaining ranks handle neither signal.
         """
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
         died = self._gone - self._ended - left.keys()  # its last events have been read since
@@ -63,7 +67,23 @@ class RankProcesses:
         for process in able:
             if process not in self._asked and _send(process, signal.SIGTERM):
                 self._asked.add(process)
-        return bool(able) or left.keys() <= self._ended
+        return (
+            bool(able)
+            or left.keys() <= self._ended
+            or self._ask_to_leave(
+                [process for rank, process in left.items() if rank not in self._ended]
+            )
+        )
+
+    def _ask_to_leave(self, ranks: list[psutil.Process]) -> bool:
+        """Send ``LEAVE_SIGNAL`` once to ranks that all handle it; return whether to wait."""
+        if self._left_t is None and LEAVE_SIGNAL is not None:
+            if not all(_handles(process, LEAVE_SIGNAL) for process in ranks):
+                return False
+            self._left_t = time.monotonic()
+            for process in ranks:
+                _send(process, LEAVE_SIGNAL)
+        return self._left_t is not None and time.monotonic() < self._left_t + _LEAVE_S
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
