@@ -297,7 +297,7 @@ def test_a_good_run_has_no_warnings():
             {"outlived": ("sleep (7)",)},
             "processes that outlived the training, ended by zeusrun",
         ),
-        (REACHED, {"left": ("sudo (7)",)}, "zeusrun could not end: sudo (7); end them"),
+        (REACHED, {"left": ("sudo (7)",)}, "zeusrun could not kill: sudo (7); kill them"),
         (after(report(120.0, 9, math.nan), start=REACHED), {}, "accuracy was NaN at the end"),
     ],
 )
