@@ -19,7 +19,8 @@ demo: $(DEMO)
 
 # Collecting once compiles the tests for all workers.
 test: $(READY)
-	@$(BIN)/python -m pytest --collect-only --quiet --quiet > /dev/null
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet > $(VENV)/.collected || \
+	  { tail -n 20 $(VENV)/.collected; exit 1; }
 	$(PYTEST)
 
 test-long: $(READY)

@@ -109,3 +109,18 @@ class Rank:
         events = reader.read(final=True)
         assert reader.warnings == []
         return events
+
+
+def run_plain(*arguments, cwd=None):
+    """Run as ``python`` itself would; return ``(exit code, both streams in one)``."""
+    done = subprocess.run(
+        [sys.executable, "-u", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout
