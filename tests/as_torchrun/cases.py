@@ -411,7 +411,7 @@ ALLOWED = (
         "`SystemExit` in the script.",
         "zeusrun shows where a rank hangs, and ends a script whose files are then closed. Under "
         "torchrun the signals would kill the rank.",
-        {"signals_default": "SigCgt"},
+        {"signals_default": "SigCgt|58 "},
     ),
     Allowed(
         "Up to two more file descriptors are open.",
