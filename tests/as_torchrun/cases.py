@@ -326,19 +326,19 @@ CASES = (
 SHORT = frozenset(
     """
     files_text files_compressed files_archives files_temporary files_databases files_numpy files_h5
-    logging_at_exit threads_go_on threads_daemon threads_fail-default atexit_hooks
+    logging_at_exit threads_go_on threads_daemon atexit_hooks
     atexit_after_failure del_globals del_locals-exit c_library mp_leaks async_tasks
     signals_default signals_die-SIGTERM signals_die-SIGINT signals_die-segfault signals_die-raise
     faulthandler_dumps-dump stacks profiled forks-ends forks-interrupted forks_daemon subprocesses
     mp_fork mp_spawn-spawn pickles module-pickles fresh_main fresh_process fresh_extras
     module-argv module-package module-package.train module-package.train-spawn
-    module-nothing_of_this_name module-bad_package.train module-made shadows
-    folder-runs folder-fail zipapp-runs zip-without-main missing runs_others-exec
-    source-not_utf_8 source-crlf source-nul source-future
-    exits-2_70 exits-broken exits-float exits-at_once exits-executes
-    exceptions-recursion exceptions-mute exceptions-group excepthooks-shows excepthooks-raises
-    streams-tee streams-closed streams-broken streams-full streams-buffered
-    warnings-developer interpreter-optimized interpreter-safe_path interpreter-breakpoint
+    module-nothing_of_this_name shadows
+    folder-runs folder-fail zipapp-runs zip-without-main missing
+    source-not_utf_8 source-nul
+    exits-2_70 exits-broken exits-at_once
+    exceptions-recursion excepthooks-shows excepthooks-raises
+    streams-tee streams-closed
+    interpreter-safe_path
     vandals-patches vandals-has_no_descriptors torch_ends
     """.split()  # noqa: SIM905 - one name a line would take a page
 )
