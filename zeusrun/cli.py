@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -178,6 +179,7 @@ def _root(
 def main() -> NoReturn:
     """Run the command and exit: the one place that turns errors into messages and exit codes."""
     gc.set_threshold(_OBJECTS)
+    atexit.register(gc.freeze)  # the process ends: what it held needs no collecting
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "✓" shows "?"
