@@ -92,6 +92,8 @@ def test_a_usage_error_may_be_one_of_the_batch_size_alone():
     assert not is_permanent(usage, usage, same_choice=False)
     last = "rank 0 exited with code 1: ModuleNotFoundError: No module named 'there_is_none'"
     assert is_permanent(last, "exited with code 1", same_choice=False)
+    runpy = "the script exited with /usr/bin/python3: No module named there_is_none"
+    assert is_permanent(runpy, runpy, same_choice=False)
 
 
 def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
@@ -225,6 +227,20 @@ def test_a_record_that_is_no_record_is_passed_over_for_torchruns_word(paths, rec
 def test_torchruns_last_line_is_better_than_nothing(paths):
     failure = leave(paths, log="usage: torchrun\ntorchrun: error: argument --nproc\n\n")
     assert (failure.rank, failure.reason) == (None, "torchrun: torchrun: error: argument --nproc")
+
+
+def test_a_damaged_package_that_stops_torch_itself_is_named(paths, tmp_path, monkeypatch):
+    """torch reads the entry points of all packages when it is imported."""
+    folder = tmp_path / "site" / "broken-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_bytes(b"\xff")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    error = "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"
+    failure = leave(paths, log=f'File "/lib/importlib/metadata/__init__.py"\n{error}\n')
+    advice = f"its entry_points.txt in {folder.parent} is not UTF-8; reinstall or uninstall that"
+    assert failure.reason == f"torchrun: {error}; broken is a damaged package: {advice} package"
+    assert is_permanent(failure.reason, failure.cause, same_choice=False)
 
 
 def test_a_log_of_any_bytes_and_size_is_read_from_its_end(paths):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.private import open_for_reading, read_file
+from zeusrun.plugins import find_damaged_packages
 from zeusrun.redaction import Mask
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ _RANK = re.compile(r"^rank \d+(?: at |:? )")
 _ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
 _EXITED = re.compile(r"exited with code \d+$")
 _USAGE = re.compile(r"exited with code 2$")
-_BROKEN = re.compile(r"(?:^|: )(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b")
+_BROKEN = re.compile(
+    r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
+)
+_DAMAGED = "is a damaged package"
 _LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # PyTorch's message when the kernel has killed a data loader's process.
@@ -117,7 +121,11 @@ def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
     With another batch size, arguments that were a usage error (exit code 2) may be valid.
     """
     broken = _BROKEN.search(cause) or _BROKEN.search(reason)
-    return broken is not None or (same_choice and _USAGE.search(cause) is not None)
+    return (
+        broken is not None
+        or _DAMAGED in reason
+        or (same_choice and _USAGE.search(cause) is not None)
+    )
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
@@ -195,7 +203,11 @@ def _from_torchrun(log: str) -> Failure | None:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return None
-    return Failure(None, out_of_memory=False, reason=f"torchrun: {_shortened(lines[-1])}")
+    reason = f"torchrun: {_shortened(lines[-1])}"
+    if "importlib/metadata" in log:  # torch reads the entry points of all packages
+        packages = find_damaged_packages().items()
+        reason += "".join(f"; {name} {_DAMAGED}: {damage}" for name, damage in packages)
+    return Failure(None, out_of_memory=False, reason=reason)
 
 
 def _shortened(text: str, most: int = _MAX_LINE) -> str:
