@@ -13,6 +13,7 @@ import pytest
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.energy.cpu import EstimatedCpu
 from zeusrun.errors import BusyError, DeviceError, LimitRefusedError
+from zeusrun.files.atomic import temporary_path
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.power_limits.holder import LimitHolder, limit_grid_w
 from zeusrun.gpu.power_limits.original_limits import (
@@ -21,6 +22,7 @@ from zeusrun.gpu.power_limits.original_limits import (
     is_elsewhere,
     is_held,
     read_record,
+    record_path,
     recorded_gpus,
     repair_limits,
     write_record,
@@ -472,6 +474,19 @@ def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, t
         assert "the value before dead-1-1" in restored[0].text
         assert problems == []
         assert list(limits_w(devices).values()) == [150.0, 222.5]
+
+
+def test_repair_removes_a_record_that_a_killed_launcher_had_begun_to_write(devices, tmp_path):
+    half = temporary_path(record_path(tmp_path, devices[0].uuid))
+    half.write_text("{")
+    lock = LimitLock(devices[0].uuid, tmp_path)
+    assert lock.acquire()
+    assert repair_limits(tmp_path, lambda _: devices[0]) == ([], [], [devices[0].uuid])
+    lock.release()
+    assert repair_limits(tmp_path, lambda _: devices[0], dry_run=True) == ([], [], [])
+    assert half.exists()
+    assert repair_limits(tmp_path, lambda _: devices[0]) == ([], [], [])
+    assert not half.exists()
 
 
 def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, tmp_path):

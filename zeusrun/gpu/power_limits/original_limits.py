@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.files.atomic import replace_file
+from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
 from zeusrun.files.version import check_version
@@ -148,6 +148,16 @@ def recorded_gpus(directory: Path) -> list[str]:
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
+def _half_recorded_gpus(directory: Path) -> list[str]:
+    """Return the UUIDs of the GPUs whose record a killed process has only begun to write."""
+    with contextlib.suppress(OSError):
+        end = temporary_path(Path(_SUFFIX)).name
+        return [
+            each.name.removesuffix(end) for each in directory.iterdir() if each.match(f"*{end}")
+        ]
+    return []
+
+
 def set_limit(device: LimitableDevice, watts: float) -> None:
     """Set a limit; ``DeviceError`` if the device refuses it, or reports another one afterwards."""
     device.set_power_limit_w(watts)
@@ -274,12 +284,14 @@ def repair_limits(
     restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
-    for uuid in recorded_gpus(directory):
+    for uuid in sorted({*recorded_gpus(directory), *_half_recorded_gpus(directory)}):
         lock = LimitLock(uuid, directory)
         try:
             if not lock.acquire():
                 held.append(uuid)  # by its launcher, or by a guard that is about to restore it
                 continue
+            if not dry_run:
+                temporary_path(record_path(directory, uuid)).unlink(missing_ok=True)
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, cast
@@ -40,12 +41,26 @@ class GuardProcess:
         """Start it, and wait until it is ready; raises ``DeviceError``.
 
         ``directory`` contains the records, ``original_w`` the limits to restore, in watts by UUID.
-        The process keeps ``descriptors`` open.
+        The process keeps ``descriptors`` open. If it is killed before it is ready, another follows.
         """
         limits = [f"{uuid}={watts!r}" for uuid, watts in original_w.items()]
+        command = [sys.executable, "-c", _GUARD_MAIN, str(directory), *limits]
+        for _ in range(2):
+            if self._start(command, environment, descriptors):
+                return
+            errors, was_killed = self._end()
+            if not was_killed:
+                break
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
+
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
+    ) -> bool:
+        """Start the process; return whether it is ready."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                [sys.executable, "-c", _GUARD_MAIN, str(directory), *limits],
+                command,
                 env=dict(environment),
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -57,13 +72,18 @@ class GuardProcess:
         except OSError as error:
             raise DeviceError(f"no guard could be started: {error}") from error
         stdout = cast("IO[bytes]", self._process.stdout).fileno()
-        if not (is_readable(stdout, self._READY_S) and os.read(stdout, 64)):
+        return is_readable(stdout, self._READY_S) and os.read(stdout, 64) != b""
+
+    def _end(self) -> tuple[bytes, bool]:
+        """End a process that is not ready; return its errors, and whether SIGKILL has ended it."""
+        try:
+            errors = self._process.communicate(timeout=1.0)[1]
+        except subprocess.TimeoutExpired:
             self._process.kill()
-            errors = b""
             with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
-                _, errors = self._process.communicate(timeout=self._GONE_S)
-            last = errors.decode(errors="replace").strip().splitlines()[-1:]
-            raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
+                return self._process.communicate(timeout=self._GONE_S)[1], False
+            return b"", False
+        return errors, self._process.returncode == -signal.SIGKILL
 
     def is_alive(self) -> bool:
         """Whether it still runs."""
