@@ -75,7 +75,7 @@ class Decision:
     @property
     def cost_bound_j(self) -> float | None:
         """The cost at which a trial is stopped, also within an epoch; ``None``: at none."""
-        return None if self.bound is None else self.bound.cost_j
+        return self.bound.cost_j if self.bound and self.bound.epochs is None else None
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class Bound:
     """What a trial may cost, in joules.
 
     ``paces`` are runs that reached the target: ``(epoch, value)`` wherever the best value improved,
-    the last one at the target. A trial that learns more slowly may cost less.
+    the last one at the target. A trial that learns more slowly may cost less. ``epochs``: as many
+    as the cost usually pays for; if they are known, they count instead of the cost.
     """
 
     cost_j: float
     paces: tuple[tuple[tuple[int, float], ...], ...] = ()
+    epochs: float | None = None
 
 
 class CurvePoint(NamedTuple):

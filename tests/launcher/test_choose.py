@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.history.memory import MemoryHistory
+from zeusrun.bandit.attempts import fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
@@ -79,28 +80,11 @@ def reached(number, arm, cost_j):
     return trial.finish(outcome)
 
 
-def forced(submission, trials, **changes):
-    """Return the choice of a forced run under a changed ``early_stop``."""
-    early_stop = submission.spec.early_stop.model_copy(update=changes)
-    spec = submission.spec.model_copy(update={"early_stop": early_stop})
-    submission = replace(submission, spec=spec, forced_batch_size=32)
-    problem = replace(build_problem(submission, trials), energy_measured=False)
-    problem, runs = read_history(replace(problem, max_power_w=65.0), trials)
-    return decide(submission, problem, runs, 1)
-
-
-def test_a_forced_run_is_bounded_as_any_other_unless_nothing_is(submission):
-    trials = [reached(1, 32, 100.0)]
-    decision = forced(submission, trials)
-    assert decision.stage is Stage.FORCED
-    assert decision.bound.cost_j == pytest.approx(200.0, rel=0.1)
-    assert forced(submission, trials, cost_factor=None).bound is None
-
-
-def test_a_removed_candidate_that_was_cheap_bounds_no_forced_run(submission):
-    cheap = [reached(n, 8, 1.0) for n in (1, 2)]  # 8 is no candidate any more
-    decision = forced(submission, [*cheap, reached(3, 32, 100.0)])
-    assert decision.bound.cost_j > 100.0
+def test_a_forced_run_has_no_bound_because_no_other_may_follow(submission):
+    submission = replace(submission, forced_batch_size=32)
+    problem, runs = read_history(build_problem(submission, []), [reached(1, 32, 100.0)])
+    decision = decide(submission, problem, runs, 1)
+    assert (decision.stage, decision.bound) == (Stage.FORCED, None)
 
 
 def preempted(tmp_path, **changes):
@@ -117,8 +101,9 @@ def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_
     choice = choose_next(submission, [reached(1, 32, 100.0), trial.finish(outcome)], None, 1)
     assert (choice.trial.trial, choice.trial.host) == ("job-2-1", submission.host)
     assert choice.decision.global_batch_size == 16
-    assert choice.decision.bound == bound_of_proven(choice.problem, choice.runs)
-    assert 100.0 < choice.decision.bound.cost_j < 250.0  # twice what 32 is expected to cost
+    bound = bound_of_proven(choice.problem, choice.runs)
+    assert choice.decision.bound == fit_bound(choice.problem, choice.runs, 16, bound)
+    assert bound.cost_j > 100.0
 
 
 @pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])

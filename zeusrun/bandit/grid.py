@@ -36,7 +36,7 @@ class Grid(SweepingPolicy):
         profile = merged_profile([run for run in runs if run.arm == arm])
         bound = None
         if problem.cost_factor is not None and not tally.not_now.issuperset(tally.costs_j):
-            cheapest = min(min(costs_j) for costs_j in tally.costs_j.values())
+            cheapest = min(sum(costs_j) / len(costs_j) for costs_j in tally.costs_j.values())
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
 

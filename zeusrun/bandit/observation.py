@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -82,6 +83,36 @@ def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
     """Whether speed or power under a limit has changed so much that older points are wrong."""
     pairs = (old.steps_per_s, new.steps_per_s), (old.power_w, new.power_w)
     return any(abs(now - then) > STALE * abs(then) for then, now in pairs)
+
+
+SPEED_RUNS = 3  # newest runs that show a speed: machines change, too
+NOISY_SPEED_RUNS = 9  # the same, where speed scatters
+_STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts as steady
+
+
+def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
+    """Return the cost of an epoch of the newest runs under the newest limit.
+
+    ``runs`` are of one arm, each with a cost per epoch, oldest first; ``variance`` is that of the
+    logarithm between runs.
+    """
+    limit = runs[-1].power_limit_w
+    costs = [run.epoch_cost_j for run in runs if run.power_limit_w == limit and run.epoch_cost_j]
+    return costs[-SPEED_RUNS if variance <= _STEADY_VARIANCE else -NOISY_SPEED_RUNS :]
+
+
+def average_speed(costs: Sequence[float]) -> float:
+    """Return what an epoch usually costs, by ``newest_speeds``.
+
+    Of a few, it is the median, which one slow night does not change.
+    """
+    few = len(costs) <= SPEED_RUNS
+    return statistics.median(costs) if few else statistics.geometric_mean(costs)
+
+
+def usual_speed(runs: Sequence[Run]) -> float:
+    """Return what an epoch of an arm usually costs; see ``newest_speeds``."""
+    return average_speed(newest_speeds(runs))
 
 
 def merged_profile(runs: Sequence[Run]) -> tuple[PowerPoint, ...]:

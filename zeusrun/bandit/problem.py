@@ -48,6 +48,7 @@ class Problem:
     window: int | None = None  # how many of an arm's newest runs count; ``None``: all
     recurrence: int  # of the trial
     last_attempt: bool = False  # whether attempts have failed, and this one is the last allowed
+    attempts_left: int | None = None  # this one included; ``None``: nobody makes another
     world_size: int
     gpu_model: str | None = None
     gpu_count: int = 0

@@ -21,21 +21,26 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     Call it at the end of an epoch. A trial that has come a share of the way may have spent that
     share of its bound; see ``share_done``.
     """
-    if bound is None or running.cost_j is None:
+    if bound is None or (bound.epochs is None and running.cost_j is None):
         return None
-    next_j = running.cost_j / max(1, running.epochs)
-    if running.cost_j + next_j > bound.cost_j:
-        left = "its cost passed" if running.cost_j > bound.cost_j else "one more epoch would pass"
-        return f"{left} the bound of {energy_text(bound.cost_j)}"
-    if not bound.paces:
-        return None
-    share = share_done(bound.paces, mode, running.best_value)
-    if running.cost_j <= share * bound.cost_j:
+    epochs = running.epochs
+    if bound.epochs is None:
+        spent, most = running.cost_j or 0.0, bound.cost_j
+        what, limit = "its cost", energy_text(most)
+        used = f"for {energy_text(spent)} of the {limit} that"
+    else:
+        spent, most = float(epochs), bound.epochs
+        what, limit = "it", f"{most:.3g} epochs ({energy_text(bound.cost_j)} at its usual speed)"
+        used = f"and {limit} are what"
+    if spent + spent / max(1, epochs) > most:
+        left = f"{what} passed" if spent > most else "one more epoch would pass"
+        return f"{left} the bound of {limit}"
+    share = share_done(bound.paces, mode, running.best_value) if bound.paces else 1.0
+    if spent <= share * most:
         return None
     return (
-        f"after {running.epochs} {'epoch' if running.epochs == 1 else 'epochs'} it has come "
-        f"{share:.0%} of the way at most, for {energy_text(running.cost_j)} of the "
-        f"{energy_text(bound.cost_j)} that it may cost"
+        f"after {epochs} {'epoch' if epochs == 1 else 'epochs'} it has come {share:.0%} of the way "
+        f"at most, {used} it may cost"
     )
 
 
@@ -49,6 +54,15 @@ def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> fl
         ahead = (n for n, value in pace if best_value is None or better(mode, value, best_value))
         shares += min(1.0, (next(ahead, pace[-1][0]) + 1) / pace[-1][0])
     return shares / len(paces)
+
+
+def count_attempts_left(made: Sequence[Trial], attempts: int) -> int:
+    """Return how many attempts a recurrence may still make, at least 1.
+
+    A speed check is no attempt, and one that may go on has not ended.
+    """
+    open_ = {TrialStatus.CANCELLED, TrialStatus.PREEMPTED, TrialStatus.DISPATCHED}
+    return max(1, attempts - sum(trial.status not in open_ for trial in made))
 
 
 def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:

@@ -9,11 +9,17 @@ from uuid import uuid4
 
 import numpy as np
 
+from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
-from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.bandit.stopping import (
+    count_attempts_left,
+    is_last_attempt,
+    is_repeat,
+    is_target_in_doubt,
+)
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
@@ -168,7 +174,8 @@ def choose_next(
     problem, runs = read_history(problem, trials)
     limit_w = common_limit_w(submission)
     if preempted is None:
-        decision = decide(submission, problem, runs, attempt)
+        made = [trial for trial in trials if trial.recurrence == problem.recurrence]
+        decision = decide(submission, problem, runs, attempt, made)
         trial = draft_trial(submission, problem, decision, attempt, limit_w)
     else:
         trial = preempted.resume(timestamp(), submission.host)
@@ -178,8 +185,10 @@ def choose_next(
             trial = replace(trial, power_limit_w=limit_w)
         # A speed check that it began with is over.
         stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
-        bound = bound_of_proven(problem, runs)
-        decision = Decision(trial.global_batch_size, stage, trial.why, bound=bound)
+        arm, bound = trial.global_batch_size, bound_of_proven(problem, runs)
+        if bound is not None:
+            bound = None if problem.attempts_left == 1 else fit_bound(problem, runs, arm, bound)
+        decision = Decision(arm, stage, trial.why, bound=bound)
     earlier = tuple(trials[-_COMPARED_WITH:])
     return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note, earlier)
 
@@ -237,6 +246,7 @@ def build_problem(
         window=spec.policy.window,
         recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
         last_attempt=is_last_attempt(made, spec.attempts),
+        attempts_left=count_attempts_left(made, spec.attempts),
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),
@@ -276,23 +286,32 @@ def _describe_unknown(submission: Submission, trials: Sequence[Trial]) -> list[s
     return [f"it lacks {runs} whose run directory exists; `{command}` adds what is missing"]
 
 
-def decide(submission: Submission, problem: Problem, runs: Sequence[Run], attempt: int) -> Decision:
+def decide(
+    submission: Submission,
+    problem: Problem,
+    runs: Sequence[Run],
+    attempt: int,
+    made: Sequence[Trial] = (),
+) -> Decision:
     """Return the policy's choice, or the user's own; raises ``UsageError`` if that is no candidate.
 
     The same history gives the same choice: job file, recurrence and attempt seed the generator.
     """
     forced = submission.forced_batch_size
-    if forced is None:
-        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
-        return submission.policy.choose(problem, runs, rng)
-    if forced not in problem.candidates:
+    if forced is not None and forced not in problem.candidates:
         known = ", ".join(map(str, problem.candidates))
         raise UsageError(
             f"--batch-size {forced}: not among the candidates of the job file ({known}); "
             "choose one of them, or add it to batch_size.candidates"
         )
-    bound = bound_of_proven(problem, runs)
-    return Decision(forced, Stage.FORCED, submission.why_forced, bound=bound)
+    if forced is not None:  # no other batch size may follow, so nothing bounds it
+        return Decision(forced, Stage.FORCED, submission.why_forced)
+
+    def choose(problem: Problem, runs: Sequence[Run]) -> Decision:
+        rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
+        return submission.policy.choose(problem, runs, rng)
+
+    return bounded_choice(choose, problem, runs, made)
 
 
 def decide_after_miss(
@@ -310,7 +329,8 @@ def decide_after_miss(
         return None
     missed = Run(first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage)
     missed = missed._replace(epochs=problem.max_epochs, epoch_cost_j=epoch_cost_j)
-    problem = replace(problem, last_attempt=submission.spec.attempts == 2)
+    left = submission.spec.attempts - 1
+    problem = replace(problem, last_attempt=left == 1, attempts_left=left)
     decision = decide(submission, problem, [*runs, missed], 2)
     return None if decision.global_batch_size == first.global_batch_size else decision
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.power import first_limit_w
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally, likeliest_arm
@@ -40,7 +39,7 @@ def choose_offline(
     """Choose the cheapest batch size that is known here; ``trials`` are those of the local copy.
 
     The recurrence of the trial is a guess, and its id has none: the server gives it one. A further
-    attempt needs the server, because it belongs to a recurrence.
+    attempt needs the server, because it belongs to a recurrence, so this one has no bound.
     """
     if made:
         return NothingLeft(f"there is no further attempt, because {_AWAY}")
@@ -78,5 +77,4 @@ def _cheapest(problem: Problem, runs: Sequence[Run]) -> Decision:
         return Decision(arm, Stage.EXPLORE, why, first_limit_w(problem, runs, arm))
     arm = min(means, key=lambda arm: (means[arm], arm))
     why = f"{_AWAY}, and {arm} is the cheapest batch size that is known here"
-    limit_w, bound = first_limit_w(problem, runs, arm), bound_of_proven(problem, runs)
-    return Decision(arm, Stage.EXPLOIT, why, limit_w, bound)
+    return Decision(arm, Stage.EXPLOIT, why, first_limit_w(problem, runs, arm))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
@@ -40,6 +41,18 @@ class Setting:
     problem: Problem
     runs: Sequence[Run]  # before it, oldest first
     rng: Generator  # for the draws of the policy
+    made: Sequence[Trial] = ()  # earlier attempts of the recurrence
+
+    def choose(self, runs: Sequence[Run]) -> Decision:
+        """Return the choice after these runs. Policy ``zeus`` is simulated as it was published."""
+        if self.policy.name == "zeus":
+            return self.policy.choose(self.problem, runs, self.rng)
+        return bounded_choice(
+            lambda problem, runs: self.policy.choose(problem, runs, self.rng),
+            self.problem,
+            runs,
+            self.made,
+        )
 
 
 def run_trial(
@@ -72,7 +85,7 @@ class _Simulation:
 
     def __init__(self, setting: Setting, decision: Decision, curve: LearningCurve) -> None:
         self._arm = decision.global_batch_size
-        self._rates = setting.job.rates[self._arm]
+        self._rates = setting.job.rates_at(self._arm, setting.problem.recurrence)
         setting, decision = _restrict_limits(setting, decision)
         self._setting, self._decision, self._learning = setting, decision, curve
         self._time_s = self._energy_j = 0.0
@@ -101,7 +114,7 @@ class _Simulation:
     def _train(self, share: float) -> None:
         """Train a share of an epoch, or until the cost exceeds the bound."""
         seconds, bound = share * self._rate.epoch_s, self._decision.bound
-        if bound is not None:
+        if bound is not None and bound.epochs is None:
             job, eta_knob = self._setting.job, self._setting.problem.eta_knob
             left_s = (bound.cost_j - self._spent_j()) / watts(job, self._rate, eta_knob)
             if seconds > max(0.0, left_s):
@@ -170,7 +183,7 @@ class _Simulation:
             self.status, self._reason = TrialStatus.CANCELLED, "only its speed was measured"
             checked = read_trial(setting.problem, self.build_trial(1, "speed-check"))
             runs = setting.runs if checked is None else [*setting.runs, checked]
-            decision = setting.policy.choose(setting.problem, runs, setting.rng)
+            decision = setting.choose(runs)
             if decision.global_batch_size != self._arm:
                 return
             self.status, self._decision = None, decision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -54,6 +54,7 @@ class SimulatedJob:
     max_power_w: float  # of the GPU
     rates: Mapping[int, Mapping[float, Rate]]  # by batch size, then by power limit; never empty
     eras: Sequence[tuple[int, Mapping[int, Sequence[LearningCurve]]]]  # by first recurrence
+    slowness: Mapping[int, float] = field(default_factory=dict)  # by recurrence, of its epochs; 1
 
     @cached_property
     def arms(self) -> tuple[int, ...]:
@@ -64,6 +65,13 @@ class SimulatedJob:
     def power_limits_w(self) -> tuple[float, ...]:
         """Power limits of all batch sizes, ascending."""
         return tuple(sorted(set().union(*self.rates.values())))
+
+    def rates_at(self, arm: int, recurrence: int) -> Mapping[float, Rate]:
+        """Return speed and power of a batch size at a recurrence, by power limit."""
+        slower = self.slowness.get(recurrence, 1.0)
+        if slower == 1.0:
+            return self.rates[arm]
+        return {w: Rate(rate.epoch_s * slower, rate.power_w) for w, rate in self.rates[arm].items()}
 
     def curves(self, arm: int, recurrence: int) -> Sequence[LearningCurve]:
         """Return the learning curves that a run of a batch size may follow."""

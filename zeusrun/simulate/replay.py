@@ -161,15 +161,17 @@ class _Replay:
         """Start the next trial of a recurrence; return whether there was one left to start."""
         job, made = self.job, self.ended[recurrence]
         attempt = 1 + sum(trial.status is not TrialStatus.CANCELLED for trial in made)
-        last = is_last_attempt(made, self.attempts)
-        if (self.problem.recurrence, self.problem.last_attempt) != (recurrence, last):
-            self.problem = replace(self.problem, recurrence=recurrence, last_attempt=last)
-        decision = self.policy.choose(self.problem, self.runs, self.rng)
+        last, left = is_last_attempt(made, self.attempts), self.attempts - attempt + 1
+        if (self.problem.recurrence, self.problem.attempts_left) != (recurrence, left):
+            self.problem = replace(
+                self.problem, recurrence=recurrence, last_attempt=last, attempts_left=left
+            )
+        setting = Setting(job, self.policy, self.problem, self.runs, self.rng, made)
+        decision = setting.choose(self.runs)
         if is_repeat(decision, made):
             return False
         curves = job.curves(decision.global_batch_size, recurrence)
         curve = curves[int(self.world.integers(len(curves)))]
-        setting = Setting(job, self.policy, self.problem, self.runs, self.rng)
         name = f"{job.name}-{recurrence}-{attempt}"
         trial = run_trial(setting, decision, curve, attempt=attempt, name=name)
         stretch = self.arrivals[recurrence - 1].stretch if self.arrivals else 1.0

@@ -101,8 +101,10 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
         than = f"the default, {default.global_batch_size} ({energy_text(default.cost_j)})"
         more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
         text += f", {'as much as' if abs(share) < _SAME else more} {than}"
-    if decision.cost_bound_j is not None:
-        text += f". The run is stopped if it costs more than {energy_text(decision.cost_bound_j)}"
+    if decision.bound is not None and decision.bound.epochs is not None:
+        text += f". The run is stopped if it needs more than {decision.bound.epochs:.3g} epochs"
+    elif decision.bound is not None:
+        text += f". The run is stopped if it costs more than {energy_text(decision.bound.cost_j)}"
     return text
 
 

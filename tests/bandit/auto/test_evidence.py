@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.drift import RUN_SD, Spread
 from zeusrun.bandit.auto.evidence import gather
+from zeusrun.bandit.observation import average_speed
 from zeusrun.trial import TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
@@ -28,7 +30,7 @@ def test_runs_are_sorted_by_what_they_tell():
     assert {arm: len(own) for arm, own in evidence.results.items()} == {64: 1, 32: 1, 16: 1}
     assert list(evidence.reached) == [64]
     assert list(evidence.cut) == [256]
-    assert evidence.epoch_cost_j == {64: 100, 32: 100, 16: 100, 128: 90, 256: 100}
+    assert evidence.speeds == {64: [100], 32: [100], 16: [100], 128: [90], 256: [100]}
     assert evidence.in_flight == {128}
 
 
@@ -61,12 +63,32 @@ def test_what_has_fitted_before_is_ruled_out_by_the_second_crash(proven):
     assert gather(problem(), [trained, crash, crash]).fitting == (16, 32, 64)
 
 
-def test_a_speed_is_that_of_the_newest_runs_under_the_newest_limit():
-    runs = [
-        run(64, per_epoch=per_epoch, power_limit_w=limit)
-        for per_epoch, limit in ((900, 250), (100, 150), (110, 150), (120, 150), (130, 150))
+def timed(*costs, arm=64, limit=150):
+    return [
+        run(arm, per_epoch=cost, power_limit_w=limit, recurrence=n) for n, cost in enumerate(costs)
     ]
-    assert gather(problem(), runs).epoch_cost_j[64] == pytest.approx(120)
+
+
+def test_a_steady_speed_is_that_of_the_newest_runs_under_the_newest_limit():
+    runs = [*timed(900, limit=250), *timed(99, 100, 101, 102)]
+    evidence = gather(problem(), runs)
+    assert evidence.speeds[64] == [100, 101, 102]
+    assert evidence.speed_sd < 0.05
+
+
+def test_more_runs_are_averaged_where_speed_scatters_between_nights():
+    rng = np.random.default_rng(0)
+    costs = 100 * np.exp(0.2 * rng.standard_normal(40))
+    evidence = gather(problem(), timed(*costs))
+    assert len(evidence.speeds[64]) == 9
+    both = [*timed(*costs[:20]), *timed(*(3 * costs[20:]), arm=128)]
+    assert gather(problem(), both).speed_sd == pytest.approx(0.2, rel=0.4)
+
+
+def test_one_slow_night_makes_a_steady_machine_no_noisy_one():
+    evidence = gather(problem(), timed(*[100, 101] * 8, 210, 100))
+    assert evidence.speed_sd < 0.05
+    assert average_speed(evidence.speeds[64]) == pytest.approx(101, rel=0.02)
 
 
 def test_power_is_read_at_the_known_arm_nearest_to_the_default():
@@ -79,7 +101,7 @@ def test_what_came_before_the_job_moved_is_left_out():
     evidence = gather(problem(), runs)
     assert evidence.outdated == 6
     assert {arm: len(own) for arm, own in evidence.results.items()} == {64: 2}
-    assert 32 in evidence.epoch_cost_j  # the machine has not moved
+    assert 32 in evidence.speeds  # the machine has not moved
 
 
 def test_failures_that_told_of_the_move_are_not_held_against_an_arm():

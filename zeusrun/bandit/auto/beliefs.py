@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from zeusrun.bandit.observation import better, finite_exp
+from zeusrun.bandit.observation import average_speed, better, finite_exp
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ OWN_SD = 0.03  # of each arm by itself: no curve is perfectly smooth
 CLIFF_SD = 0.3  # of an arm that has only failed: failures are cliffs, and say little of neighbours
 LEVEL_VARIANCE = 10.0
 OVERHEAD = 0.25  # how much overhead per step a low power draw means
-SPEED_VARIANCE = 1e-4  # a measured cost per epoch is almost exact
 BOUND_SDS = 3.0  # a run that costs this much more than the incumbent is not interesting
 
 
@@ -47,6 +46,7 @@ class Beliefs:
     mean: Array  # of log joules to the target
     covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
     run_sd: float  # of one run's log cost
+    freedom: float  # degrees of freedom of ``run_sd``
     bound_factor: float | None  # other arms are stopped at this multiple of the incumbent's cost
     incumbent: int | None  # index of the arm of least mean among those that have reached the target
     incumbent_cost_j: float | None  # expected of its next run; ``None`` while no cost is known
@@ -55,14 +55,18 @@ class Beliefs:
 def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     """Fold evidence into beliefs."""
     arms, run_sd = problem.candidates, evidence.run_sd
-    seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.epoch_cost_j)))
+    seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
     prior = _covariance(x)
     bound_factor = None
     if problem.cost_factor is not None:
         bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
 
-    speeds = {arm: (math.log(cost), SPEED_VARIANCE) for arm, cost in evidence.epoch_cost_j.items()}
+    noise = evidence.speed_sd**2
+    speeds = {
+        arm: (math.log(average_speed(own)), noise / len(own))
+        for arm, own in evidence.speeds.items()
+    }
     speed_prior = _speed_prior(x, evidence.power_w, problem.max_power_w)
     speed, speed_covariance = _condition(prior, speed_prior, seen, speeds)
 
@@ -81,14 +85,16 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     incumbent = min(options, key=lambda i: float(mean[i]), default=None)
     cost_j = None
     if incumbent is not None and speeds:
-        cost_j = finite_exp(float(mean[incumbent]) + run_sd**2 / 2)
+        cost_j = finite_exp(float(mean[incumbent]) + (run_sd**2 + noise) / 2)
     return Beliefs(
         arms=arms,
         log_epochs=epochs[:n],
         log_epoch_cost=speed[:n],
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
-        run_sd=run_sd,
+        run_sd=math.sqrt(run_sd**2 + noise),
+        freedom=(run_sd**2 + noise) ** 2
+        / (run_sd**4 / evidence.freedom + noise**2 / evidence.speed_freedom),  # Satterthwaite
         bound_factor=bound_factor,
         incumbent=incumbent,
         incumbent_cost_j=cost_j,

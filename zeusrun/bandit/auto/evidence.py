@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import Spread, first_valid
-from zeusrun.bandit.observation import FAILED, OUTDONE
+from zeusrun.bandit.observation import FAILED, OUTDONE, newest_speeds
 from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus
 
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
+SPEED_SD, SPEED_WEIGHT = 0.01, 1.0  # of log joules per epoch, and how many runs that counts as
+OUTLIER = (
+    30.0  # squares of the deviation of a run, in medians of them, beyond which it says no more
+)
 PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
-SPEED_RUNS = 3  # newest runs that a speed is averaged over: machines change, too
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,13 @@ class Evidence:
     results: Mapping[int, Sequence[Run]]  # since the job last changed; successes first
     reached: Mapping[int, Sequence[Run]]  # those that reached the target
     cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last changed
-    epoch_cost_j: Mapping[int, float]
+    speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
+    speed_sd: float  # standard deviation of one run's log joules per epoch
+    speed_freedom: float  # degrees of freedom of it
     power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of one run's log epochs
+    freedom: float  # degrees of freedom of it
+    widest: Mapping[int, float]  # factor between the expected epochs and the most of the next run
     fitting: tuple[int, ...]  # candidates that neither memory nor crashes of the script rule out
     # Recurrences in which the script crashed in an arm. If it crashed in a proven arm, too, the
     # batch size is not the cause, and the recurrence does not count.
@@ -77,10 +85,14 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     for own in reached.values():
         for run in own:
             spread.add(run)
+    for own in failed.values():
+        for run in own:
+            spread.add_stopped(run)
     timed: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
         if run.epoch_cost_j is not None:
             timed[run.arm].append(run)
+    variance, speed_freedom = _speed_variance(timed)
     crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
     of_the_job = {recurrence for recurrence, arm in crashed if arm in successes}
     crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
@@ -92,9 +104,13 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         },
         reached=reached,
         cut=_by_arm(problem, cut),
-        epoch_cost_j={arm: _speed(own) for arm, own in timed.items()},
+        speeds={arm: newest_speeds(own, variance) for arm, own in timed.items()},
+        speed_sd=math.sqrt(variance),
+        speed_freedom=speed_freedom,
         power_w=_power(problem, timed),
         run_sd=spread.sd,
+        freedom=spread.freedom,
+        widest={arm: spread.widest(len(own)) for arm, own in reached.items()},
         fitting=tuple(
             arm
             for arm in fitting(problem.candidates, out_of_memory, runs)
@@ -141,12 +157,21 @@ def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
     return {arm: own[-window:] for arm, own in arms.items()}
 
 
-def _speed(runs: Sequence[Run]) -> float:
-    """Average the newest runs under the newest limit."""
-    limit = runs[-1].power_limit_w
-    costs = [run.epoch_cost_j for run in runs if run.power_limit_w == limit and run.epoch_cost_j]
-    newest = costs[-SPEED_RUNS:]
-    return sum(newest) / len(newest)
+def _speed_variance(timed: Mapping[int, Sequence[Run]]) -> tuple[float, float]:
+    """Return the variance of log joules per epoch between runs of an arm, and its freedom.
+
+    It is pooled over arms. A few slow nights count as far as the others make them likely.
+    """
+    squares: list[float] = []
+    freedom = SPEED_WEIGHT
+    for own in timed.values():
+        logs = [math.log(cost) for cost in newest_speeds(own, math.inf)]
+        middle = statistics.median(logs)
+        squares += [(log - middle) ** 2 for log in logs]
+        freedom += len(logs) - 1
+    most = max(SPEED_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
+    total = SPEED_WEIGHT * SPEED_SD**2 + sum(min(each, most) for each in squares)
+    return total / freedom, freedom
 
 
 def _power(problem: Problem, timed: Mapping[int, Sequence[Run]]) -> float | None:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.acquisition import HORIZON
-from zeusrun.bandit.auto.drift import describe_outdated
+from zeusrun.bandit.auto.drift import describe_outdated, student
 from zeusrun.bandit.auto.evidence import CRASH_LIMIT, was_bounded
 from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.bandit.problem import ArmBelief
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.auto.acquisition import Assessment
     from zeusrun.trial import Bound
 
-_Z90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
+_SDS90 = 1.645  # 90 % of a Gaussian lies within this many standard deviations
 
 
 def why_first(now: Assessment, index: int) -> str:
@@ -116,7 +116,8 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         far = (math.log(bound.cost_j) - log_cost) / sd
         failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
     if cost_j is not None:
-        cost_range_j = finite_exp(log_cost - _Z90 * sd), finite_exp(log_cost + _Z90 * sd)
+        far = student(_SDS90, beliefs.freedom) * sd
+        cost_range_j = finite_exp(log_cost - far), finite_exp(log_cost + far)
     if now.values is not None and cost_j is not None:
         worth_j = float(now.values[index]) * cost_j
         value_j = worth_j if math.isfinite(worth_j) else None
@@ -125,9 +126,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         trials=trials,
         reached=len(evidence.reached.get(arm, ())),
         epochs=finite_exp(float(beliefs.log_epochs[index])) if evidence.reached else None,
-        epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index]))
-        if evidence.epoch_cost_j
-        else None,
+        epoch_cost_j=finite_exp(float(beliefs.log_epoch_cost[index])) if evidence.speeds else None,
         cost_j=None if cost_j is None else finite_exp(log_cost + beliefs.run_sd**2 / 2),
         cost_range_j=cost_range_j,
         failure_chance=failure_chance,

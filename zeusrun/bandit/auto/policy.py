@@ -59,7 +59,7 @@ class Auto(WalkingPolicy):
 def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
     """Return the bound of a trial that does not explore; ``None`` if nothing bounds its cost.
 
-    Used for a batch size that the user names, and for a trial that continues after preemption.
+    Used for a trial that continues after preemption.
     """
     now = assess(problem, runs)
     incumbent = now.beliefs.incumbent
@@ -150,7 +150,7 @@ def _likeliest(now: Assessment, incumbent: int) -> int:
     """
     beliefs = now.beliefs
     proven, free = _usable(now, now.evidence.missed_now)
-    sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + beliefs.run_sd**2)
+    sd = np.sqrt(np.maximum(0.0, beliefs.covariance.diagonal()) + now.evidence.run_sd**2)
     log_epochs = beliefs.log_epochs.copy()
     today = {beliefs.arms.index(arm): math.log(epochs) for arm, epochs in _extrapolated(now)}
     if today:
@@ -186,7 +186,7 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
         return False
     if not now.problem.speed_checks:
         return False
-    if now.beliefs.arms[index] in now.evidence.epoch_cost_j or not power_w or not cost_j:
+    if now.beliefs.arms[index] in now.evidence.speeds or not power_w or not cost_j:
         return False
     return SPEED_CHECK_S * power_w < SPEED_CHECK_SHARE * cost_j
 
@@ -204,7 +204,7 @@ def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
     if now.problem.last_attempt and now.evidence.proven_failed_now:
         return None
     if proven or index == incumbent:
-        return Bound(factor * cost_j)
+        return Bound(max(factor, now.evidence.widest[beliefs.arms[incumbent]]) * cost_j)
     newest = now.evidence.reached[beliefs.arms[incumbent]][: -PACES - 1 : -1]
     paces = tuple(run.pace for run in newest if run.pace)
     return Bound((beliefs.bound_factor or factor) * cost_j, paces)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.reinterpret import read_trial
@@ -63,7 +64,12 @@ class PolicyControl:
         policy, problem, arm = self._submission.policy, choice.problem, trial.global_batch_size
         seed = [self._submission.spec.policy.seed, problem.recurrence, trial.attempt, 1]
         runs = [*choice.runs, measured]
-        decision = policy.choose(problem, runs, np.random.default_rng(seed))
+        decision = bounded_choice(
+            lambda problem, runs: policy.choose(problem, runs, np.random.default_rng(seed)),
+            problem,
+            runs,
+            [each for each in choice.earlier if each.recurrence == problem.recurrence],
+        )
         if decision.global_batch_size == arm:
             self._decision = decision
             return decision

@@ -1,0 +1,75 @@
+"""How far an attempt may go: whatever the machine does tonight, and whether another may follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bandit.runs import run, speed_checked
+from tests.bandit.scripts import STOPPED, problem, trial
+from zeusrun.bandit.attempts import bounded_choice, fit_bound
+from zeusrun.trial import Bound, Decision, Stage
+
+TONIGHT = 9
+BOUND = Bound(3000.0)
+
+
+def past(arm, per_epoch=100.0, recurrence=1):
+    return run(arm, per_epoch=per_epoch, recurrence=recurrence)
+
+
+def fitted(arm, *runs):
+    bound = fit_bound(problem(recurrence=TONIGHT), runs, arm, BOUND)
+    return bound.epochs, bound.cost_j
+
+
+def test_where_the_speed_is_known_the_bound_is_what_the_cost_usually_pays_for():
+    nights = [past(64, 100.0, n) for n in (1, 2, 3)]
+    assert fitted(64, *nights) == (30, 3000)
+    assert fitted(64, *nights, past(64, 210.0, TONIGHT)) == (30, 3000)
+
+
+def test_where_it_is_unknown_the_bound_grows_as_known_batch_sizes_are_slower_tonight():
+    nights = [past(64, 100.0, n) for n in (1, 2, 3)]
+    assert fitted(128, *nights) == (None, 3000)
+    assert fitted(128, *nights, past(64, 200.0, TONIGHT)) == (None, pytest.approx(6000))
+    assert fitted(128, *nights, past(64, 50.0, TONIGHT)) == (None, 3000)
+
+
+def test_its_own_first_steps_excuse_nothing():
+    own = speed_checked(128, 900.0)._replace(recurrence=TONIGHT)
+    assert fitted(128, past(64), own) == (None, 3000)
+
+
+def choose(*arms):
+    """Choose these arms in turn, as long as they have not failed tonight."""
+
+    def answer(now, runs):
+        failed = [each.arm for each in runs if each.recurrence == now.recurrence]
+        left = [arm for arm in arms if arm not in failed] or arms[-1:]
+        return Decision(left[0], Stage.EXPLORE, "", bound=BOUND)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("arms", "attempts_left", "bounded"),
+    [
+        ((64, 32), 5, True),
+        ((64,), 5, False),  # it would be a repeat
+        ((64, 32), 1, False),  # attempts: 1 included
+        ((64, 32), 2, True),
+        ((64, 32), None, True),  # nobody counts
+    ],
+)
+def test_a_run_that_no_attempt_could_follow_has_no_bound(arms, attempts_left, bounded):
+    now = problem(recurrence=TONIGHT, attempts_left=attempts_left)
+    decision = bounded_choice(choose(*arms), now, [past(64)], [])
+    assert (decision.global_batch_size, decision.bound is not None) == (64, bounded)
+
+
+def test_earlier_failures_of_the_recurrence_count():
+    now = problem(recurrence=TONIGHT, attempts_left=4)
+    made = [trial(64, STOPPED), trial(128, STOPPED)]
+    runs = [past(arm, recurrence=TONIGHT)._replace(status=STOPPED) for arm in (64, 128)]
+    assert bounded_choice(choose(64, 128, 32), now, runs, made).bound is None
+    assert bounded_choice(choose(64, 128, 32, 16), now, runs, made).bound is not None

@@ -1,0 +1,80 @@
+"""How far the next attempt of a recurrence may go: for submits and simulations alike."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from zeusrun.bandit.observation import Run, usual_speed
+from zeusrun.bandit.stopping import is_repeat
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.trial import Bound, Decision, Trial
+
+    Choose: TypeAlias = Callable[[Problem, Sequence[Run]], Decision]
+
+
+def bounded_choice(
+    choose: Choose, problem: Problem, runs: Sequence[Run], made: Sequence[Trial]
+) -> Decision:
+    """Return the choice for the next attempt; ``made`` are those of the recurrence so far.
+
+    A slow machine alone stops no run (see ``fit_bound``). A run that no other attempt could follow
+    has no bound: a recurrence whose attempts were only stopped ends with a model, or has trained
+    all of its epochs.
+    """
+    decision = choose(problem, runs)
+    if decision.bound is None or _is_last_possible(choose, problem, runs, made, decision):
+        return replace(decision, bound=None)
+    return replace(
+        decision, bound=fit_bound(problem, runs, decision.global_batch_size, decision.bound)
+    )
+
+
+def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> Bound:
+    """Return a bound that fits how fast the machine is now.
+
+    If the speed of the batch size is known, the bound is in epochs: those that it usually pays for.
+    Otherwise it grows as the batch sizes that ran in this recurrence were slower than usual. The
+    run's own speed excuses nothing: it may be the batch size that is slow.
+    """
+    before: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.recurrence != problem.recurrence and run.epoch_cost_j is not None:
+            before[run.arm].append(run)
+    usual_j = {each: usual_speed(own) for each, own in before.items()}
+    if arm in usual_j:
+        return replace(bound, epochs=bound.cost_j / usual_j[arm])
+    slower = [
+        math.log(run.epoch_cost_j / usual_j[run.arm])
+        for run in runs
+        if run.recurrence == problem.recurrence and run.epoch_cost_j and run.arm in usual_j
+    ]
+    factor = math.exp(sum(slower) / len(slower)) if slower else 1.0
+    return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
+
+
+def _is_last_possible(
+    choose: Choose,
+    problem: Problem,
+    runs: Sequence[Run],
+    made: Sequence[Trial],
+    decision: Decision,
+) -> bool:
+    """Whether no attempt would follow if this one was stopped."""
+    if problem.attempts_left is None:
+        return False
+    if problem.attempts_left <= 1:
+        return True
+    arm, left = decision.global_batch_size, problem.attempts_left - 1
+    stopped = Run(arm, problem.recurrence, TrialStatus.STOPPED, decision.stage, epochs=1)
+    then = replace(problem, attempts_left=left, last_attempt=left == 1)
+    after = choose(then, [*runs, stopped])
+    same = after.global_batch_size == arm and after.bound is not None
+    return same or is_repeat(after, made)
