@@ -231,7 +231,9 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
     assert "the next submit runs it again from its beginning" in told
     again = zeusrun.job(objective={"max_epochs": 1000})
     code, result, seen = zeusrun.submit(again)
-    assert (code, only_trial(result)["trial"]) == (0, "job-1-1")
+    trial = only_trial(result)
+    assert (code, trial["trial"]) == (0, "job-1-1")
+    assert not any("from the beginning" in warning for warning in trial["warnings"])
     assert "was preempted and starts from the beginning: it saved no checkpoint" in " ".join(
         seen.split()
     )

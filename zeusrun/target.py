@@ -25,8 +25,8 @@ def describe_target(target: float, mode: str) -> str:
 
 
 def meets_target(value: float, target: float, mode: str) -> bool:
-    """Whether a metric meets its target; NaN never does."""
-    if math.isnan(value):
+    """Whether a metric meets its target; a value that is not finite never does."""
+    if not math.isfinite(value):
         return False
     edge = worst_that_reaches(target, mode)
     return value <= edge if mode == "min" else value >= edge

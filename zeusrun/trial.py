@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.record_json import read_fields, write_fields
@@ -106,9 +107,20 @@ def is_baseline(point: CurvePoint) -> bool:
     return point.epoch == 0 and point.time_s <= 0
 
 
+def counts_from_zero(epochs: tuple[int, ...]) -> bool:
+    """Whether a loop reports one epoch less than it has done, by its first reports.
+
+    Such as 0, 1, 2, or 4, 9, 14 if it evaluates every five epochs. A baseline is no report.
+    """
+    first = epochs[:3]
+    gaps = {later - earlier for earlier, later in pairwise((-1, *first))}
+    return 0 in first or (len(first) > 1 and len(gaps) == 1)
+
+
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    return max(curve[-1].epoch, len(curve) - is_baseline(curve[0])) if curve else 0
+    reported = tuple(point.epoch for point in curve if not is_baseline(point))
+    return max(reported[-1] + counts_from_zero(reported), len(reported)) if reported else 0
 
 
 MOST_POINTS = 1000

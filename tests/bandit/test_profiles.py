@@ -149,6 +149,8 @@ def test_it_is_said_what_is_kept_of_shared_trials():
         "2 runs shared their GPUs (with other processes): kept for their epochs",
         "1 run shared its GPUs (with other processes): left out",
     ]
+    on_cpu = dataclasses.replace(learned(0.96, shared=True), gpu_model=None, gpu_count=0)
+    assert "1 run shared its CPU (with other processes)" in describe_kept(NOW, [on_cpu])[0]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
     assert stopped == ["1 run shared its GPUs (with other processes): kept for its epochs"]
 

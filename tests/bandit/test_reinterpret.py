@@ -205,6 +205,28 @@ def test_a_metric_that_was_not_finite_is_passed_over():
     assert (run.status, run.epochs, run.pace) == (REACHED, 2, ((2, 0.91),))
 
 
+def test_a_loop_that_evaluates_every_five_epochs_from_0_reads_as_whole_epochs():
+    curve = tuple(CurvePoint(n, 2.0 * n, 30.0 * n, 0.09 * n + 0.17) for n in (4, 9))
+    run = read_trial(NOW, learned(curve=curve, target=0.5, max_epochs=50, epochs=10))
+    assert (run.status, run.epochs) == (REACHED, 10)
+    assert [epoch for epoch, _ in run.pace] == [5, 10]
+    baseline = (CurvePoint(0, 0.0, 0.0, 0.1), *curve)
+    run = read_trial(NOW, learned(curve=baseline, target=0.5, max_epochs=50, epochs=10))
+    assert (run.status, run.epochs) == (REACHED, 10)
+
+
+def test_a_model_that_meets_the_target_before_training_teaches_nothing_about_epochs():
+    baseline = CurvePoint(0, 0.0, 0.0, 0.97)
+    alone = learned(curve=(baseline,), epochs=0, time_s=0.0, energy_j=0.0)
+    run = read_trial(NOW, alone)
+    assert (run.status, run.epochs, run.cost_j, run.pace) == (CANCELLED, None, None, ())
+    trained = (baseline, CurvePoint(1, 2.0, 30.0, 0.5), CurvePoint(2, 4.0, 60.0, 0.96))
+    run = read_trial(NOW, learned(curve=trained, epochs=2, time_s=4.0, energy_j=60.0))
+    assert (run.status, run.epochs) == (REACHED, 2)
+    failed = learned(curve=(baseline._replace(time_s=0.1),), status=TrialStatus.FAILED, epochs=1)
+    assert read_trial(NOW, failed) is None
+
+
 def test_the_history_tells_the_length_of_an_epoch_and_the_kind_of_energy():
     past = [learned(0.5, 0.96, steps=20), trial(32, energy_source=EnergySource.ESTIMATED)]
     now, runs = read_history(problem(energy_measured=None), past)

@@ -166,6 +166,7 @@ class AgentContract:
     def test_arguments_are_passed_as_they_are(self, start):
         given = [
             "--nnodes=7",
+            "--n",  # for argparse, it may begin several options of torchrun
             "--rdzv-id",
             "a b",
             "",

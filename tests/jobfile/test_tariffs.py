@@ -133,6 +133,18 @@ def test_times_without_an_offset_may_show_an_hour_twice_in_autumn(tmp_path):
     )
 
 
+@pytest.mark.parametrize("hours", [["01:00", "02:00", "03:00"], ["02:15", "02:45", "03:00"]])
+def test_a_csv_file_with_the_hour_that_spring_skips_is_told_of_the_clock(tmp_path, hours):
+    text = "".join(f"2026-03-29T{hour},0.3\n" for hour in hours)
+    berlin = {**EUR, "csv": "prices.csv", "tz": "Europe/Berlin"}
+    (tmp_path / "prices.csv").write_text(text)
+    said = refusal(tmp_path, price=berlin)
+    assert f"prices.csv:3: the time of the row above, '2026-03-29T{hours[1]}', does not" in said
+    assert "the clock is put forward" in said
+    (tmp_path / "prices.csv").write_text(text.replace("T03:00", "T04:00"))  # no two are the same
+    assert len(load_tariffs(load_job(tmp_path, price=berlin), None).price.rates) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.factories import build_trial
 from zeusrun.energy.device_energy import Accounts
-from zeusrun.metrics.progress import Progress, Ranks, advance
+from zeusrun.metrics.progress import Progress, advance
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.trial import EnergySource
 
@@ -52,8 +53,8 @@ def report(t, epoch, value=None, **metrics):
     return Reported(t, epoch, {**({} if value is None else {GOAL.metric: value}), **metrics})
 
 
-def started(t, rank=0):
-    return Started(t, rank, 1000 + rank)
+def started(t, rank=0, restart=0):
+    return Started(t, rank, 1000 + rank, restart)
 
 
 def ended(t, rank=0, code=0, grouped=True):

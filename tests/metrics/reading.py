@@ -7,10 +7,10 @@ from zeusrun.metrics import base
 from zeusrun.metrics.rows import Run
 
 
-def open_source(folder, metric="accuracy", world_size=1, values=(), **section):
+def open_source(folder, metric="accuracy", world_size=1, values=(), target=None, **section):
     """Open a source of a run whose script works in a folder."""
     (folder / "run" / "logs").mkdir(parents=True, exist_ok=True)
-    run = Run(folder / "run", folder, Metrics(**section), metric, dict(values), world_size)
+    run = Run(folder / "run", folder, Metrics(**section), metric, dict(values), world_size, target)
     return base.open_source(run)
 
 

@@ -16,7 +16,7 @@ from zeusrun.metrics.progress import advance, take_step_clock, take_time
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
-from zeusrun.trial import MOST_POINTS
+from zeusrun.trial import MOST_POINTS, epochs_of
 
 DOWN = build_trial(metric="loss", target=1.0, mode="min", max_epochs=5)
 
@@ -54,7 +54,8 @@ def follow(sequence):
 def test_any_events_in_any_order_are_taken_in_and_epochs_never_decrease(sequence):
     for before, event, progress in follow(sequence):
         # The step clock may show that the first report was an evaluation before training.
-        assert progress.epochs >= before.epochs - isinstance(event, StepCount)
+        restarted = progress.reported_by > before.reported_by
+        assert restarted or progress.epochs >= before.epochs - isinstance(event, StepCount)
         assert progress.seen_metrics >= before.seen_metrics
         epochs = [point.epoch for point in progress.curve]
         assert epochs == sorted(set(epochs))
@@ -69,8 +70,12 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
         if before.reached is not None:
             assert progress.reached.value == before.reached.value
         else:
+            steps = before.stepping_s
+            trained = value is not None and (
+                event.epoch > 0 or (steps is not None and event.t >= steps[0])
+            )
             assert (progress.reached is not None) == (
-                value is not None and meets_target(value, GOAL.target, GOAL.mode)
+                trained and meets_target(value, GOAL.target, GOAL.mode)
             )
 
 
@@ -79,12 +84,12 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
     [
         (GOAL, 0.5, True),
         (GOAL, 0.49, False),
-        (GOAL, math.inf, True),
+        (GOAL, math.inf, False),
         (GOAL, -math.inf, False),
         (GOAL, math.nan, False),
         (DOWN, 1.0, True),
         (DOWN, 1.01, False),
-        (DOWN, -math.inf, True),
+        (DOWN, -math.inf, False),
         (DOWN, math.nan, False),
     ],
 )
@@ -255,6 +260,68 @@ def test_what_follows_the_target_changes_neither_its_time_nor_its_epoch():
 def test_the_epoch_of_the_target_is_a_number_of_epochs_for_loops_from_0_too():
     progress = after(report(101.0, 0, 0.1), report(102.0, 1, 0.9))
     assert progress.reached.epoch == 2
+
+
+def test_a_report_before_the_first_step_never_reaches_the_target():
+    untrained = after(started(100.0), report(101.0, 0, 0.9))
+    assert untrained.reached is None
+    stepped = take_step_clock(untrained, StepCount(2, 102.0, 103.0))
+    assert stepped.reached is None
+    assert after(report(104.0, 1, 0.9), start=stepped).reached.epoch == 1
+    from_0 = take_step_clock(LAUNCHED, StepCount(2, 102.0, 103.0))
+    assert after(report(104.0, 0, 0.9), start=from_0).reached.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("reported", "done"),
+    [
+        ([4, 9], 10),  # every five epochs, counted from 0
+        ([4, 9, 14], 15),
+        ([1, 3], 4),
+        ([0, 5, 10], 11),
+        ([5, 10], 10),
+        ([1, 2], 2),
+        ([1, 6, 11], 11),
+        ([7, 8, 9], 9),  # the model of a checkpoint
+    ],
+)
+def test_epochs_are_those_completed_whichever_of_them_are_evaluated(reported, done):
+    progress = after(started(100.0), *(report(101.0 + n, n, 0.1) for n in reported))
+    assert progress.epochs == epochs_of(progress.curve) == done
+    baseline = after(report(100.0, 0, 0.1), start=replace(LAUNCHED, script_t=99.0))
+    trained = take_step_clock(baseline, StepCount(2, 100.5, 100.6))
+    later = [n for n in reported if n]
+    progress = after(*(report(101.0 + n, n, 0.1) for n in later), start=trained)
+    assert progress.epochs == epochs_of(progress.curve) == done - (0 in reported)
+
+
+def test_a_loop_from_0_that_evaluates_every_five_epochs_reaches_after_a_whole_number_of_them():
+    progress = after(report(101.0, 4, 0.1), report(102.0, 9, 0.9))
+    assert progress.reached.epoch == 10
+    assert after(report(103.0, 14, 0.9), start=replace(LAUNCHED, earlier=(4, 9))).epochs == 15
+
+
+def test_a_restart_from_scratch_counts_only_the_epochs_of_its_own_way():
+    first = [report(100.0 + n, n, 0.1) for n in range(1, 11)]
+    again = [report(120.0 + n, n, 0.1 if n < 7 else 0.9) for n in range(1, 8)]
+    progress = after(*first, started(115.0, restart=1), *again)
+    assert (progress.epochs, progress.reached.epoch, progress.reached.time_s) == (7, 7, 27.0)
+    assert [point.epoch for point in progress.curve] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_restart_from_a_checkpoint_goes_on_counting():
+    first = [report(100.0 + n, n, 0.1) for n in range(1, 11)]
+    progress = after(*first, started(115.0, restart=1), report(120.0, 11, 0.9))
+    assert (progress.epochs, progress.reached.epoch) == (11, 11)
+
+
+def test_a_baseline_after_a_restart_is_again_no_epoch():
+    trained = take_step_clock(
+        after(started(100.0), report(101.0, 0, 0.1)), StepCount(2, 102.0, 103.0)
+    )
+    again = [report(110.0 + n, n, 0.1) for n in range(3)]
+    progress = after(report(104.0, 1, 0.1), started(110.0, restart=1), *again, start=trained)
+    assert (progress.epochs, epochs_of(progress.curve)) == (2, 2)
 
 
 def test_energy_that_is_unknown_stays_unknown():

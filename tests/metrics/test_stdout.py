@@ -142,6 +142,14 @@ def test_a_value_may_be_followed_by_a_sign(tmp_path):
     assert str(values_of(source)) == "[(1, 91.5), (2, 0.5), (3, nan)]"
 
 
+@pytest.mark.parametrize("pattern", [r"acc (?P<acc>\S+)", r"acc (?P<acc>[\d.]+)"])
+@pytest.mark.parametrize(("target", "value"), [(0.9, 0.15), (1.0, 0.15), (90.0, 15.0)])
+def test_a_percentage_is_a_share_if_the_target_is_one(tmp_path, pattern, target, value):
+    source = open_source(tmp_path, "acc", target=target, source="stdout", pattern=pattern)
+    append(log(tmp_path), "acc 15.0%, best\nacc 0.5 of 100%\n")
+    assert values_of(source, "acc") == [(1, pytest.approx(value)), (2, 0.5)]
+
+
 def test_several_patterns_are_looked_for(tmp_path):
     patterns = [r"^Epoch (?P<epoch>\d+)/\d+$", r"^val: (?P<val>\S+)"]
     source = open_source(tmp_path, source="stdout", pattern=patterns, name="val")

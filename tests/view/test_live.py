@@ -24,7 +24,9 @@ from zeusrun.launcher.events import (
     TrialStarts,
     Warned,
 )
+from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.events import Adapted, Loading, Watched
+from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, starting_text, summary
@@ -102,15 +104,17 @@ def test_a_continued_run_shows_amounts_of_all_its_parts():
     assert f"{UNKNOWN} · 0.40 EUR" in render(live_panel(unknown, progress, None, 80))
 
 
-def test_the_energy_of_an_epoch_is_never_below_that_of_an_earlier_one():
+def test_energy_that_turns_out_to_be_from_before_the_training_is_no_longer_shown():
     shown = console()
+    first = after(started(100.0), report(104.0, 0, 0.1))  # perhaps the epoch of a loop from 0
+    trained = take_step_clock(first, StepCount(3, 105.0, 106.0))
+    second = after(report(107.0, 1, 0.2), start=trained)
     with SubmitView(shown, quiet=False) as view:
         view.show(TrialStarts(trial(), None))
-        for epoch, energy_j in ((1, 0.863), (2, 0.652), (3, 0.9)):
-            progress = after(*(report(103.0 + n, n, 0.1) for n in range(1, epoch + 1)))
+        for progress, energy_j in ((first, 25.5), (trained, 0.9), (second, 1.2)):
             view.show(Advanced(replace(progress, energy_j=energy_j)))
-    lines = [line for line in shown.file.getvalue().splitlines() if " epoch " in line]
-    assert [line.rpartition(" · ")[2] for line in lines] == ["0.863 J", "0.863 J", "0.9 J"]
+    lines = [line.split(" · ") for line in shown.file.getvalue().splitlines() if " epoch " in line]
+    assert [(line[0].split()[1], line[-1]) for line in lines] == [("1/5", "1.20 J")]
 
 
 @pytest.mark.parametrize("state", [{"ending": True}, {"reached": CurvePoint(1, 3.0, 30.0, 0.9)}])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.sizes import size_label
-from zeusrun.trial import is_baseline
+from zeusrun.trial import counts_from_zero, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +51,10 @@ def build_curves(trials: Sequence[Trial], *, by_energy: bool) -> Iterator[CurveF
     """Yield the curves of runs that have at least two points; long ones are thinned."""
     for trial in trials:
         step = math.ceil(len(trial.curve) / _POINTS)
-        first = 0 if is_baseline(trial.curve[0]) or trial.curve[0].epoch else 1
+        baseline = is_baseline(trial.curve[0])
+        more = counts_from_zero(tuple(point.epoch for point in trial.curve[baseline:]))
         points = [
-            (float(point.epoch + first), taken, point.value)
+            (float(point.epoch + (more and not is_baseline(point))), taken, point.value)
             for point in (*trial.curve[:-1:step], trial.curve[-1])
             if point.value is not None
             and abs(point.value) < MOST

@@ -12,6 +12,7 @@ from zeusrun.bandit.power import chosen_point
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
 from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
+from zeusrun.trial import counts_from_zero as _from_zero
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,9 +152,11 @@ class _End(NamedTuple):
 
 
 def _whole(trial: Trial) -> _End | None:
-    if trial.curve:
+    if epochs := epochs_of(trial.curve):
         last = trial.curve[-1]
-        return _End(epochs_of(trial.curve), last.time_s, last.energy_j)
+        return _End(epochs, last.time_s, last.energy_j)
+    if trial.curve:
+        return None
     return _End(trial.epochs, trial.time_s, trial.energy_j) if trial.epochs else None
 
 
@@ -162,10 +165,10 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
     most = math.inf if epochs > trial.max_epochs else problem.max_epochs
-    pace, reached, last = _walk(problem, trial.curve, most)
+    pace, reached, last = _walk(problem, trial, most)
     end = reached or (last if epochs > most else None) or _whole(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
-    if as_it_ended and trial.epochs is not None and trial.epochs <= most:
+    if as_it_ended and trial.epochs and trial.epochs <= most:
         reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
     spent = None
     if reached and run.local:
@@ -182,7 +185,7 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
 
 
 def _walk(
-    problem: Problem, curve: Sequence[CurvePoint], most: float
+    problem: Problem, trial: Trial, most: float
 ) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
     """Return the pace, where the target was reached, and the last point within ``most`` epochs.
 
@@ -191,26 +194,30 @@ def _walk(
     minimise = problem.mode == "min"
     edge = worst_that_reaches(problem.target, problem.mode)
     pace: list[tuple[int, float]] = []
-    epochs = -1 if curve and is_baseline(curve[0]) else 0
-    within = 0
+    curve, epochs = trial.curve, 0
     last: CurvePoint | None = None
     best: float | None = None
     reached = False
+    if curve and is_baseline(curve[0]):  # no epoch: it shows from where the values improve
+        best, curve = curve[0].value, curve[1:]
+    more = _from_zero(tuple(point.epoch for point in curve[:3]))
     for point in curve:
-        epochs = point.epoch if point.epoch > epochs else epochs + 1
-        if epochs > most:
+        at = point.epoch + more
+        at = at if at > epochs else epochs + 1
+        if at > most:
             break
-        last, within, value = point, max(1, epochs), point.value
+        last, epochs, value = point, at, point.value
         if value is None:
             continue
         if best is None or (value < best if minimise else value > best):
             best = value
-            if epochs > 0:  # the pace does not include an evaluation before training
-                pace.append((epochs, value))
-            reached = value <= edge if minimise else value >= edge
+            pace.append((epochs, value))
+            reached = bool(point.epoch or trial.steps) and (
+                value <= edge if minimise else value >= edge
+            )
             if reached:
                 break
-    end = None if last is None else _End(within, last.time_s, last.energy_j)
+    end = None if last is None else _End(epochs, last.time_s, last.energy_j)
     return pace, end if reached else None, end
 
 
@@ -351,7 +358,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     if trial.variant != problem.variant:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if _was_disturbed(problem, trial):
-        yield "shared {own} GPUs", "with other processes"
+        device = "GPUs" if trial.gpu_count else "CPU"
+        yield f"shared {{own}} {device}", "with other processes"
     if not _same_hardware(problem, trial):
         watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
         device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"

@@ -8,7 +8,7 @@ import io
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.tariff import Tariff, from_points, parse_time
+from zeusrun.tariff import Tariff, from_points, is_skipped, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +47,14 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
         reason = getattr(error, "strerror", None) or error
         raise JobFileError(f"{path} cannot be read: {reason}") from error
     points: list[tuple[float, float]] = []
+    above = ""
     for number, row in enumerate(rows, 1):
         heading = number == 1 and not "".join(row[:1]).strip()[:1].isdigit()
         if not heading and any(cell.strip() for cell in row):
-            points.append(_read_row(f"{path}:{number}", row, zone, bounds, points[-1:]))
+            points.append(
+                _read_row(f"{path}:{number}", row, zone, bounds, points[-1:], above=above)
+            )
+            above = row[0]
     if not points:
         raise JobFileError(f"{path} has no rates; write rows such as 2026-03-01T00:00+01:00,0.31")
     return from_points(points)
@@ -62,8 +66,13 @@ def _read_row(
     zone: tzinfo | None,
     bounds: tuple[float, float],
     before: Sequence[tuple[float, float]],
+    *,
+    above: str,
 ) -> tuple[float, float]:
-    """Return the time, in Unix seconds, and the rate of a row; ``before`` is the row above."""
+    """Return the time, in Unix seconds, and the rate of a row.
+
+    ``before`` is what the row above reads as, ``above`` its time as written.
+    """
     shown = ",".join(row)[:80]
     try:
         t, rate = parse_time(row[0], zone), float(row[1])
@@ -80,5 +89,11 @@ def _read_row(
     if not least <= rate <= most:  # so is NaN
         raise JobFileError(f"{place}: the rate must be from {least:g} to {most:g}, not {row[1]}")
     if before and t <= before[0][0]:
+        if is_skipped(above, zone):
+            raise JobFileError(
+                f"{place}: the time of the row above, {above!r}, does not exist: in that night, "
+                "the clock is put forward. Remove the rows of the skipped hour, or write times "
+                "with an offset, such as 2026-03-01T00:00+01:00"
+            )
         raise JobFileError(f"{place}: each time must be later than the one above, not {shown!r}")
     return t, rate

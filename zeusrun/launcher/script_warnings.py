@@ -261,12 +261,18 @@ def _how_to_deliver(progress: Progress, trial: Trial) -> str:
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a warning if the first report meets the target, as it does if the mode is wrong."""
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
-    value = progress.curve[0].value if progress.reached is not None and progress.curve else None
-    if known or value is None or trial.preemptions or trial.max_epochs == 1:
-        return None
-    if not meets_target(value, trial.target, trial.mode):
+    value = progress.curve[0].value if progress.curve else None
+    if value is None or not meets_target(value, trial.target, trial.mode):
         return None
     better = "≤" if trial.mode == "min" else "≥"
+    if progress.reached is None and progress.curve[0].epoch == 0:
+        return (
+            f"{trial.metric} {value:.4g} {better} {trial.target:g} meets the target before the "
+            "first step. It does not count: choose a harder target, or check that the script does "
+            "not evaluate a trained model"
+        )
+    if progress.reached is None or known or trial.preemptions or trial.max_epochs == 1:
+        return None
     return (
         f"the first report already meets the target: {trial.metric} {value:.4g} {better} "
         f"{trial.target:g}. Is objective.mode ({trial.mode}) right?"

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import CONTROLLING, Seen, names_an_evaluation, precedes, see
 from zeusrun.sidecar.events import (
     REPORT,
@@ -28,13 +29,14 @@ from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
     SizeChange,
+    counts_from_zero,
     is_baseline,
     join_changes,
     thin_curve,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
@@ -43,43 +45,9 @@ if TYPE_CHECKING:
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
 
+_FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember
 _STEP_TIMES = 64  # after that many samples the median hardly moves
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """One generation of workers: the ranks that torchrun has started together."""
-
-    world_size: int = 1
-    generation: int = 0  # how often torchrun has restarted them
-    started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
-    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
-    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
-
-    def __iter__(self) -> Iterator[int]:
-        """Iterate over the ranks."""
-        return iter(range(self.world_size))
-
-    @property
-    def scripts_ended(self) -> bool:
-        """Whether the script of every rank has ended with exit code 0."""
-        return all(self.exit_codes.get(rank) == 0 for rank in self)
-
-    @property
-    def all_alone(self) -> bool:
-        """Whether every one of several ranks ended its script without a process group."""
-        return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
-
-    def take(self, event: Started | Ended) -> Ranks:
-        """Return the ranks after one of them has started or has ended its script."""
-        if isinstance(event, Ended):
-            codes = {**self.exit_codes, event.rank: event.code}
-            alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
-            return replace(self, exit_codes=codes, alone=alone)
-        codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
-        generation, started = max(self.generation, event.restart), self.started | {event.rank}
-        return replace(self, exit_codes=codes, generation=generation, started=started)
 
 
 @dataclass(frozen=True)
@@ -95,7 +63,8 @@ class Progress:
     steps: int | None = None  # of rank 0
     stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
-    epochs: int = 0  # completed
+    epochs: int = 0  # completed; since a restart, only those that its way to here has
+    reported_by: int = 0  # the generation of ranks that made the last report of the metric
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch; a long one is thinned
     # When each point was reported, and its number among all reports that count.
     reports: tuple[tuple[float, int], ...] = ()
@@ -112,7 +81,7 @@ class Progress:
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
     reached: CurvePoint | None = None  # the point that first met the target
-    ranks: Ranks = Ranks()
+    ranks: Ranks = Ranks()  # noqa: RUF009 - a frozen value
     energy_j: float | None = None  # since training began
     power_w: float | None = None  # now, summed over devices
     cost_j: float | None = None  # so far
@@ -340,6 +309,28 @@ def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
 _epoch = operator.attrgetter("epoch")
 
 
+def _restarted(progress: Progress) -> bool:
+    """Whether the ranks have been restarted since the last report of the metric."""
+    return progress.ranks.generation > progress.reported_by
+
+
+def _count_epochs(
+    progress: Progress, others: tuple[CurvePoint, ...], point: CurvePoint, number: int
+) -> int:
+    """Return the epochs completed at a point, which follows others.
+
+    Loops that count from 0 report one epoch less than they have done; the number of reports tells
+    them apart from those that count from 1. What a restart trains again does not count twice.
+    """
+    first = others[0] if others else point
+    baseline = is_baseline(first)
+    before = bisect_left(progress.earlier, first.epoch)
+    told = (*map(_epoch, others[:_FIRST]), point.epoch)[baseline:]
+    from_zero = counts_from_zero((*progress.earlier[: min(before, _FIRST)], *told))
+    epochs = max(point.epoch + from_zero, before + number - baseline)
+    return epochs if _restarted(progress) else max(progress.epochs, epochs)
+
+
 def _changed(progress: Progress, **changes: object) -> Progress:
     """Do what ``replace`` does, in a tenth of the time: a script may report a million times."""
     changed = object.__new__(Progress)
@@ -372,16 +363,16 @@ def _report(
     kept = bisect_left(progress.curve, event.epoch, key=_epoch)
     others, reports = progress.curve[:kept], progress.reports[:kept]
     number = reports[-1][1] + 1 if reports else 1
-    # Loops that count from 0 report one epoch less than they have done; the number of reports
-    # tells them apart from those that count from 1.
-    first = others[0] if others else CurvePoint(event.epoch, time_s, None, None)
-    before = bisect_left(progress.earlier, first.epoch)
-    done = before + number - is_baseline(first)
-    epochs = max(progress.epochs, event.epoch, done)
+    untrained = _restarted(progress) and event.epoch == 0 and progress.curve[:1]
+    if untrained and is_baseline(untrained[0]):  # its evaluation, once more
+        time_s, event = untrained[0].time_s, replace(event, t=progress.reports[0][0])
+    epochs = _count_epochs(progress, others, CurvePoint(event.epoch, time_s, None, None), number)
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     reached = progress.reached
-    if reached is None and meets_target(value, trial.target, trial.mode):
+    first_step_t = math.inf if progress.stepping_s is None else progress.stepping_s[0]
+    trained = event.epoch > 0 or event.t >= first_step_t  # a model that is not proves nothing
+    if reached is None and trained and meets_target(value, trial.target, trial.mode):
         reached = point._replace(epoch=epochs)
     # "+" copies once, a display with "*" twice.
     curve, reports = others + (point,), reports + ((event.t, number),)  # noqa: RUF005
@@ -392,6 +383,7 @@ def _report(
     return _changed(
         progress,
         epochs=epochs,
+        reported_by=progress.ranks.generation,
         curve=curve,
         reports=reports,
         last_value=value,

@@ -36,6 +36,7 @@ class Run:
     metric: str = ""  # ``objective.metric``
     values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
+    target: float | None = None  # of the metric
     began_s: float = field(default_factory=read_clock)  # now, in Unix seconds
 
     def log(self, rank: int) -> Path:
@@ -120,12 +121,18 @@ class Rows:
             self._names.add(name)
             value = number_of(raw)
             if value is not None:
-                values[name] = value
+                values[name] = value / 100 if self._is_share(name, raw) else value
             elif name == self._wanted:
                 self._found = True
                 text = str(raw)[:80]
                 self.warn("number", f"{self._kind} {name!r} is {text!r}, which is not a number")
         return values
+
+    def _is_share(self, name: str, raw: object) -> bool:
+        """Whether a value of the metric is in percent, but its target is not: ``15.0%`` is 0.15."""
+        target = self._run.target
+        percent = isinstance(raw, str) and "%" in raw
+        return percent and name == self._wanted and target is not None and 0 <= target <= 1
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None

@@ -103,7 +103,11 @@ class PrintedLines(RowSource):
             for pattern in patterns:
                 self._tried = pattern.pattern
                 if match := pattern.search(part[:_MAX_LINE]):
-                    row |= {name: raw for name, raw in match.groupdict().items() if raw}
+                    row |= {
+                        name: raw + "%" * (part[match.end(name) :][:1] == "%")
+                        for name, raw in match.groupdict().items()
+                        if raw
+                    }
             if row:
                 self._matched = True
                 self._rows.take(row, written_s)

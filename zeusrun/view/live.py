@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
@@ -59,7 +59,6 @@ class SubmitView:
         self._instrumented = True
         self._start_told = False
         self._epochs_shown = 0
-        self._highest: dict[str, Any] = {}  # energy and cost that this trial has shown
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
         live = console.is_terminal and not quiet
@@ -88,7 +87,6 @@ class SubmitView:
             case TrialStarts(trial, cost_bound_j, usual, instrumented):
                 self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
                 self._usual, self._instrumented, self._start_told = usual, instrumented, False
-                self._highest = {}
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
@@ -117,9 +115,10 @@ class SubmitView:
     def _show_progress(self, progress: Progress) -> None:
         if self._trial is None:
             return
-        progress = self._never_falling(progress)
+        if progress.may_be_baseline:  # if so, nothing of the energy so far is of training
+            progress = replace(progress, energy_j=None)
         if self._live is None:
-            if progress.epochs > self._epochs_shown:
+            if progress.epochs != self._epochs_shown and not progress.may_be_baseline:
                 self._epochs_shown = progress.epochs
                 self._print(epoch_line(self._trial, progress, self._bound_j))
             elif not self._start_told and _starting_s(progress) > _LONG_S:
@@ -137,13 +136,6 @@ class SubmitView:
                 instrumented=self._instrumented,
             )
             self._live.update(panel, refresh=True)
-
-    def _never_falling(self, progress: Progress) -> Progress:
-        """Keep energy and cost at their highest: early energy is extrapolated, then corrected."""
-        now = {"energy_j": progress.energy_j, "cost_j": progress.cost_j}
-        known = {name: value for name, value in now.items() if value is not None}
-        self._highest |= {n: max(value, self._highest.get(n, value)) for n, value in known.items()}
-        return replace(progress, **{name: self._highest[name] for name in known})
 
     def _stop_live(self) -> None:
         if self._live is not None and self._live.is_started:

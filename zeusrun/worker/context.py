@@ -169,7 +169,8 @@ class RunContext:
 
     def report_for(self, source: str, epoch: int, metrics: Mapping[str, float]) -> None:
         """Record metrics that a source has; on rank 0 only."""
-        if any(self.meets_target(name, value) for name, value in metrics.items()):
+        met = any(self.meets_target(name, value) for name, value in metrics.items())
+        if met and epoch > 0:  # before training, it does not count; the launcher knows of steps
             self._stopping = True
         self.record(Reported(time.monotonic(), epoch, metrics, source))
 

@@ -57,6 +57,7 @@ def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path)
         "--rdzv-id=job-1-1",
         "--max-restarts=0",
         "--shutdown-timeout=30",
+        "--",
         WORKER,
         str(tmp_path / "train.py"),
         "--lr",
@@ -79,8 +80,8 @@ def test_without_instrumentation_the_worker_only_steps_aside(spec):
 
 def test_a_script_that_is_not_distributed_gets_none_of_torchruns_variables(spec, tmp_path):
     argv = build(spec(launch={"distributed": False}), world_size=1).argv
-    begin = argv.index("--no-python") + 1
-    assert argv[begin] == "env"
+    begin = argv.index("--no-python") + 2
+    assert argv[begin - 1 : begin + 1] == ("--", "env")
     assert argv[-4:] == (sys.executable, "-u", WORKER, str(tmp_path / "train.py"))
     names = argv[begin + 2 : -4 : 2]
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(names)

@@ -32,7 +32,7 @@ from zeusrun.launcher.supervision.hang import (
     watch_pauses,
 )
 from zeusrun.launcher.supervision.ranks import RankProcesses
-from zeusrun.metrics.progress import Ranks
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.step_clock import StepClock
 
 AFTER_S = 60.0

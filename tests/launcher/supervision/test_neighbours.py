@@ -13,7 +13,7 @@ from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.metrics.progress import Ranks
+from zeusrun.metrics.ranks import Ranks
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_energy_that_is_not_counted_yet_is_unknown():
     ("epoch", "metric", "status"),
     [
         (1, 0.9, TrialStatus.REACHED),
-        (1, float("inf"), TrialStatus.REACHED),
+        (1, float("inf"), None),
         (10, 0.95, TrialStatus.REACHED),
         (10, 0.5, TrialStatus.MISSED),
         (10, float("nan"), TrialStatus.MISSED),

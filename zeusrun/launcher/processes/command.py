@@ -191,7 +191,8 @@ def build_command(
         if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
     }
     return Command(
-        argv=(*torchrun.argv, *flags, *script_command),
+        # After "--", argparse does not look for torchrun's options among those of the script.
+        argv=(*torchrun.argv, *flags, "--", *script_command),
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.

@@ -22,6 +22,7 @@ from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
+from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -42,6 +43,10 @@ _STOPPED_AS = {
     StopCause.PREEMPTED: TrialStatus.PREEMPTED,
 }
 
+_UNTRAINED = (
+    "the target is met before the first step, and no later epoch was reported; choose a harder "
+    "target, check that the script does not evaluate a trained model, and report after each epoch"
+)
 NO_CAUSE = "torchrun failed without a recorded cause"
 
 
@@ -184,9 +189,7 @@ def _verdict(
     ended = stop is not None and stop.ends_ranks
     by_rule = ended and stop is not None and stop.cause in {StopCause.TIMEOUT, StopCause.TARGET}
     if reached is not None and (clean or by_rule):
-        endless = -math.inf if trial.mode == "min" else math.inf
-        value = endless if reached.value is None else reached.value
-        return TrialStatus.REACHED, f"{trial.metric} {value:.4g} in epoch {reached.epoch}"
+        return TrialStatus.REACHED, f"{trial.metric} {reached.value:.4g} in epoch {reached.epoch}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
         checked = stop.cause is StopCause.SPEED_CHECKED
@@ -200,11 +203,19 @@ def _verdict(
         if out_of_memory and sizes and sizes[-1].batch_size != trial.global_batch_size:
             after += f"its batch size had become {sizes[-1].batch_size}; "
         return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
-    if trial.metric not in progress.seen_metrics:
-        return TrialStatus.FAILED, _never_reported(trial, progress)
+    untrained = _is_untrained(trial, progress)
+    if untrained or trial.metric not in progress.seen_metrics:
+        return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
     epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
     return TrialStatus.MISSED, f"{trial.metric} {best} after {epochs}, target {trial.target:g}"
+
+
+def _is_untrained(trial: Trial, progress: Progress) -> bool:
+    """Whether all that a run reported is a model that met the target before the first step."""
+    only_first = not trial.preemptions and all(point.epoch == 0 for point in progress.curve)
+    best = progress.best_value
+    return only_first and best is not None and meets_target(best, trial.target, trial.mode)
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:

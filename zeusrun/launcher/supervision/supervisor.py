@@ -38,7 +38,8 @@ from zeusrun.launcher.supervision.stop_rules import (
     supervise,
 )
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, Ranks, advance, take_step_clock, take_time
+from zeusrun.metrics.progress import Progress, advance, take_step_clock, take_time
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
 from zeusrun.metrics.sight import describe_applied
@@ -112,6 +113,7 @@ class Supervisor:
                 trial.metric,
                 values,
                 trial.world_size,
+                trial.target,
             )
         )
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
@@ -120,9 +122,8 @@ class Supervisor:
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
         self._warnings: list[str] = []
-        now_t = time.monotonic()
         self._progress = Progress(
-            launched_t=now_t,
+            launched_t=(now_t := time.monotonic()),
             now_t=now_t,
             seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
             preferred=spec.metrics.source,
@@ -357,8 +358,7 @@ class Supervisor:
     @property
     def _shared(self) -> bool | None:
         """Whether others used the devices at the same time; ``None`` if unknown."""
-        shared = self._neighbours.shared
-        return self._meter.shared if shared is None else shared
+        return self._meter.shared if (on := self._neighbours.shared) is None else on
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._remarked:
@@ -393,8 +393,8 @@ class Supervisor:
         )
         outcome = join(trial, price_at_end(self._submission, trial, outcome))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
-            where = self._paths.checkpoints
-            self._warn(f"it will start from the beginning: there is no checkpoint in {where}")
+            text = "it will start from the beginning: there is no checkpoint in "
+            self._emit(Warned(text + str(self._paths.checkpoints)))  # not recorded: it continues
         found = (*outcome.warnings, *meter.warnings, *self._warnings)
         warnings = tuple(storable_text(warning) for warning in found)
         return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)

@@ -124,7 +124,7 @@ def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     if dropped := sum(not has_cost(trial) for trial in both):
         one = dropped == 1
         notes.append(
-            f"{plural(dropped, 'run')} did not reach the target, shared the GPUs or "
+            f"{plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, or "
             f"{'has' if one else 'have'} no known cost; medians and dots leave "
             f"{'it' if one else 'them'} out."
         )

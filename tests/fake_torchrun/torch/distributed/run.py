@@ -81,10 +81,12 @@ def main() -> None:
 
 
 def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Split off our own options; the first word that is none begins the script's command."""
+    """Split off our own options; ``--``, or the first word that is none, ends them."""
     options = dict.fromkeys(OPTIONS, "")
     while arguments and arguments[0].startswith("-"):
         name, _, value = arguments.pop(0).partition("=")
+        if name == "--":
+            break
         if name not in options or not (value or name == "--no-python"):
             sys.exit(f"unrecognized argument: {name}")
         options[name] = value or "yes"

@@ -1,0 +1,46 @@
+"""The ranks of a running trial: which have started, and how they ended. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.sidecar.events import Ended, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One generation of workers: the ranks that torchrun has started together."""
+
+    world_size: int = 1
+    generation: int = 0  # how often torchrun has restarted them
+    started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
+    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the ranks."""
+        return iter(range(self.world_size))
+
+    @property
+    def scripts_ended(self) -> bool:
+        """Whether the script of every rank has ended with exit code 0."""
+        return all(self.exit_codes.get(rank) == 0 for rank in self)
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether every one of several ranks ended its script without a process group."""
+        return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
+
+    def take(self, event: Started | Ended) -> Ranks:
+        """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Ended):
+            codes = {**self.exit_codes, event.rank: event.code}
+            alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
+            return replace(self, exit_codes=codes, alone=alone)
+        codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
+        generation, started = max(self.generation, event.restart), self.started | {event.rank}
+        return replace(self, exit_codes=codes, generation=generation, started=started)
