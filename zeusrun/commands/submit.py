@@ -48,7 +48,6 @@ from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, 
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
-from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
@@ -155,18 +154,14 @@ def rerun(
 
 
 def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
-    """Return a warning if what stopped a trial will probably stop it again."""
+    """Return a warning if the limit that stopped a trial will probably stop it again."""
     why = stopped.reason or ""
-    if why.startswith("timed out"):
-        key, limit = "timeout_s", spec.timeout_s
-    else:
-        key, limit = "early_stop.cost_factor", spec.early_stop.cost_factor
-    if stopped.status is not TrialStatus.STOPPED or limit is None:
+    if not why.startswith("timed out") or spec.timeout_s is None:
         return None
     return (
-        f"{stopped.trial} was stopped: {why.partition(';')[0]}; {key} still applies, and will "
+        f"{stopped.trial} was stopped: {why.partition(';')[0]}; timeout_s still applies, and will "
         f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
-        f"--set {key}=null"
+        "--set timeout_s=null"
     )
 
 

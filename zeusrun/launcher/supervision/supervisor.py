@@ -46,7 +46,7 @@ from zeusrun.metrics.sight import describe_applied
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import Stage, TrialStatus, is_baseline
+from zeusrun.trial import TrialStatus, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +63,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome
 
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
-_ALSO_FORCED = (
-    "; early_stop.cost_factor also applies to a batch size that you choose (null: no bound)"
-)
 _LIVE_PERIOD_S = 1.0
 _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
@@ -218,8 +215,6 @@ class Supervisor:
             return replace(order, reason=self._why_cancelled)
         if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
             return replace(order, reason=f"{order.reason}; {pause}")
-        if order.cause is StopCause.HOPELESS and self._trial.stage is Stage.FORCED:
-            return replace(order, reason=order.reason + _ALSO_FORCED)
         return order
 
     def _read_cancel(self) -> None:
