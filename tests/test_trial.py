@@ -96,6 +96,8 @@ def test_a_whole_number_will_do_where_a_fraction_is_meant():
         {"curve": [[1]]},
         {"curve": [[1, 2.0, None, 0.1, 5]]},
         {"warnings": "x"},
+        {"fingerprint": "x"},
+        {"fingerprint": {"script": 1}},
     ],
     ids=str,
 )

@@ -50,6 +50,8 @@ def read_fields(kind: type[_Record], record: dict[str, Any], what: str) -> _Reco
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a value of any field
     if isinstance(value, tuple):
         return [list(each) if isinstance(each, tuple) else each for each in value]
+    if isinstance(value, dict):
+        return dict(value)
     return value.value if isinstance(value, Enum) else value
 
 
@@ -59,6 +61,8 @@ def _build_reader(name: str, hint: Any, what: str) -> _Reader:  # noqa: ANN401 -
         return _read_texts if element is str else _build_table_reader(element)
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     expected, optional = options[0], type(None) in options
+    if typing.get_origin(expected) is dict:
+        return lambda value: None if value is None else _read_words(name, value, what)
 
     def read(value: Any) -> Any:  # noqa: ANN401 - JSON is any
         if value is None and optional:
@@ -97,6 +101,12 @@ _NO_POINT = "a point of the curve or of the power profile is no measurement"
 def _types(hint: Any) -> set[type]:  # noqa: ANN401 - see above
     kinds = set(typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
     return kinds | {int} if float in kinds else kinds  # JSON has one kind of number
+
+
+def _read_words(name: str, words: Any, what: str) -> dict[str, str]:  # noqa: ANN401 - see above
+    if type(words) is not dict or not {str}.issuperset(map(type, [*words, *words.values()])):
+        raise ValueError(f"not {what}: {name} is {words!r}")
+    return dict(words)
 
 
 def _read_texts(texts: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON is any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,6 +167,10 @@ def join_changes(
     return tuple(joined)
 
 
+THEN = "+"
+"""Between the first and last hash of a part of a fingerprint that changed within a trial."""
+
+
 class PowerPoint(NamedTuple):
     """Speed and power of training under a power limit."""
 
@@ -240,7 +244,8 @@ class Trial:
     is the machine of its launcher. ``variant`` says how the batch size changed during the run;
     ``None`` if it was fixed. A policy learns nothing from runs of another variant.
     ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
-    ``uuid`` stays the same if a shared history numbers the trial later.
+    ``uuid`` stays the same if a shared history numbers the trial later. ``fingerprint``: a hash of
+    each part of the training; two joined by ``+`` if the part changed while it was preempted.
     """
 
     trial: str
@@ -300,6 +305,7 @@ class Trial:
     carbon_g: float | None = None
     pue: float | None = None
     uuid: str | None = None
+    fingerprint: dict[str, str] | None = field(default=None, hash=False)
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -316,6 +322,11 @@ class Trial:
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
         return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """The parts of the training that changed while it was preempted."""
+        return tuple(part for part, print_ in (self.fingerprint or {}).items() if THEN in print_)
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.

@@ -33,6 +33,30 @@ def test_a_reached_trial_reads_as_it_ended():
     assert run.pace == ((1, 0.5), (2, 0.9), (3, 0.96))
 
 
+def test_of_a_trial_that_was_edited_while_it_was_preempted_only_the_speed_counts():
+    edited = learned(0.5, 0.9, 0.96, fingerprint={"script": "a+b", "args": "c"})
+    run = read_trial(NOW, edited)
+    assert (run.status, run.epochs, run.cost_j, run.pace) == (CANCELLED, None, None, ())
+    assert run.epoch_cost_j == pytest.approx(30)
+    (clause,) = describe_kept(NOW, [edited])
+    assert clause == ("1 run changed while its training was preempted (script): kept for its speed")
+
+
+def test_a_preempted_and_edited_run_does_not_change_the_epochs_that_the_policy_expects():
+    whole = [learned(*[0.5] * 9, 0.96, fingerprint={"script": "a"}) for _ in range(3)]
+    edited = learned(0.5, 0.96, fingerprint={"script": "a+b"})
+
+    def expected(*trials):
+        asked = read_history(NOW, trials)
+        beliefs = Auto().explain(*asked, np.random.default_rng(0))
+        return next(each.epochs for each in beliefs if each.global_batch_size == 64)
+
+    assert expected(*whole, edited) == expected(*whole)
+    assert expected(edited) == expected()
+    unedited = dataclasses.replace(edited, fingerprint={"script": "b"})
+    assert expected(*whole, unedited) < expected(*whole)
+
+
 def test_a_trial_of_another_variant_teaches_nothing():
     fixed, adaptive = learned(0.96), learned(0.5, 0.96, variant="adaptive")
     assert [run.epochs for run in read_history(NOW, [fixed, adaptive])[1]] == [1]

@@ -50,6 +50,7 @@ choices = st.fixed_dictionaries(
         "why": texts,
         "target": numbers,
         "eta_knob": st.floats(0, 1),
+        "fingerprint": st.none() | st.dictionaries(texts, texts, max_size=3),
     }
 )
 

@@ -42,7 +42,8 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
 def read_trial(problem: Problem, trial: Trial) -> Run | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
-    Every number is computed from the learning curve under today's target, ``max_epochs`` and
+    Of a trial whose training changed while it was preempted, only the speed counts. Every number is
+    computed from the learning curve under today's target, ``max_epochs`` and
     ``eta_knob``. Epochs count if metric and learning rate are the same; time and energy, if GPUs,
     number of ranks, micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A
     trial that is neither a success nor a failure by today's rules reads as cut short. A trial that
@@ -61,7 +62,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if status in _CRASHED:
         return run._replace(profile=trial.power_profile if local_energy else ())
     run = run._replace(status=_CUT_SHORT, local=local_energy)
-    if not _same_learning(problem, trial):
+    if trial.mixed or not _same_learning(problem, trial):
         return _with_speed(problem, trial, run, _whole(trial)) if run.local else None
     run = _with_learning(problem, trial, run)
     if run.status is TrialStatus.STOPPED and disturbed:
@@ -373,6 +374,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
 
 
 def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    if trial.mixed:
+        yield "changed while {own} training was preempted", ", ".join(trial.mixed)
     if not _same_energy(problem, trial):
         source = trial.energy_source
         yield "had another kind of energy", source.value if source else "none"

@@ -8,11 +8,13 @@ import numpy as np
 from rich.text import Text
 from typer import Argument
 
+from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.reinterpret import describe_kept, read_history
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
+from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.choose import build_problem, choose_next
 from zeusrun.launcher.recover import find_preempted
@@ -34,7 +36,9 @@ def explain(
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     problem = build_problem(submission, trials)
-    remarks = describe_kept(problem, trials)
+    now = take_fingerprint(spec)
+    changes = describe_eras(compare_training(now.parts, trials), now.script)
+    remarks = [*describe_kept(problem, trials), *changes]
     problem, runs = read_history(problem, trials)
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)

@@ -57,6 +57,8 @@ def _arrow_type(pa: Any, name: str, kind: Any) -> Any:  # noqa: ANN401 - pyarrow
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is tuple:
         return pa.list_(_arrow_type(pa, "", typing.get_args(kind)[0]))
+    if typing.get_origin(kind) is dict:
+        return pa.map_(pa.string(), pa.string())
     if issubclass(kind, tuple):
         hints = typing.get_type_hints(kind)
         return pa.struct([(each, _arrow_type(pa, "", hints[each])) for each in hints])
@@ -72,4 +74,6 @@ def _cell(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 - a value of
         return [
             dict(zip(names, each, strict=True)) if names else storable_text(each) for each in value
         ]
+    if isinstance(value, dict):
+        return [(storable_text(key), storable_text(text)) for key, text in value.items()]
     return storable_text(value) if isinstance(value, str) else value

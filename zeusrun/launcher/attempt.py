@@ -21,7 +21,7 @@ from zeusrun.history.base import NEWEST, Conflict
 from zeusrun.history.rules import is_offline
 from zeusrun.launcher.choose import NothingLeft, choose_attempt
 from zeusrun.launcher.context import check_descriptors
-from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts
+from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.heartbeat import hold_lease, keep_power
 from zeusrun.launcher.offline import choose_offline
 from zeusrun.launcher.processes.command import placeholder_values
@@ -240,8 +240,10 @@ def run_attempt(
 def _announce(choice: Choice, paths: RunPaths, notes: Sequence[str], emit: Emit) -> None:
     """Show what there is to say before a trial starts."""
     trial = choice.trial
-    for text in (*notes, *([] if choice.note is None else [choice.note])):
+    for text in notes:
         emit(Noted(text))
+    if choice.note is not None:
+        emit((Warned if trial.preemptions else Noted)(choice.note))
     if (grown := choice.too_large) is not None:
         emit(
             Noted(

@@ -11,6 +11,7 @@ import numpy as np
 
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
@@ -25,6 +26,7 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.accumulation import split_batch
+from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.recover import find_preempted, own_trials, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
@@ -53,7 +55,7 @@ class Choice:
     decision: Decision
     kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
-    note: str | None = None  # why a preempted trial is not continued
+    note: str | None = None  # why a preempted trial is not continued, or what changed meanwhile
     earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
 
     @property
@@ -170,17 +172,21 @@ def choose_next(
             preempted = None
     number = recurrence if preempted is None else preempted.recurrence
     problem = build_problem(submission, trials, number)
-    sentences = (*describe_kept(problem, trials), *_describe_unknown(submission, trials))
+    sentences = [*describe_kept(problem, trials), *_describe_unknown(submission, trials)]
     problem, runs = read_history(problem, trials)
     limit_w = common_limit_w(submission)
+    now = take_fingerprint(submission.spec)
+    eras = compare_training(now.parts, trials)
     if preempted is None:
         made = [trial for trial in trials if trial.recurrence == problem.recurrence]
         decision = decide(submission, problem, runs, attempt, made)
-        trial = draft_trial(submission, problem, decision, attempt, limit_w)
+        trial = draft_trial(submission, problem, decision, attempt, limit_w, fingerprint=now.parts)
+        sentences += describe_eras(eras, now.script)
     else:
         trial = preempted.resume(timestamp(), submission.host)
         micro = problem.micro_batch_sizes.get(trial.global_batch_size)
         trial = replace(trial, micro_batch_size=micro)
+        trial, note = continue_training(trial, now.parts, eras.ignored, now.script)
         if trial.time_s is None:  # it was preempted before its training began
             trial = replace(trial, power_limit_w=limit_w)
         # A speed check that it began with is over.
@@ -190,7 +196,7 @@ def choose_next(
             bound = None if problem.attempts_left == 1 else fit_bound(problem, runs, arm, bound)
         decision = Decision(arm, stage, trial.why, bound=bound)
     earlier = tuple(trials[-_COMPARED_WITH:])
-    return Choice(trial, problem, tuple(runs), decision, sentences, limit_w, note, earlier)
+    return Choice(trial, problem, tuple(runs), decision, tuple(sentences), limit_w, note, earlier)
 
 
 def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
@@ -348,6 +354,8 @@ def draft_trial(
     decision: Decision,
     attempt: int,
     power_limit_w: float | None,
+    *,
+    fingerprint: dict[str, str],
 ) -> Trial:
     """Return the trial of a decision. Nothing of it is on disk."""
     spec, arm = submission.spec, decision.global_batch_size
@@ -377,6 +385,7 @@ def draft_trial(
         variant=spec.variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
         uuid=uuid4().hex,
+        fingerprint=fingerprint,
     )
 
 

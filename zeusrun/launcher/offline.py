@@ -11,6 +11,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.files.home import runs_directory
 from zeusrun.history.rules import offline_name
+from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.choose import (
     Choice,
     NothingLeft,
@@ -48,11 +49,11 @@ def choose_offline(
         decision = _cheapest(problem, runs)
     else:
         decision = decide(submission, problem, runs, 1)
-    limit_w = common_limit_w(submission)
+    limit_w, now = common_limit_w(submission), take_fingerprint(submission.spec)
     uuid = uuid4().hex
     name = offline_name(submission.spec.name, uuid)
     trial = replace(
-        draft_trial(submission, problem, decision, 1, limit_w),
+        draft_trial(submission, problem, decision, 1, limit_w, fingerprint=now.parts),
         trial=name,
         uuid=uuid,
         run_dir=str(runs_directory(submission.home, submission.spec.name) / name),

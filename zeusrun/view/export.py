@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.sight import Sight
 
-_NOT_IN_CSV = {"curve", "power_profile", "warnings"}  # fields that hold lists
+_NOT_IN_CSV = {"curve", "power_profile", "warnings", "fingerprint"}  # lists and a mapping
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def json_line(value: object) -> str:
 
 
 def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials as CSV with a header, without the fields that hold lists."""
+    """Print trials as CSV with a header, without the fields that hold several values."""
     print_text(csv_text([name for name in field_names() if name not in _NOT_IN_CSV], records))
 
 
@@ -99,7 +99,7 @@ def field_names() -> list[str]:
 
 
 def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
-    """Return records as CSV with a header; a list is a cell with JSON."""
+    """Return records as CSV with a header; a list or a mapping is a cell with JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -109,7 +109,7 @@ def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
 
 def _csv_cell(value: object) -> object:
     """Return a CSV cell. Text that a spreadsheet would run as a formula gets a '."""
-    if isinstance(value, list):
+    if isinstance(value, (list, dict)):
         return json_line(value).rstrip()
     if not isinstance(value, str):
         return value

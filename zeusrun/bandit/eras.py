@@ -1,0 +1,141 @@
+"""What has changed about a training between its runs, by their fingerprints."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.trial import THEN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from zeusrun.trial import Trial
+
+_COMPARISONS = 4  # a part is ignored after so many comparisons of two runs,
+_CHANGES = 3  # if so many of them show a change
+
+
+class Change(NamedTuple):
+    """A part of a training that is not what the last run had."""
+
+    part: str
+    since: int  # the recurrence of that run
+    back_to: tuple[int, int] | None = None  # the first and last recurrence that had it before
+
+
+class Eras(NamedTuple):
+    """How a training differs from the runs before it."""
+
+    changes: tuple[Change, ...] = ()  # without those of ignored parts
+    ignored: frozenset[str] = frozenset()  # parts that change in nearly every run
+    newly_ignored: tuple[str, ...] = ()  # those for the first time
+
+
+def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
+    """Compare the fingerprint of a training with the finished trials of its job, oldest first.
+
+    A part that is absent from a fingerprint is unknown there, and not compared.
+    """
+    changes, ignored, newly = [], set(), []
+    for part, value in now.items():
+        # The last of a recurrence stands for it: most of its attempts train the same.
+        known = {
+            trial.recurrence: _last(trial.fingerprint[part])
+            for trial in trials
+            if trial.status.finished and trial.fingerprint and part in trial.fingerprint
+        }
+        if not known:
+            continue
+        values = [*known.values(), value]
+        changed = [then != later for then, later in itertools.pairwise(values)]
+        if _is_ignored(changed):
+            ignored.add(part)
+            if not any(_is_ignored(changed[:end]) for end in range(len(changed))):
+                newly.append(part)
+        elif changed[-1]:
+            changes.append(Change(part, list(known)[-1], _newest_stretch(known, value)))
+    return Eras(tuple(changes), frozenset(ignored), tuple(newly))
+
+
+def _last(print_: str) -> str:
+    """Return the hash that a part ended with."""
+    return print_.rpartition(THEN)[2]
+
+
+def _is_ignored(changed: Sequence[bool]) -> bool:
+    return sum(changed[-_COMPARISONS:]) >= _CHANGES
+
+
+def _newest_stretch(known: Mapping[int, str], value: str) -> tuple[int, int] | None:
+    """Return the first and last of the newest successive recurrences with a value."""
+    first: int | None = None
+    last: int | None = None
+    for recurrence in reversed(list(known)):
+        if known[recurrence] == value:
+            first, last = recurrence, recurrence if last is None else last
+        elif last is not None:
+            break
+    return None if first is None or last is None else (first, last)
+
+
+_NAMES = {
+    "args": "the arguments",
+    "env": "the variables in env",
+    "learning": "the learning rate, per_device_max, metric or mode of the job file",
+}
+
+
+def _name(part: str, script: str) -> str:
+    return script if part == "script" else _NAMES.get(part, part)
+
+
+def describe_eras(eras: Eras, script: str) -> list[str]:
+    """Describe what has changed, in a sentence for each part; ``script`` is what to call it."""
+    sentences = []
+    for change in eras.changes:
+        back = ""
+        if change.back_to is not None:
+            first, last = change.back_to
+            runs = f"run {first}" if first == last else f"runs {first} to {last}"
+            back = f", back to what {runs} had"
+        # What another learning rate or metric leaves of earlier runs is told apart.
+        then = "" if change.part == "learning" else "; earlier runs still count"
+        sentences.append(
+            f"{_name(change.part, script)} changed since run {change.since}{back}{then}"
+        )
+    sentences += [
+        f"{_name(part, script)} changed in nearly every run; from now on zeusrun ignores this"
+        for part in eras.newly_ignored
+    ]
+    return sentences
+
+
+def continue_training(
+    trial: Trial, now: Mapping[str, str], ignored: Collection[str], script: str
+) -> tuple[Trial, str | None]:
+    """Return a trial that is continued after a preemption, and a warning if its training changed.
+
+    A part that changed gets its first and its last hash; one that is ``ignored`` keeps the first.
+    """
+    then = trial.fingerprint
+    if trial.time_s is None:  # it was preempted before its training began
+        return replace(trial, fingerprint=dict(now)), None
+    if then is None:
+        return trial, None
+    changed = [
+        part
+        for part, print_ in then.items()
+        if now.get(part, last := _last(print_)) != last and part not in ignored
+    ]
+    mixed = {part: f"{then[part].partition(THEN)[0]}{THEN}{now[part]}" for part in changed}
+    trial = replace(trial, fingerprint={**now, **then, **mixed})
+    if not changed:
+        return trial, None
+    names = " and ".join(_name(part, script) for part in changed)
+    warning = (
+        f"{names} changed while {trial.trial} was preempted; it is continued, but only its speed "
+        "counts for later choices"
+    )
+    return replace(trial, warnings=(*trial.warnings, warning)), warning
