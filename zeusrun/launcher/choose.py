@@ -9,18 +9,13 @@ from uuid import uuid4
 
 import numpy as np
 
+from zeusrun.bandit import stopping
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
-from zeusrun.bandit.stopping import (
-    count_attempts_left,
-    is_last_attempt,
-    is_repeat,
-    is_target_in_doubt,
-)
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
@@ -40,7 +35,6 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.command import Command
-
 
 _COMPARED_WITH = 50  # trials that a running one is compared with
 
@@ -107,9 +101,13 @@ def choose_attempt(
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
             return NothingLeft("there is no second attempt: the same error would occur")
-    if is_target_in_doubt([trial for trial in tried if trial.teaches], choice.runs):
+    if stopping.is_target_in_doubt([trial for trial in tried if trial.teaches], choice.runs):
         return NothingLeft(_doubt_target(spec, tried))
-    return NothingLeft(_nothing_left(spec, tried)) if is_repeat(choice.decision, tried) else choice
+    return (
+        NothingLeft(_nothing_left(spec, tried))
+        if stopping.is_repeat(choice.decision, tried)
+        else choice
+    )
 
 
 def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
@@ -178,8 +176,8 @@ def choose_next(
     now = take_fingerprint(submission.spec)
     eras = compare_training(now.parts, trials)
     if preempted is None:
-        made = [trial for trial in trials if trial.recurrence == problem.recurrence]
-        decision = decide(submission, problem, runs, attempt, made)
+        own = [each for each in trials if each.recurrence == problem.recurrence]
+        decision = decide(submission, problem, runs, attempt, own)
         trial = draft_trial(submission, problem, decision, attempt, limit_w, fingerprint=now.parts)
         sentences += describe_eras(eras, now.script)
     else:
@@ -195,8 +193,8 @@ def choose_next(
         if bound is not None:
             bound = None if problem.attempts_left == 1 else fit_bound(problem, runs, arm, bound)
         decision = Decision(arm, stage, trial.why, bound=bound)
-    earlier = tuple(trials[-_COMPARED_WITH:])
-    return Choice(trial, problem, tuple(runs), decision, tuple(sentences), limit_w, note, earlier)
+    earlier, kept = tuple(trials[-_COMPARED_WITH:]), tuple(sentences)
+    return Choice(trial, problem, tuple(runs), decision, kept, limit_w, note, earlier)
 
 
 def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
@@ -218,10 +216,7 @@ def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None
 
 
 def _size_that_fit(grown: Trial) -> int:
-    """Return the largest batch size that a run has trained with before one that did not fit.
-
-    If the first decision already chose that one, it is the batch size chosen for the run.
-    """
+    """Return the largest batch size that fitted: the one chosen for the run, or a later one."""
     smaller = [size for _, size in grown.batch_sizes if size < grown.last_batch_size]
     return max(smaller, default=grown.global_batch_size)
 
@@ -251,8 +246,8 @@ def build_problem(
         cost_factor=spec.early_stop.cost_factor,
         window=spec.policy.window,
         recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
-        last_attempt=is_last_attempt(made, spec.attempts),
-        attempts_left=count_attempts_left(made, spec.attempts),
+        last_attempt=stopping.is_last_attempt(made, spec.attempts),
+        attempts_left=stopping.count_attempts_left(made, spec.attempts),
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),
@@ -284,8 +279,7 @@ def _unknown_runs(submission: Submission, trials: Sequence[Trial]) -> Iterator[t
 
 
 def _describe_unknown(submission: Submission, trials: Sequence[Trial]) -> list[str]:
-    unknown = [name for _, name in _unknown_runs(submission, trials)]
-    if not unknown:
+    if not (unknown := [name for _, name in _unknown_runs(submission, trials)]):
         return []
     runs = unknown[0] if len(unknown) == 1 else f"{len(unknown)} runs, such as {unknown[0]},"
     command = f"zeusrun repair --restore {submission.spec.name}"
