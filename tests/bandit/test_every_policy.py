@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
+from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 

@@ -20,7 +20,8 @@ from tests.bandit.scripts import (
     problem,
     trial,
 )
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally
 from zeusrun.bandit.zeus.policy import Zeus, plan_step, prune
 from zeusrun.trial import Stage, TrialStatus

@@ -9,9 +9,10 @@ import pytest
 from tests.bandit.runs import run
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
 from tests.bandit.test_reinterpret import learned
+from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import STALE, is_stale, merged_profile
 from zeusrun.bandit.problem import PowerObjective
-from zeusrun.bandit.reinterpret import describe_kept, read_history, read_trial
+from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.trial import PowerPoint, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED

@@ -9,7 +9,8 @@ import pytest
 
 from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.reinterpret import describe_kept, read_history, read_trial
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
 
 CANCELLED = TrialStatus.CANCELLED

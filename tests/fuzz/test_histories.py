@@ -16,9 +16,10 @@ from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
 from zeusrun.analysis.plots import arms_plot, cost_plot, curves_plot
 from zeusrun.analysis.savings import find_savings
+from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import HistoryError
 from zeusrun.history.rules import encode_trial
 from zeusrun.history.tinydb.storage import volume_path

@@ -9,7 +9,8 @@ import pytest
 from tests.bandit.test_reinterpret import NOW, learned
 from tests.factories import REACHED, build_trial
 from tests.launcher.values import after, report
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import is_repeat
 from zeusrun.launcher.choose import Choice, find_grown_too_large
 from zeusrun.launcher.recover import join

@@ -13,8 +13,9 @@ from zeusrun.bandit.attempts import fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.launcher.choose import build_problem, choose_next, decide
+from zeusrun.launcher.choose import choose_next, decide
 from zeusrun.launcher.context import Submission
+from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 

@@ -1,4 +1,4 @@
-"""Reads stored trials under today's problem, and describes what that changes."""
+"""Reads stored trials under today's problem."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.bandit.likeness import (
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+    was_disturbed,
+    why_unrelated,
+)
 from zeusrun.bandit.observation import Run, better, step_cost_j
 from zeusrun.bandit.power import chosen_point
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
-from zeusrun.trial import counts_from_zero as _from_zero
+from zeusrun.trial import (
+    CurvePoint,
+    PowerPoint,
+    Trial,
+    TrialStatus,
+    counts_from_zero,
+    epochs_of,
+    is_baseline,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
 
-_CUT_SHORT = TrialStatus.CANCELLED
-_CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+CUT_SHORT = TrialStatus.CANCELLED
+CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 # Other trials end within an epoch, so their steps do not show its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
@@ -34,7 +49,7 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
         device gives no energy, the kind of energy of the newest trial); the runs in the same order.
     """
     trials = [trial for trial in trials if trial.variant == problem.variant]
-    problem = _completed(problem, trials)
+    problem = complete(problem, trials)
     read = (read_trial(problem, trial) for trial in trials)
     return problem, [run for run in read if run is not None]
 
@@ -49,28 +64,29 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     trial that is neither a success nor a failure by today's rules reads as cut short. A trial that
     shared its GPUs reads as one of another machine, unless ``learn_from_shared`` is set.
     """
-    status, disturbed = trial.status, _was_disturbed(problem, trial)
+    status, disturbed = trial.status, was_disturbed(problem, trial)
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
-    local = _same_hardware(problem, trial) and _same_split(problem, trial) and not disturbed
-    if _why_unrelated(trial) is not None or (status in _CRASHED and not local):
+    local = same_hardware(problem, trial) and same_split(problem, trial) and not disturbed
+    if why_unrelated(trial) is not None or (status in CRASHED and not local):
         return None
-    local_energy = local and _same_energy(problem, trial)
+    local_energy = local and same_energy(problem, trial)
     if status is TrialStatus.OOM:  # the batch size may have grown to what does not fit
         run = run._replace(arm=trial.last_batch_size)
-    if status in _CRASHED:
+    if status in CRASHED:
         return run._replace(profile=trial.power_profile if local_energy else ())
-    run = run._replace(status=_CUT_SHORT, local=local_energy)
-    if trial.mixed or not _same_learning(problem, trial):
+    run = run._replace(status=CUT_SHORT, local=local_energy)
+    if trial.mixed or not same_learning(problem, trial):
         return _with_speed(problem, trial, run, _whole(trial)) if run.local else None
     run = _with_learning(problem, trial, run)
     if run.status is TrialStatus.STOPPED and disturbed:
-        return run._replace(status=_CUT_SHORT)  # other processes may have made it expensive
+        return run._replace(status=CUT_SHORT)  # other processes may have made it expensive
     return run
 
 
-def _completed(problem: Problem, trials: Sequence[Trial]) -> Problem:
+def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
+    """Add to a problem what only the history shows."""
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := _samples_per_epoch(trial))]
         if sizes:
@@ -89,59 +105,6 @@ def _samples_per_epoch(trial: Trial) -> float | None:
     if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
-
-
-def _same_hardware(problem: Problem, trial: Trial) -> bool:
-    """Whether a trial ran on devices like the job's; for CPUs, also of the same maximum power."""
-    then_w, now_w = trial.max_power_w, problem.max_power_w
-    if problem.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
-        return False
-    now = (problem.gpu_model, problem.gpu_count, problem.world_size)
-    return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
-
-
-def _same_split(problem: Problem, trial: Trial) -> bool:
-    """Whether as many samples were on a device at once as today: memory and speed depend on it."""
-    return trial.micro_batch_size == problem.micro_batch_sizes.get(trial.global_batch_size)
-
-
-def _was_disturbed(problem: Problem, trial: Trial) -> bool:
-    """Whether speed, cost and crashes do not count, because others used the trial's GPUs."""
-    return trial.shared is True and not problem.learn_from_shared
-
-
-def _same_energy(problem: Problem, trial: Trial) -> bool:
-    """Whether joules then and now are both measured, or both estimated."""
-    source = trial.energy_source
-    return problem.eta_knob == 0 or source is None or source.measured == problem.energy_measured
-
-
-def _same_learning(problem: Problem, trial: Trial) -> bool:
-    """Whether the batch size would take as many epochs today as it did in the trial."""
-    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        return False
-    then = trial.learning_rate
-    now = problem.learning_rates.get(trial.global_batch_size, then)
-    if then is None or now is None:
-        return then == now
-    return then == now or math.isclose(then, now, rel_tol=1e-9)
-
-
-def _why_unrelated(trial: Trial) -> str | None:
-    """Return why nothing can be learned from a finished trial; ``None`` if something can."""
-    if trial.forgotten:
-        return "forgotten by 'history --forget'"
-    if not trial.teaches:
-        return f"trained with batch size {trial.observed_batch_size}, not with its own"
-    if trial.status is TrialStatus.LOST:
-        return "ended without an outcome"
-    if trial.status is TrialStatus.FAILED and trial.cause is None:
-        return "failed without a crash"  # somebody ended it, or it never reported the metric
-    if trial.status is TrialStatus.STOPPED and not trial.steps:  # it may have evaluated as epoch 0
-        unknown = trial.time_s is None and not trial.epochs
-        if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
-            return "was stopped before the first step"
-    return None
 
 
 class _End(NamedTuple):
@@ -201,7 +164,7 @@ def _walk(
     reached = False
     if curve and is_baseline(curve[0]):  # no epoch: it shows from where the values improve
         best, curve = curve[0].value, curve[1:]
-    more = _from_zero(tuple(point.epoch for point in curve[:3]))
+    more = counts_from_zero(tuple(point.epoch for point in curve[:3]))
     for point in curve:
         at = point.epoch + more
         at = at if at > epochs else epochs + 1
@@ -232,7 +195,7 @@ def _failure(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
     elif trial.status is TrialStatus.STOPPED:
         easier = better(problem.mode, trial.target, problem.target)
         same = trial.eta_knob == problem.eta_knob and not easier
-    return trial.status if same else _CUT_SHORT
+    return trial.status if same else CUT_SHORT
 
 
 def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
@@ -296,105 +259,3 @@ def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bo
     if problem.samples_per_epoch is None or trial.steps is None or end is None:
         return True
     return trial.steps * trial.global_batch_size >= 0.5 * end.epochs * problem.samples_per_epoch
-
-
-_FEW = 3  # values to name of each difference
-
-
-def find_ignored(trials: Sequence[Trial]) -> Trial | None:
-    """Return the newest trial whose script trained with another batch size than the chosen one.
-
-    ``None`` if a later batch size arrived that is not the script's own, as after a repair.
-    """
-    arrived: set[int] = set()
-    for trial in reversed(trials):
-        if trial.forgotten or trial.observed_batch_size is None:
-            continue
-        if not trial.teaches:
-            return None if arrived - {trial.observed_batch_size} else trial
-        arrived.add(trial.global_batch_size)
-    return None
-
-
-def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
-    """Describe which finished trials read otherwise than they ended, and what still counts.
-
-    Such as ``4 runs had another target (0.9): read again from their learning curves``. A trial is
-    counted under its first difference.
-    """
-    problem = _completed(problem, trials)
-    values: dict[tuple[str, str], list[str]] = {}
-    for trial in trials:
-        difference = next(_differences(problem, trial), None)
-        if difference is not None:
-            what, value = difference
-            values.setdefault((what, _what_counts(problem, trial)), []).append(value)
-    clauses = []
-    if (ignored := find_ignored(trials)) is not None:
-        clauses.append(
-            f"{ignored.trial} trained with batch size {ignored.observed_batch_size}, not with "
-            f"{ignored.global_batch_size}: only {problem.default} runs until another one arrives. "
-            f"Once the script takes it: zeusrun history --forget {ignored.trial}"
-        )
-    for (what, kept), seen in values.items():
-        distinct = list(dict.fromkeys(seen))
-        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
-        some, own = ("runs", "their") if len(seen) > 1 else ("run", "its")
-        clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
-        clauses.append(clause.format(few=few, own=own, s=some[3:]))
-    return clauses
-
-
-def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    """Yield how a finished trial differs from a trial of today, and its value of that."""
-    if not trial.status.finished:
-        return
-    if trial.status in {_CUT_SHORT, TrialStatus.PREEMPTED} and not (
-        trial.epochs or trial.power_profile or trial.forgotten
-    ):
-        return  # it ended too early to teach anything
-    unrelated = _why_unrelated(trial)
-    if unrelated is not None:
-        yield unrelated, trial.status.value
-    if trial.variant != problem.variant:
-        yield "adapted {own} batch size in another way", trial.variant or "not at all"
-    if _was_disturbed(problem, trial):
-        device = "GPUs" if trial.gpu_count else "CPU"
-        yield f"shared {{own}} {device}", "with other processes"
-    if not _same_hardware(problem, trial):
-        watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
-        device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
-        ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
-        yield "had other hardware", f"{device} with {ranks}"
-    if not _same_split(problem, trial):
-        samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
-        yield "had other micro-batches", f"{samples} samples"
-    if trial.status not in _CRASHED:
-        yield from _job_differences(problem, trial)
-
-
-def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    if trial.mixed:
-        yield "changed while {own} training was preempted", ", ".join(trial.mixed)
-    if not _same_energy(problem, trial):
-        source = trial.energy_source
-        yield "had another kind of energy", source.value if source else "none"
-    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
-        yield "had another metric", f"{trial.metric}, {trial.mode}"
-    if not _same_learning(problem, trial):
-        rate = trial.learning_rate
-        yield "had another learning rate", "none" if rate is None else f"{rate:g}"
-    for name in ("target", "max_epochs", "eta_knob") if trial.curve else ():
-        if getattr(trial, name) != getattr(problem, name):
-            yield f"had another {name}", f"{getattr(trial, name):g}"
-    if trial.curve and trial.global_batch_size not in problem.candidates:
-        yield "had a batch size that is no candidate", str(trial.global_batch_size)
-
-
-def _what_counts(problem: Problem, trial: Trial) -> str:
-    run = read_trial(problem, trial) if trial.variant == problem.variant else None
-    if run is None:
-        return "left out"
-    if run.epochs is None:
-        return "kept for {own} speed"
-    return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"

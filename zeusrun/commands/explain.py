@@ -8,15 +8,17 @@ import numpy as np
 from rich.text import Text
 from typer import Argument
 
+from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
-from zeusrun.bandit.reinterpret import describe_kept, read_history
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.choose import build_problem, choose_next
+from zeusrun.launcher.choose import choose_next
+from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.recover import find_preempted
 from zeusrun.target import describe_target
 from zeusrun.view.explain import describe_choice

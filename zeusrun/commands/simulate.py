@@ -18,7 +18,7 @@ from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.choose import build_problem
+from zeusrun.launcher.problem import build_problem
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study

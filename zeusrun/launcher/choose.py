@@ -12,26 +12,26 @@ import numpy as np
 from zeusrun.bandit import stopping
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
-from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.bandit.reinterpret import describe_kept, find_ignored, read_history
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
-from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.fingerprint import take_fingerprint
+from zeusrun.launcher.problem import build_problem, common_limit_w, describe_unknown
 from zeusrun.launcher.recover import find_preempted, own_trials, why_not_continued
 from zeusrun.launcher.rundir.failure import is_permanent
-from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.place import find_own
-from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
+    from zeusrun.bandit.problem import Problem
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.command import Command
@@ -92,22 +92,22 @@ def choose_attempt(
     choice = choose_next(submission, trials, last.recurrence, last.attempt + 1)
     if made[-1].replaced:
         return choice
-    spec, tried = submission.spec, [*earlier, last]
+    reason = _why_no_other(submission.spec, [*earlier, last], choice)
+    return choice if reason is None else NothingLeft(reason)
+
+
+def _why_no_other(spec: JobSpec, made: Sequence[Trial], choice: Choice) -> str | None:
+    """Return why no attempt follows those that were made; ``None`` if the chosen one does."""
+    *earlier, last = made
     if last.cause is not None:
         if last.cause in {trial.cause for trial in earlier}:
-            return NothingLeft(
-                f"two attempts failed with the same error, so there is no third: {last.reason}"
-            )
+            return f"two attempts failed with the same error, so there is no third: {last.reason}"
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
-            return NothingLeft("there is no second attempt: the same error would occur")
-    if stopping.is_target_in_doubt([trial for trial in tried if trial.teaches], choice.runs):
-        return NothingLeft(_doubt_target(spec, tried))
-    return (
-        NothingLeft(_nothing_left(spec, tried))
-        if stopping.is_repeat(choice.decision, tried)
-        else choice
-    )
+            return "there is no second attempt: the same error would occur"
+    if stopping.is_target_in_doubt([trial for trial in made if trial.teaches], choice.runs):
+        return _doubt_target(spec, made)
+    return _nothing_left(spec, made) if stopping.is_repeat(choice.decision, made) else None
 
 
 def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:
@@ -170,7 +170,7 @@ def choose_next(
             preempted = None
     number = recurrence if preempted is None else preempted.recurrence
     problem = build_problem(submission, trials, number)
-    sentences = [*describe_kept(problem, trials), *_describe_unknown(submission, trials)]
+    sentences = [*describe_kept(problem, trials), *describe_unknown(submission, trials)]
     problem, runs = read_history(problem, trials)
     limit_w = common_limit_w(submission)
     now = take_fingerprint(submission.spec)
@@ -219,71 +219,6 @@ def _size_that_fit(grown: Trial) -> int:
     """Return the largest batch size that fitted: the one chosen for the run, or a later one."""
     smaller = [size for _, size in grown.batch_sizes if size < grown.last_batch_size]
     return max(smaller, default=grown.global_batch_size)
-
-
-def build_problem(
-    submission: Submission, trials: Sequence[Trial], recurrence: int | None = None
-) -> Problem:
-    """Return the policy's problem, by default for the next recurrence of the job."""
-    spec, gpus = submission.spec, submission.gpus
-    sources = [device.energy_source for device in submission.devices]
-    most_w = [watts for device in submission.devices if (watts := device.max_power_w) is not None]
-    made = [trial for trial in trials if trial.recurrence == recurrence]
-    sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
-    candidates, default = spec.batch_size.candidates, spec.batch_size.default
-    if (ignored := find_ignored(trials)) is not None:  # no other one would arrive
-        own = ignored.observed_batch_size
-        default = own if own in candidates else default
-        candidates = (default,)
-    return Problem(
-        candidates=candidates,
-        default=default,
-        metric=spec.objective.metric,
-        mode=spec.objective.mode,
-        target=spec.objective.target,
-        max_epochs=spec.objective.max_epochs,
-        eta_knob=spec.objective.eta_knob,
-        cost_factor=spec.early_stop.cost_factor,
-        window=spec.policy.window,
-        recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
-        last_attempt=stopping.is_last_attempt(made, spec.attempts),
-        attempts_left=stopping.count_attempts_left(made, spec.attempts),
-        world_size=submission.world_size,
-        gpu_model=gpus[0].model if gpus else None,
-        gpu_count=len(gpus),
-        energy_measured=all(source.measured for source in sources) if sources else None,
-        learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
-        micro_batch_sizes=_micro_batch_sizes(submission, sizes),
-        max_power_w=sum(most_w) if most_w and len(most_w) == len(sources) else None,
-        power_limits_w=submission.power_limits_w,
-        power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
-        learn_from_shared=spec.policy.learn_from_shared,
-        variant=spec.variant,
-    )
-
-
-def next_recurrence(submission: Submission, trials: Sequence[Trial]) -> int:
-    """Return the next number; run directories of a history that is gone keep theirs."""
-    known = max((trial.recurrence for trial in trials), default=0)
-    return next(_unknown_runs(submission, trials), (known, ""))[0] + 1
-
-
-def _unknown_runs(submission: Submission, trials: Sequence[Trial]) -> Iterator[tuple[int, str]]:
-    """Yield the begun runs that are newer than the history knows, the newest first."""
-    home, job = submission.home, submission.spec.name
-    known = max((trial.recurrence for trial in trials), default=0)
-    runs = [(number or 0, name) for number, name in numbered_runs(home, job)]
-    for run in sorted((run for run in runs if run[0] > known), reverse=True):
-        if has_begun(RunPaths(runs_directory(home, job) / run[1])):
-            yield run
-
-
-def _describe_unknown(submission: Submission, trials: Sequence[Trial]) -> list[str]:
-    if not (unknown := [name for _, name in _unknown_runs(submission, trials)]):
-        return []
-    runs = unknown[0] if len(unknown) == 1 else f"{len(unknown)} runs, such as {unknown[0]},"
-    command = f"zeusrun repair --restore {submission.spec.name}"
-    return [f"it lacks {runs} whose run directory exists; `{command}` adds what is missing"]
 
 
 def decide(
@@ -335,13 +270,6 @@ def decide_after_miss(
     return None if decision.global_batch_size == first.global_batch_size else decision
 
 
-def common_limit_w(submission: Submission) -> float | None:
-    """Return the power limit of each GPU at the start; ``None`` without a common one."""
-    fixed_w = submission.spec.power_limit.watts
-    limits_w = {fixed_w or gpu.read().power_limit_w for gpu in submission.gpus}
-    return limits_w.pop() if len(limits_w) == 1 else None
-
-
 def draft_trial(
     submission: Submission,
     problem: Problem,
@@ -381,13 +309,6 @@ def draft_trial(
         uuid=uuid4().hex,
         fingerprint=fingerprint,
     )
-
-
-def _micro_batch_sizes(submission: Submission, sizes: Iterable[int]) -> dict[int, int]:
-    """Return the micro-batch sizes of the batch sizes that the ranks accumulate."""
-    most, ranks = submission.spec.batch_size.per_device_max, submission.world_size
-    split = {size: split_batch(size // ranks, most) for size in sizes if size % ranks == 0}
-    return {size: micro for size, (micro, steps) in split.items() if steps > 1}
 
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:

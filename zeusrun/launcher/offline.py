@@ -12,14 +12,8 @@ from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.files.home import runs_directory
 from zeusrun.history.rules import offline_name
 from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.launcher.choose import (
-    Choice,
-    NothingLeft,
-    build_problem,
-    common_limit_w,
-    decide,
-    draft_trial,
-)
+from zeusrun.launcher.choose import Choice, NothingLeft, decide, draft_trial
+from zeusrun.launcher.problem import build_problem, common_limit_w
 from zeusrun.trial import Decision, Stage
 
 if TYPE_CHECKING:

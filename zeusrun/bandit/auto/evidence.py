@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
 SPEED_SD, SPEED_WEIGHT = 0.01, 1.0  # of log joules per epoch, and how many runs that counts as
-OUTLIER = (
-    30.0  # squares of the deviation of a run, in medians of them, beyond which it says no more
-)
+# The square of a run's deviation counts up to so many medians of all squares.
+OUTLIER = 30.0
 PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
 
 

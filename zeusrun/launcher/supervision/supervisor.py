@@ -119,8 +119,9 @@ class Supervisor:
         self._remarked: set[str] = set()
         self._to_ask_for = find_choices_to_ask_for(spec)
         self._warnings: list[str] = []
+        now_t = time.monotonic()
         self._progress = Progress(
-            launched_t=(now_t := time.monotonic()),
+            launched_t=now_t,
             now_t=now_t,
             seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
             preferred=spec.metrics.source,
@@ -353,7 +354,8 @@ class Supervisor:
     @property
     def _shared(self) -> bool | None:
         """Whether others used the devices at the same time; ``None`` if unknown."""
-        return self._meter.shared if (on := self._neighbours.shared) is None else on
+        on_cpu = self._neighbours.shared
+        return self._meter.shared if on_cpu is None else on_cpu
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._remarked:

@@ -11,8 +11,8 @@ from zeusrun.analysis.cost_baseline import has_cost
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import ZeusrunError
-from zeusrun.launcher.choose import build_problem
 from zeusrun.launcher.context import Submission
+from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.view.explain import describe_choice
 from zeusrun.view.report.facts import Belief

@@ -1,0 +1,123 @@
+"""Describes which trials read otherwise than they ended, and what of them still counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.likeness import (
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+    was_disturbed,
+    why_unrelated,
+)
+from zeusrun.bandit.reinterpret import CRASHED, CUT_SHORT, complete, read_trial
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.trial import Trial
+
+_FEW = 3  # values to name of each difference
+
+
+def find_ignored(trials: Sequence[Trial]) -> Trial | None:
+    """Return the newest trial whose script trained with another batch size than the chosen one.
+
+    ``None`` if a later batch size arrived that is not the script's own, as after a repair.
+    """
+    arrived: set[int] = set()
+    for trial in reversed(trials):
+        if trial.forgotten or trial.observed_batch_size is None:
+            continue
+        if not trial.teaches:
+            return None if arrived - {trial.observed_batch_size} else trial
+        arrived.add(trial.global_batch_size)
+    return None
+
+
+def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
+    """Describe which finished trials read otherwise than they ended, and what still counts.
+
+    Such as ``4 runs had another target (0.9): read again from their learning curves``. A trial is
+    counted under its first difference.
+    """
+    problem = complete(problem, trials)
+    values: dict[tuple[str, str], list[str]] = {}
+    for trial in trials:
+        difference = next(_differences(problem, trial), None)
+        if difference is not None:
+            what, value = difference
+            values.setdefault((what, _what_counts(problem, trial)), []).append(value)
+    clauses = []
+    if (ignored := find_ignored(trials)) is not None:
+        clauses.append(
+            f"{ignored.trial} trained with batch size {ignored.observed_batch_size}, not with "
+            f"{ignored.global_batch_size}: only {problem.default} runs until another one arrives. "
+            f"Once the script takes it: zeusrun history --forget {ignored.trial}"
+        )
+    for (what, kept), seen in values.items():
+        distinct = list(dict.fromkeys(seen))
+        few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
+        some, own = ("runs", "their") if len(seen) > 1 else ("run", "its")
+        clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
+        clauses.append(clause.format(few=few, own=own, s=some[3:]))
+    return clauses
+
+
+def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    """Yield how a finished trial differs from a trial of today, and its value of that."""
+    if not trial.status.finished:
+        return
+    if trial.status in {CUT_SHORT, TrialStatus.PREEMPTED} and not (
+        trial.epochs or trial.power_profile or trial.forgotten
+    ):
+        return  # it ended too early to teach anything
+    unrelated = why_unrelated(trial)
+    if unrelated is not None:
+        yield unrelated, trial.status.value
+    if trial.variant != problem.variant:
+        yield "adapted {own} batch size in another way", trial.variant or "not at all"
+    if was_disturbed(problem, trial):
+        device = "GPUs" if trial.gpu_count else "CPU"
+        yield f"shared {{own}} {device}", "with other processes"
+    if not same_hardware(problem, trial):
+        watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
+        device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
+        ranks = f"{trial.world_size} rank{'' if trial.world_size == 1 else 's'}"
+        yield "had other hardware", f"{device} with {ranks}"
+    if not same_split(problem, trial):
+        samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
+        yield "had other micro-batches", f"{samples} samples"
+    if trial.status not in CRASHED:
+        yield from _job_differences(problem, trial)
+
+
+def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
+    if trial.mixed:
+        yield "changed while {own} training was preempted", ", ".join(trial.mixed)
+    if not same_energy(problem, trial):
+        source = trial.energy_source
+        yield "had another kind of energy", source.value if source else "none"
+    if (trial.metric, trial.mode) != (problem.metric, problem.mode):
+        yield "had another metric", f"{trial.metric}, {trial.mode}"
+    if not same_learning(problem, trial):
+        rate = trial.learning_rate
+        yield "had another learning rate", "none" if rate is None else f"{rate:g}"
+    for name in ("target", "max_epochs", "eta_knob") if trial.curve else ():
+        if getattr(trial, name) != getattr(problem, name):
+            yield f"had another {name}", f"{getattr(trial, name):g}"
+    if trial.curve and trial.global_batch_size not in problem.candidates:
+        yield "had a batch size that is no candidate", str(trial.global_batch_size)
+
+
+def _what_counts(problem: Problem, trial: Trial) -> str:
+    run = read_trial(problem, trial) if trial.variant == problem.variant else None
+    if run is None:
+        return "left out"
+    if run.epochs is None:
+        return "kept for {own} speed"
+    return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"
