@@ -545,7 +545,7 @@ def test_rerun_repeats_a_trial_as_it_was_whatever_the_job_file_says_now(zeusrun)
 
 
 def test_rerun_of_a_run_that_timed_out_says_that_the_limit_applies_again(zeusrun):
-    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "0.3"], timeout_s=2)
+    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "1"], timeout_s=2)
     zeusrun.submit(slow, "--batch-size", "64")
     text = " ".join(zeusrun("rerun", "job-1-1", "--quiet").stdout.split())
     assert text.startswith("! job-1-1 was stopped: timed out after 2 s; timeout_s still applies")
