@@ -27,9 +27,13 @@ def run_seconds(
 ) -> float:
     """Run a command and return its wall-clock seconds.
 
+    Python may write compiled modules, as on a user's machine: where PYTHONDONTWRITEBYTECODE is set,
+    a clone compiles all of zeusrun in every process.
+
     Raises:
         SystemExit: If it does not end with the exit code expected.
     """
+    env = {**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     seconds = time.perf_counter() - started
