@@ -38,10 +38,14 @@ def test_a_submit_says_what_has_changed_since_the_last_run(zeusrun, script):
     edit(script)
     job = zeusrun.job("train.py", args=["--epoch-s", "0.01"])
     for command in (("submit", job, "--dry-run"), ("explain", job)):
-        assert "train.py changed since run 1; earlier runs" in words(zeusrun(*command).stdout)
+        assert "train.py changed since run 1; its first runs" in words(zeusrun(*command).stdout)
     code, second, seen = zeusrun.submit(job)
-    assert "history: train.py changed since run 1; earlier runs still count" in words(seen)
-    assert "the arguments changed since run 1; earlier runs still count" in words(seen)
+    then = "changed since run 1; its first runs will show how far earlier ones count"
+    assert f"history: train.py {then}" in words(seen)
+    assert f"the arguments {then}" in words(seen)
+    explained = words(zeusrun("explain", "job").stdout)
+    assert "1 run had another script and args: 9" in explained  # 9x % likely
+    assert "% likely to need as many epochs as today" in explained
     after = only_trial(second)
     changed = {
         part

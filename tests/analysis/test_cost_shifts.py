@@ -65,7 +65,7 @@ def test_another_target_begins_anew():
 
 
 def test_when_epochs_move_it_is_told_that_the_search_is_wide_again():
-    trials = nights(*[100.0] * 8) + nights(*[300.0] * 2, epochs=15, start=9)
+    trials = nights(*[100.0] * 8) + nights(*[300.0] * 6, epochs=15, start=9)
     costs, search = describe_shifts(trials)
     assert "costs 3 times as much since job-9-1" in costs
     assert search == (

@@ -28,7 +28,9 @@ def test_nothing_is_said_of_a_training_as_before():
 
 
 def test_a_change_is_dated_by_the_last_run_with_another_fingerprint():
-    assert told("b", runs("aa")) == ["train.py changed since run 2; earlier runs still count"]
+    assert told("b", runs("aa")) == [
+        "train.py changed since run 2; its first runs will show how far earlier ones count"
+    ]
     assert compare_training({"script": "b"}, runs("aa.")).changes == (Change("script", 2),)
 
 
@@ -37,7 +39,9 @@ def test_a_change_is_dated_by_the_last_run_with_another_fingerprint():
 )
 def test_each_part_has_its_own_sentence(part, name):
     trials = runs("a", part=part)
-    assert told("b", trials, part) == [f"{name} changed since run 1; earlier runs still count"]
+    assert told("b", trials, part) == [
+        f"{name} changed since run 1; its first runs will show how far earlier ones count"
+    ]
 
 
 def test_of_learning_keys_the_other_sentences_say_what_still_counts():
@@ -55,7 +59,7 @@ def test_a_part_that_returns_is_told_with_the_runs_that_had_it():
         Change("script", 6, (2, 4)),
     )
     (sentence,) = told("a", runs("caaabb"))
-    assert "since run 6, back to what runs 2 to 4 had;" in sentence
+    assert "since run 6, back to what runs 2 to 4 had" in sentence
     assert "back to what run 1 had" in told("c", runs("caaabb"))[0]
 
 
@@ -72,7 +76,9 @@ def test_two_runs_of_one_day_leave_a_date_ignored():
 
 
 def test_a_part_that_stays_again_is_announced_again():
-    assert told("e", runs("abcddddd")) == ["train.py changed since run 8; earlier runs still count"]
+    assert told("e", runs("abcddddd")) == [
+        "train.py changed since run 8; its first runs will show how far earlier ones count"
+    ]
 
 
 def test_a_part_is_not_said_to_be_ignored_a_second_time():

@@ -44,11 +44,12 @@ def test_of_a_trial_that_was_edited_while_it_was_preempted_only_the_speed_counts
 
 
 def test_a_preempted_and_edited_run_does_not_change_the_epochs_that_the_policy_expects():
+    now = dataclasses.replace(NOW, fingerprint={"script": "b"})
     whole = [learned(*[0.5] * 9, 0.96, fingerprint={"script": "a"}) for _ in range(3)]
     edited = learned(0.5, 0.96, fingerprint={"script": "a+b"})
 
     def expected(*trials):
-        asked = read_history(NOW, trials)
+        asked = read_history(now, trials)
         beliefs = Auto().explain(*asked, np.random.default_rng(0))
         return next(each.epochs for each in beliefs if each.global_batch_size == 64)
 

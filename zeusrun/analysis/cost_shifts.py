@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
-from zeusrun.bandit.auto.drift import describe_outdated, first_valid
+from zeusrun.bandit.auto.drift import LEAST, describe_outdated, weigh_runs
 from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
@@ -85,7 +85,7 @@ def describe_shifts(trials: Sequence[Trial]) -> list[str]:
         for trial in settled
         if _learning(trial) == _learning(settled[-1])
     ]
-    if outdated := first_valid(runs):
+    if outdated := sum(each.chance < LEAST for each in weigh_runs(runs)):
         sentences.append(
             f"the job has changed since recurrence {runs[outdated].recurrence}: "
             f"{describe_outdated(outdated)} for epochs to the target, and the search is as wide "

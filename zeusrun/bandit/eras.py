@@ -42,7 +42,7 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
     for part, value in now.items():
         # The last of a recurrence stands for it: most of its attempts train the same.
         known = {
-            trial.recurrence: _last(trial.fingerprint[part])
+            trial.recurrence: last_hash(trial.fingerprint[part])
             for trial in trials
             if trial.status.finished and trial.fingerprint and part in trial.fingerprint
         }
@@ -59,7 +59,22 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
 
 
-def _last(print_: str) -> str:
+def find_difference(
+    then: Mapping[str, str] | None, now: Mapping[str, str], ignored: Collection[str] = ()
+) -> str | None:
+    """Return the parts of a trial's fingerprint that are not as today, with their hashes.
+
+    Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown.
+    """
+    found = [
+        f"{part}:{last}"
+        for part, print_ in (then or {}).items()
+        if now.get(part, last := last_hash(print_)) != last and part not in ignored
+    ]
+    return " ".join(found) or None
+
+
+def last_hash(print_: str) -> str:
     """Return the hash that a part ended with."""
     return print_.rpartition(THEN)[2]
 
@@ -100,11 +115,11 @@ def describe_eras(eras: Eras, script: str) -> list[str]:
             first, last = change.back_to
             runs = f"run {first}" if first == last else f"runs {first} to {last}"
             back = f", back to what {runs} had"
-        # What another learning rate or metric leaves of earlier runs is told apart.
-        then = "" if change.part == "learning" else "; earlier runs still count"
-        sentences.append(
-            f"{_name(change.part, script)} changed since run {change.since}{back}{then}"
-        )
+        then = "; its first runs will show how far earlier ones count"
+        if change.back_to is not None or change.part == "learning":
+            then = ""  # the learning rate and the metric have sentences of their own
+        name = _name(change.part, script)
+        sentences.append(f"{name} changed since run {change.since}{back}{then}")
     sentences += [
         f"{_name(part, script)} changed in nearly every run; from now on zeusrun ignores this"
         for part in eras.newly_ignored
@@ -127,7 +142,7 @@ def continue_training(
     changed = [
         part
         for part, print_ in then.items()
-        if now.get(part, last := _last(print_)) != last and part not in ignored
+        if now.get(part, last := last_hash(print_)) != last and part not in ignored
     ]
     mixed = {part: f"{then[part].partition(THEN)[0]}{THEN}{now[part]}" for part in changed}
     trial = replace(trial, fingerprint={**now, **then, **mixed})

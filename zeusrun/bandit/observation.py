@@ -43,6 +43,14 @@ class Run(NamedTuple):
     local: bool = True  # whether time and energy were measured as they would be today
     pace: Pace = ()
     profile: tuple[PowerPoint, ...] = ()
+    differs: str | None = None  # what of its training is not as it is today; ``None``: nothing
+    weight: float = 1.0  # how likely it is that its epochs still hold, as a policy judges
+    log_shift: float = 0.0  # by how much log epochs are expected to have changed since
+
+    @property
+    def epochs_today(self) -> float:
+        """The epochs that it would take today, at least 1: fewer come from a damaged record."""
+        return max(1, self.epochs or 1) * finite_exp(self.log_shift)
 
 
 class Running(NamedTuple):

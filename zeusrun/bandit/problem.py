@@ -62,6 +62,7 @@ class Problem:
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False  # whether trials on shared GPUs count for speed and cost
     variant: str | None = None  # ``Trial.variant`` of the trials that count
+    fingerprint: Mapping[str, str] | None = None  # ``Trial.fingerprint`` of a training today
     speed_checks: bool = True  # whether a run may be replaced once its speed is known
 
     def __post_init__(self) -> None:

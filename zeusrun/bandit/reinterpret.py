@@ -7,6 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.bandit.eras import compare_training, find_difference, last_hash
 from zeusrun.bandit.likeness import (
     same_energy,
     same_hardware,
@@ -45,13 +46,20 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
     """Read the trials of a job, oldest first; those of another variant do not count.
 
     Returns:
-        The problem, completed by what only the history shows (the length of an epoch and, if the
-        device gives no energy, the kind of energy of the newest trial); the runs in the same order.
+        The problem, completed by what only the history shows (the length of an epoch; unless it is
+        known, the kind of energy and the fingerprint of the newest trial); the runs in the same
+        order.
     """
     trials = [trial for trial in trials if trial.variant == problem.variant]
     problem = complete(problem, trials)
-    read = (read_trial(problem, trial) for trial in trials)
-    return problem, [run for run in read if run is not None]
+    now = problem.fingerprint or {}
+    ignored = compare_training(now, trials).ignored
+    read = ((read_trial(problem, trial), trial.fingerprint) for trial in trials)
+    return problem, [
+        run._replace(differs=find_difference(then, now, ignored))
+        for run, then in read
+        if run is not None
+    ]
 
 
 def read_trial(problem: Problem, trial: Trial) -> Run | None:
@@ -95,6 +103,9 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
         sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
         newest = next((source for source in sources if source is not None), None)
         problem = replace(problem, energy_measured=None if newest is None else newest.measured)
+    if problem.fingerprint is None:
+        then = next((t.fingerprint for t in reversed(trials) if t.fingerprint), {})
+        problem = replace(problem, fingerprint={part: last_hash(then[part]) for part in then})
     return problem
 
 

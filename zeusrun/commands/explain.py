@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 from rich.text import Text
 from typer import Argument
 
+from zeusrun.bandit.auto.drift import describe_edited
+from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
@@ -37,11 +40,13 @@ def explain(
     spec = load_spec(path, overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
-    problem = build_problem(submission, trials)
     now = take_fingerprint(spec)
+    problem = replace(build_problem(submission, trials), fingerprint=now.parts)
     changes = describe_eras(compare_training(now.parts, trials), now.script)
     remarks = [*describe_kept(problem, trials), *changes]
     problem, runs = read_history(problem, trials)
+    if isinstance(submission.policy, Auto):
+        remarks += describe_edited(runs)
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = submission.policy.explain(problem, runs, rng)
     if as_json:

@@ -169,11 +169,11 @@ def choose_next(
             note = f"{preempted.trial} was preempted and is not continued: {why}"
             preempted = None
     number = recurrence if preempted is None else preempted.recurrence
-    problem = build_problem(submission, trials, number)
+    now = take_fingerprint(submission.spec)
+    problem = replace(build_problem(submission, trials, number), fingerprint=now.parts)
     sentences = [*describe_kept(problem, trials), *describe_unknown(submission, trials)]
     problem, runs = read_history(problem, trials)
     limit_w = common_limit_w(submission)
-    now = take_fingerprint(submission.spec)
     eras = compare_training(now.parts, trials)
     if preempted is None:
         own = [each for each in trials if each.recurrence == problem.recurrence]

@@ -149,15 +149,18 @@ def _weigh(counts: Sequence[tuple[float, float]], run_sd: float) -> tuple[float,
 def _epochs(
     mode: str, evidence: Evidence, bound_factor: float, log_epoch_cost: Mapping[int, float]
 ) -> dict[int, list[tuple[float, float]]]:
-    """Return, by arm, the epochs that each run counts as, and its weight, 1 for a whole run.
+    """Return, by arm, the epochs that each run counts as, and its weight, at most 1.
 
     The mean is arithmetic, so that it includes the cost of occasional failures. A failed run counts
     as the epochs that its bound would have paid for, plus those of a new run of the best arm. A run
-    cut short is extrapolated by the learning curves of whole runs; its weight is the square of the
-    share of the way that it went.
+    cut short is extrapolated by the learning curves of whole runs; its weight is multiplied by the
+    square of the share of the way that it went.
     """
+    # Log cost until a run reaches the target, failures included.
     costs = [
-        math.log(sum(run.epochs or 1 for run in runs) / len(runs)) + log_epoch_cost[arm]
+        math.log(sum(run.weight * run.epochs_today for run in evidence.results[arm]))
+        - math.log(sum(run.weight for run in runs))
+        + log_epoch_cost[arm]
         for arm, runs in evidence.reached.items()
     ]
     counts: dict[int, list[tuple[float, float]]] = {}
@@ -165,9 +168,12 @@ def _epochs(
         # Epochs of this arm that cost as much as a new run of the best arm.
         fresh = finite_exp(min(costs) - log_epoch_cost[arm]) if costs else 0.0
         counts[arm] = [
-            (float(run.epochs or 1), 1.0)
+            (run.epochs_today, run.weight)
             if run.status is TrialStatus.REACHED
-            else (max(run.epochs or 1, bound_factor * fresh) + (fresh or run.epochs or 1), 1.0)
+            else (
+                max(run.epochs_today, bound_factor * fresh) + (fresh or run.epochs_today),
+                run.weight,
+            )
             for run in runs
         ]
     furthest = min if mode == "min" else max
@@ -176,7 +182,7 @@ def _epochs(
     for arm, runs in evidence.cut.items():
         for run in runs:
             share = way_gone(mode, paces, run.pace[-1][1])
-            counts.setdefault(arm, []).append(((run.epochs or 1) / share, share * share))
+            counts.setdefault(arm, []).append((run.epochs_today / share, run.weight * share**2))
     return counts
 
 

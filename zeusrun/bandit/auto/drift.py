@@ -1,85 +1,76 @@
-"""Detects that a job has changed: new data or code, and so perhaps another best batch size."""
+"""How much the epochs of older runs still say: a job changes with its code and its data."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.bandit.observation import finite_exp
+import numpy as np
+
+from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from zeusrun.bandit.observation import Run
 
 # The standard deviation of log epochs of one arm, pooled over the public training traces of the
 # Zeus project. It counts as much as three degrees of freedom of the job's own.
 RUN_SD, RUN_SD_WEIGHT = 0.14, 3.0
-
-KNOWN = 3  # runs in which an arm must have reached the target before a run can surprise
-REPEATS = 6  # of runs of any arm, after which one run of an arm is enough to compare epochs with
-SURPRISE_SDS = 5.0
 WIDEST_SDS = 3.0  # a run that takes more than this is stopped
 
+# docs/policies.md says what these constants are worth.
+EDIT = 0.1  # chance that an edit changes how many epochs the training takes
+UNANNOUNCED = 0.003  # the same between two runs without an edit: new data
+SHIFT_SD = 0.5  # of the log of that change
+ACCIDENT = 10.0  # one run makes a change at most so many times more likely: it may be an accident
+_SURE = 50.0  # the largest log of a Bayes factor
+_FARTHEST_SDS = 5.0  # more counts as this much
+_BEFORE = (4, 16, 1_000_000)  # runs before a moment that those after it are compared with
+DOUBTED = 0.5  # below this, a run probably no longer counts
+LEAST = 0.05  # a less likely one is left out
 
+
+@dataclass(frozen=True)
 class Spread:
     """The spread of log epochs between runs of one arm, pooled over arms."""
 
-    def __init__(self) -> None:
-        self._squares = RUN_SD_WEIGHT * RUN_SD**2
-        self._freedom = RUN_SD_WEIGHT
-        self._means: dict[int, tuple[int, float]] = {}
+    sd: float = RUN_SD  # of one run
+    freedom: float = RUN_SD_WEIGHT  # degrees of freedom of ``sd``
 
-    @property
-    def sd(self) -> float:
-        """Standard deviation of one run's log epochs."""
-        return math.sqrt(self._squares / self._freedom)
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of ``sd``."""
-        return self._freedom
-
-    def add(self, run: Run) -> None:
-        """Add a run if it reached the target (Welford's update)."""
-        if run.status is not TrialStatus.REACHED:
-            return
-        runs, mean = self._means.get(run.arm, (0, 0.0))
-        far = _log_epochs(run) - mean
-        self._means[run.arm] = runs + 1, mean + far / (runs + 1)
-        if runs:
-            self._squares += far * far * runs / (runs + 1)
-            self._freedom += 1
-
-    def add_stopped(self, run: Run) -> None:
-        """Add a run that was stopped after more epochs than its arm usually takes, at least."""
-        runs, mean = self._means.get(run.arm, (0, 0.0))
-        far = _log_epochs(run) - mean
-        if runs and far > 0:
-            self._squares += far * far * runs / (runs + 1)
-            self._freedom += 1
-
-    def widest(self, runs: int) -> float:
+    def widest(self, runs: float) -> float:
         """Return the factor between the epochs expected after some runs and the most of the next.
 
         It is the prediction of a Gaussian with unknown variance (Student).
         """
-        widest = student(WIDEST_SDS, self._freedom) * self.sd * math.sqrt(1 + 1 / runs)
+        widest = student(WIDEST_SDS, self.freedom) * self.sd * math.sqrt(1 + 1 / runs)
         return finite_exp(widest)
 
-    def surprise(self, run: Run) -> int:
-        """Return 1 if a run went surprisingly badly, -1 if surprisingly well, else 0."""
-        runs, mean = self._means.get(run.arm, (0, 0.0))
-        if run.status is TrialStatus.MISSED:
-            return int(runs >= KNOWN)
-        repeats = round(self._freedom - RUN_SD_WEIGHT)
-        if not runs or (runs < KNOWN and repeats < REPEATS):
-            return 0
-        far = (_log_epochs(run) - mean) / (self.sd * math.sqrt(1 + 1 / runs))
-        if run.status is TrialStatus.STOPPED:
-            far = max(0.0, far)
-        return 0 if abs(far) <= SURPRISE_SDS else 1 if far > 0 else -1
+
+def find_spread(
+    reached: Mapping[int, Sequence[Run]], failed: Mapping[int, Sequence[Run]]
+) -> Spread:
+    """Return the spread that weighted runs show.
+
+    A run that was stopped after more epochs than its arm usually takes widens it.
+    """
+    squares, freedom = RUN_SD_WEIGHT * RUN_SD**2, RUN_SD_WEIGHT
+    for arm, own in reached.items():
+        logs = [_log_epochs(run) for run in own]
+        total = sum(run.weight for run in own)
+        mean = sum(run.weight * log for run, log in zip(own, logs, strict=True)) / total
+        squares += sum(run.weight * (log - mean) ** 2 for run, log in zip(own, logs, strict=True))
+        freedom += max(0.0, total - 1)
+        for run in failed.get(arm, ()):
+            if (far := _log_epochs(run) - mean) > 0:
+                squares += run.weight * far * far * total / (total + 1)
+                freedom += run.weight
+    return Spread(math.sqrt(squares / freedom), freedom)
 
 
 def student(sds: float, freedom: float) -> float:
@@ -92,7 +83,7 @@ def student(sds: float, freedom: float) -> float:
 
 
 def _log_epochs(run: Run) -> float:
-    return math.log(max(1, run.epochs or 1))  # fewer come from a damaged record
+    return math.log(run.epochs_today)
 
 
 def describe_outdated(runs: int) -> str:
@@ -100,30 +91,190 @@ def describe_outdated(runs: int) -> str:
     return "1 earlier run no longer counts" if runs == 1 else f"{runs} earlier runs no longer count"
 
 
-def first_valid(runs: Sequence[Run]) -> int:
-    """Return the index of the first run that still describes the job; 0 if it has not changed.
+def is_settled(run: Run) -> bool:
+    """Whether a run reached the target or failed to."""
+    return run.status in FAILED or (run.status is TrialStatus.REACHED and run.epochs is not None)
 
-    The job has changed when two runs in a row surprise, both for the worse or both for the better.
-    Then no run before the first of them counts. If the arm that surprised runs as usual in between,
-    it was an accident. In an arm that has reached the target ``KNOWN`` times, a run surprises if it
-    misses the target, or if its epochs are ``SURPRISE_SDS`` standard deviations off the mean. Runs
-    stopped in fewer epochs and runs of less known arms are skipped. ``runs`` reached the target or
-    failed to, in order of start.
+
+def is_cut(run: Run) -> bool:
+    """Whether a run was cut short with a learning curve."""
+    return run.status is TrialStatus.CANCELLED and bool(run.pace) and bool(run.epochs)
+
+
+def describe_edited(runs: Sequence[Run]) -> list[str]:
+    """Describe how much the epochs of runs of other trainings count, in a sentence for each."""
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    chances: dict[str, list[float]] = {}
+    for run, each in zip(shown, weigh_runs(shown), strict=True):
+        if run.differs is not None:
+            chances.setdefault(run.differs, []).append(each.chance)
+    return [
+        f"{len(own)} {'run' if len(own) == 1 else 'runs'} had another "
+        f"{' and '.join(part.partition(':')[0] for part in differs.split())}: "
+        f"{statistics.fmean(own):.0%} likely to need as many epochs as today"
+        for differs, own in chances.items()
+    ]
+
+
+class Relevance(NamedTuple):
+    """What the epochs of an older run say of a run today."""
+
+    chance: float  # that nothing relevant has changed since
+    log_shift: float  # expected of the log of its epochs, because something may have changed
+
+
+def weigh_runs(runs: Sequence[Run]) -> list[Relevance]:
+    """Return what each run still says; ``runs`` are settled or cut short, oldest first.
+
+    Runs of the same training (``Run.differs``) are compared with each other: data may change
+    between any two of them, rarely. Those of another training are compared with those of today's:
+    every edit between them may have changed it. A change multiplies the epochs of all arms by one
+    factor. Its Bayes factor has an unknown variance between runs, and is limited: a run may be an
+    accident, so one or two never decide. Today's training may have no run yet.
     """
-    first, last, spread = 0, 0, Spread()
-    suspect: int | None = None  # index of a surprise, until the next one or a run as usual
-    for index, run in enumerate(runs):
-        surprise, reached = spread.surprise(run), run.status is TrialStatus.REACHED
-        if surprise and suspect is not None and surprise == last:
-            first, spread = suspect, Spread()
-            for earlier in runs[first:index]:
-                spread.add(earlier)
-            suspect, surprise = None, 0
-        elif suspect is not None and reached and run.arm == runs[suspect].arm:
-            spread.add(runs[suspect])
-            suspect = None
-        if surprise:
-            suspect, last = index, surprise
-        else:
-            spread.add(run)
-    return first
+    if not runs:
+        return []
+    shown = _compare(runs)
+    labels = [run.differs for run in runs]
+    chances, shifts = np.ones(len(runs)), np.zeros(len(runs))
+
+    def runs_of(training: str | None) -> NDArray[np.int_]:
+        """Weigh the runs of a training among themselves, and return those that still count."""
+        at = np.array([i for i, label in enumerate(labels) if label == training], dtype=int)
+        chances[at], shifts[at] = _weigh_training(shown, at)
+        valid: NDArray[np.int_] = at[chances[at] >= DOUBTED]
+        return valid
+
+    own = runs_of(None)
+    edits = 0
+    for i, label in reversed(list(enumerate(labels))):
+        edits += label != (labels[i + 1] if i + 1 < len(labels) else None)
+        if label is None or label in labels[i + 1 :]:
+            continue
+        change = shown.compare(*shown.total(runs_of(label)), *shown.total(own))
+        as_before = (1 - EDIT) ** edits
+        same = 1 / (1 + (1 - as_before) / as_before * np.exp(change.log_factor))
+        theirs = np.array([each == label for each in labels])
+        chances[theirs] *= same
+        shifts[theirs] += (1 - same) * change.log_shift
+    return list(map(Relevance, chances.tolist(), shifts.tolist()))
+
+
+class _Change(NamedTuple):
+    """A change between two groups of runs, if there is one."""
+
+    log_factor: NDArray[np.float64]  # log of the Bayes factor of a change
+    log_shift: NDArray[np.float64]  # how much log epochs have then changed
+
+
+class _Compared(NamedTuple):
+    """How far the epochs of each run are from those of its arm; shapes ``(arms, runs)``."""
+
+    counts: NDArray[np.float64]  # 1 where a run shows something of an arm, else 0
+    sums: NDArray[np.float64]  # its standard deviations, else 0
+    sd: float  # of one run's log epochs
+    freedom: float  # of the standard deviation
+
+    def total(self, at: NDArray[np.int_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return counts and sums of some runs, shape ``(arms,)``."""
+        return self.counts[:, at].sum(1), self.sums[:, at].sum(1)
+
+    def compare(
+        self,
+        counts: NDArray[np.float64],
+        sums: NDArray[np.float64],
+        later: NDArray[np.float64],
+        later_sums: NDArray[np.float64],
+    ) -> _Change:
+        """Compare groups of runs by their totals, shapes ``(arms, ...)``; the result has the rest.
+
+        See Kass and Raftery (Journal of the American Statistical Association, 1995) for Bayes
+        factors. The change is common to all arms, with a Gaussian prior. The likeliest of several
+        changes is limited by its number of runs, and the others by as much.
+        """
+        both = (counts > 0) & (later > 0)
+        every = np.maximum(1.0, counts + later)
+        precision = (counts * later / every).sum(0)
+        change = ((counts * later_sums - later * sums) / every * both).sum(0)
+        fewest = np.minimum((counts * both).sum(0), (later * both).sum(0))
+        prior = (SHIFT_SD / self.sd) ** 2
+        scale = 1 + prior * precision
+        square = change**2 * prior / scale
+        log_factor = np.atleast_1d(square / 2 - np.log(scale) / 2)
+        likeliest = log_factor.argmax()
+        # The variance between runs is an estimate: Student's instead of a Gaussian.
+        fit = math.log1p(square.flat[likeliest] / self.freedom) * (self.freedom + 1) / 2
+        most = min(_SURE, fewest.flat[likeliest] * math.log(ACCIDENT))
+        log_factor += min(most, fit - math.log(scale.flat[likeliest]) / 2) - log_factor.max()
+        return _Change(log_factor, change * prior / scale * self.sd)
+
+
+def _compare(runs: Sequence[Run]) -> _Compared:
+    """Compare each run with the median of its arm.
+
+    The standard deviation between runs comes from successive runs of an arm and training, so that
+    a change does not hide itself. A run that missed the target counts as the farthest, and one that
+    was stopped within its usual epochs shows nothing.
+    """
+    reached: dict[int, list[float]] = {}
+    pairs: list[float] = []
+    before: dict[tuple[int, str | None], float] = {}
+    for run in runs:
+        if run.status is TrialStatus.REACHED:
+            log, key = _log_epochs(run), (run.arm, run.differs)
+            reached.setdefault(run.arm, []).append(log)
+            if key in before:
+                pairs.append((log - before[key]) ** 2 / 2)
+            before[key] = log
+    freedom = RUN_SD_WEIGHT + len(pairs)
+    sd = math.sqrt((RUN_SD_WEIGHT * RUN_SD**2 + sum(pairs)) / freedom)
+    middle = {arm: statistics.median(logs) for arm, logs in reached.items()}
+    rows = {arm: row for row, arm in enumerate(middle)}
+    counts, sums = np.zeros((2, max(1, len(rows)), len(runs)))
+    for i, run in enumerate(runs):
+        if run.arm not in middle or run.status is TrialStatus.CANCELLED:
+            continue
+        far = _FARTHEST_SDS
+        if run.status is not TrialStatus.MISSED:
+            far = (_log_epochs(run) - middle[run.arm]) / sd
+        if run.status is TrialStatus.STOPPED and far <= 0:
+            continue
+        counts[rows[run.arm], i] = 1.0
+        sums[rows[run.arm], i] = min(_FARTHEST_SDS, max(-_FARTHEST_SDS, far))
+    return _Compared(counts, sums, sd, freedom)
+
+
+def _weigh_training(
+    shown: _Compared, at: NDArray[np.int_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return chance and shift of each run of one training, compared among themselves.
+
+    The runs after each moment are compared with the few, the some and all runs before it: it may
+    have changed more than once.
+    """
+    chances, shifts = np.ones(len(at)), np.zeros(len(at))
+    first = 0
+    while (n := len(at) - first) > 1:
+        counts, sums = np.zeros((2, len(shown.counts), n + 1))
+        np.cumsum(shown.counts[:, at[first:]], axis=1, out=counts[:, 1:])
+        np.cumsum(shown.sums[:, at[first:]], axis=1, out=sums[:, 1:])
+        until = np.arange(1, n)
+        since = np.maximum(0, until - np.array(_BEFORE)[:, None])
+        change = shown.compare(
+            counts[:, until][:, None] - counts[:, since],
+            sums[:, until][:, None] - sums[:, since],
+            (counts[:, -1:] - counts[:, until])[:, None],
+            (sums[:, -1:] - sums[:, until])[:, None],
+        )
+        odds = UNANNOUNCED * np.exp(change.log_factor)
+        moved = np.array([odds, odds * change.log_shift]).mean(1) / (1 + odds.mean(0).sum())
+        # What has changed since a run is the sum over the moments after it.
+        changed, shift = np.append(np.cumsum(moved[:, ::-1], axis=1)[:, ::-1], [[0.0], [0.0]], 1)
+        chances[first:], shifts[first:] = 1 - changed, shift
+        chances[:first] *= 1 - changed[0]
+        shifts[:first] += shift[0]
+        doubted = int((changed <= 1 - DOUBTED).argmax())
+        if not doubted:
+            break
+        first += doubted
+    return chances, shifts

@@ -8,7 +8,15 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import Spread, first_valid
+from zeusrun.bandit.auto.drift import (
+    DOUBTED,
+    LEAST,
+    Spread,
+    find_spread,
+    is_cut,
+    is_settled,
+    weigh_runs,
+)
 from zeusrun.bandit.observation import FAILED, OUTDONE, newest_speeds
 from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus
@@ -63,30 +71,20 @@ class Evidence:
 
 def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    settled = [
-        run
-        for run in runs
-        if run.status in FAILED or (run.status is TrialStatus.REACHED and run.epochs is not None)
-    ]
-    cut = [run for run in runs if run.status is TrialStatus.CANCELLED and run.pace and run.epochs]
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
     successes: dict[int, int] = {}
-    for run in settled:
+    for run in shown:
         if run.status is TrialStatus.REACHED:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
-    outdated = first_valid(settled)
-    if outdated:
-        cut = [run for run in cut if run.recurrence >= settled[outdated].recurrence]
-        settled = _without_old_bounds(settled[outdated:])
-    reached = _by_arm(problem, [run for run in settled if run.status is TrialStatus.REACHED])
-    failed = _by_arm(problem, [run for run in settled if run.status in FAILED])
-    spread = Spread()
-    for own in reached.values():
-        for run in own:
-            spread.add(run)
-    for own in failed.values():
-        for run in own:
-            spread.add_stopped(run)
+    weighed = [
+        run._replace(weight=each.chance, log_shift=each.log_shift)
+        for run, each in zip(shown, weigh_runs(shown), strict=True)
+    ]
+    relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
+    reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])
+    failed = _by_arm(problem, [run for run in relevant if run.status in FAILED])
+    spread = find_spread(reached, failed)
     timed: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
         if run.epoch_cost_j is not None:
@@ -102,14 +100,14 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}
         },
         reached=reached,
-        cut=_by_arm(problem, cut),
+        cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds={arm: newest_speeds(own, variance) for arm, own in timed.items()},
         speed_sd=math.sqrt(variance),
         speed_freedom=speed_freedom,
         power_w=_power(problem, timed),
         run_sd=spread.sd,
         freedom=spread.freedom,
-        widest={arm: spread.widest(len(own)) for arm, own in reached.items()},
+        widest={arm: _widest(spread, own) for arm, own in reached.items()},
         fitting=tuple(
             arm
             for arm in fitting(problem.candidates, out_of_memory, runs)
@@ -123,7 +121,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         missed_now=failed_now(problem, lost, OUTDONE - {TrialStatus.STOPPED}),
         proven_failed_now=any(run.status in FAILED and run.stage in PROVEN for run in lost),
         lost_now_j=sum((run.epochs or 1) * (run.epoch_cost_j or 0.0) for run in lost),
-        outdated=outdated,
+        outdated=sum(is_settled(run) and run.weight < LEAST for run in weighed),
         successes=successes,
     )
 
@@ -133,19 +131,29 @@ def was_bounded(run: Run) -> bool:
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
-def _without_old_bounds(settled: Sequence[Run]) -> list[Run]:
+def _without_old_bounds(runs: Sequence[Run]) -> Sequence[Run]:
     """Leave out runs that were stopped before one reached the target again.
 
     Their bounds are from before the job changed. A run that missed the target with all of its
     epochs counts.
     """
-    reached = (run.recurrence for run in settled if run.status is TrialStatus.REACHED)
-    again, stopped = next(reached, None), TrialStatus.STOPPED
+    since = max((i + 1 for i, run in enumerate(runs) if run.weight < DOUBTED), default=len(runs))
+    reached = (i for i, run in enumerate(runs) if run.status is TrialStatus.REACHED and i >= since)
+    again, stopped = next(reached, 0), TrialStatus.STOPPED
     return [
-        run
-        for run in settled
-        if again is None or run.status is not stopped or run.recurrence > again
+        run for i, run in enumerate(runs) if run.status is not stopped or not since <= i < again
     ]
+
+
+def _widest(spread: Spread, runs: Sequence[Run]) -> float:
+    """Return the factor between the expected epochs and the most of the next run of an arm.
+
+    After an edit, the first run shows how many epochs it takes now: it may take as many as after
+    the very first run of a job.
+    """
+    today = any(run.differs is None for run in runs)
+    widest = spread.widest(sum(run.weight for run in runs))
+    return widest if today else max(widest, Spread().widest(1))
 
 
 def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
