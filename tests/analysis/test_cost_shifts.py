@@ -64,16 +64,6 @@ def test_another_target_begins_anew():
     assert find_cost_shifts(trials + nights(180.0, 180.0, start=9)) == []
 
 
-def test_when_epochs_move_it_is_told_that_the_search_is_wide_again():
-    trials = nights(*[100.0] * 8) + nights(*[300.0] * 6, epochs=15, start=9)
-    costs, search = describe_shifts(trials)
-    assert "costs 3 times as much since job-9-1" in costs
-    assert search == (
-        "the job has changed since recurrence 9: 8 earlier runs no longer count for epochs to "
-        "the target, and the search is as wide again as at the start"
-    )
-
-
 def test_a_job_of_failures_has_nothing_to_tell():
     assert describe_shifts([trial(1, TrialStatus.FAILED), trial(2, TrialStatus.LOST)]) == []
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import RUN_SD, RUN_SD_WEIGHT
+from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.trial import TrialStatus
 

@@ -1,4 +1,4 @@
-"""Changes between recurrences: costs beyond their spread, runs that no longer count."""
+"""Changes between recurrences: costs beyond their spread."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
-from zeusrun.bandit.auto.drift import LEAST, describe_outdated, weigh_runs
-from zeusrun.bandit.observation import FAILED, Run
 from zeusrun.cost import energy_text
-from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.trial import Trial
-
-_SETTLED = FAILED | {TrialStatus.REACHED}
 
 
 @dataclass(frozen=True)
@@ -77,21 +72,8 @@ def _side(before: CostBaseline, trial: Trial) -> int:
 
 
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:
-    """Describe in sentences what has changed in a job, and what the policy concludes."""
-    sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
-    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
-    runs = [
-        Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
-        for trial in settled
-        if _learning(trial) == _learning(settled[-1])
-    ]
-    if outdated := sum(each.chance < LEAST for each in weigh_runs(runs)):
-        sentences.append(
-            f"the job has changed since recurrence {runs[outdated].recurrence}: "
-            f"{describe_outdated(outdated)} for epochs to the target, and the search is as wide "
-            "again as at the start"
-        )
-    return sentences
+    """Describe in sentences which batch sizes cost more or less than before."""
+    return [_describe(shift) for shift in find_cost_shifts(trials)]
 
 
 def _describe(shift: CostShift) -> str:
@@ -101,7 +83,3 @@ def _describe(shift: CostShift) -> str:
     if shift.runs == 1:
         return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
     return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"
-
-
-def _learning(trial: Trial) -> tuple[object, ...]:
-    return trial.metric, trial.mode, trial.target, trial.max_epochs

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.observation import FAILED, finite_exp
+from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
+from zeusrun.bandit.observation import FAILED
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from zeusrun.bandit.observation import Run
-
-# The standard deviation of log epochs of one arm, pooled over the public training traces of the
-# Zeus project. It counts as much as three degrees of freedom of the job's own.
-RUN_SD, RUN_SD_WEIGHT = 0.14, 3.0
-WIDEST_SDS = 3.0  # a run that takes more than this is stopped
 
 # docs/policies.md says what these constants are worth.
 EDIT = 0.1  # chance that an edit changes how many epochs the training takes
@@ -34,56 +29,6 @@ _FARTHEST_SDS = 5.0  # more counts as this much
 _BEFORE = (4, 16, 1_000_000)  # runs before a moment that those after it are compared with
 DOUBTED = 0.5  # below this, a run probably no longer counts
 LEAST = 0.05  # a less likely one is left out
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The spread of log epochs between runs of one arm, pooled over arms."""
-
-    sd: float = RUN_SD  # of one run
-    freedom: float = RUN_SD_WEIGHT  # degrees of freedom of ``sd``
-
-    def widest(self, runs: float) -> float:
-        """Return the factor between the epochs expected after some runs and the most of the next.
-
-        It is the prediction of a Gaussian with unknown variance (Student).
-        """
-        widest = student(WIDEST_SDS, self.freedom) * self.sd * math.sqrt(1 + 1 / runs)
-        return finite_exp(widest)
-
-
-def find_spread(
-    reached: Mapping[int, Sequence[Run]], failed: Mapping[int, Sequence[Run]]
-) -> Spread:
-    """Return the spread that weighted runs show.
-
-    A run that was stopped after more epochs than its arm usually takes widens it.
-    """
-    squares, freedom = RUN_SD_WEIGHT * RUN_SD**2, RUN_SD_WEIGHT
-    for arm, own in reached.items():
-        logs = [_log_epochs(run) for run in own]
-        total = sum(run.weight for run in own)
-        mean = sum(run.weight * log for run, log in zip(own, logs, strict=True)) / total
-        squares += sum(run.weight * (log - mean) ** 2 for run, log in zip(own, logs, strict=True))
-        freedom += max(0.0, total - 1)
-        for run in failed.get(arm, ()):
-            if (far := _log_epochs(run) - mean) > 0:
-                squares += run.weight * far * far * total / (total + 1)
-                freedom += run.weight
-    return Spread(math.sqrt(squares / freedom), freedom)
-
-
-def student(sds: float, freedom: float) -> float:
-    """Return the quantile of Student's distribution that a Gaussian has at ``sds``.
-
-    Wallace (Annals of Mathematical Statistics, 1959); 6 % too large at most, at 3 ``sds``.
-    """
-    shape = (freedom - 5 / 6) / (freedom - 2 / 3 + 0.1 / freedom) ** 2
-    return math.sqrt(freedom * math.expm1(sds * sds * shape))
-
-
-def _log_epochs(run: Run) -> float:
-    return math.log(run.epochs_today)
 
 
 def describe_outdated(runs: int) -> str:
@@ -221,7 +166,7 @@ def _compare(runs: Sequence[Run]) -> _Compared:
     before: dict[tuple[int, str | None], float] = {}
     for run in runs:
         if run.status is TrialStatus.REACHED:
-            log, key = _log_epochs(run), (run.arm, run.differs)
+            log, key = run.log_epochs, (run.arm, run.differs)
             reached.setdefault(run.arm, []).append(log)
             if key in before:
                 pairs.append((log - before[key]) ** 2 / 2)
@@ -236,7 +181,7 @@ def _compare(runs: Sequence[Run]) -> _Compared:
             continue
         far = _FARTHEST_SDS
         if run.status is not TrialStatus.MISSED:
-            far = (_log_epochs(run) - middle[run.arm]) / sd
+            far = (run.log_epochs - middle[run.arm]) / sd
         if run.status is TrialStatus.STOPPED and far <= 0:
             continue
         counts[rows[run.arm], i] = 1.0

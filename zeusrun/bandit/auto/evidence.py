@@ -8,15 +8,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import (
-    DOUBTED,
-    LEAST,
-    Spread,
-    find_spread,
-    is_cut,
-    is_settled,
-    weigh_runs,
-)
+from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_runs
+from zeusrun.bandit.auto.spread import Spread, find_spread
 from zeusrun.bandit.observation import FAILED, OUTDONE, newest_speeds
 from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus

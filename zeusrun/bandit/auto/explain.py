@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.acquisition import HORIZON
-from zeusrun.bandit.auto.drift import describe_outdated, student
+from zeusrun.bandit.auto.drift import describe_outdated
 from zeusrun.bandit.auto.evidence import CRASH_LIMIT, was_bounded
+from zeusrun.bandit.auto.spread import student
 from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.cost import energy_text
