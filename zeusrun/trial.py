@@ -332,11 +332,6 @@ class Trial:
         """Whether a policy may learn from it about its batch size."""
         return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
 
-    @property
-    def mixed(self) -> tuple[str, ...]:
-        """The parts of the training that changed while it was preempted."""
-        return tuple(part for part, print_ in (self.fingerprint or {}).items() if THEN in print_)
-
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.
 

@@ -6,9 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
+from zeusrun.analysis.cost_baseline import (
+    NEWEST,
+    CostBaseline,
+    conditions,
+    find_baseline,
+    has_cost,
+    run_cost_j,
+)
 from zeusrun.bandit.auto.drift import describe_outdated, first_valid
 from zeusrun.bandit.observation import FAILED, Run
+from zeusrun.bandit.proof import prove
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
@@ -67,19 +75,23 @@ def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
     if shift is None:
         return None
     since = trials[shift[0] :]
-    cost_j = math.exp(sum(math.log(trial.cost_j or 1.0) for trial in since) / len(since))
+    cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
     return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
 
 
 def _side(before: CostBaseline, trial: Trial) -> int:
-    cost_j = trial.cost_j or 0.0
+    cost_j = run_cost_j(trial) or 0.0
     return 1 if cost_j > before.high_j else -1 if cost_j < before.low_j else 0
 
 
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:
     """Describe in sentences what has changed in a job, and what the policy concludes."""
     sentences = [_describe(shift) for shift in find_cost_shifts(trials)]
-    settled = [t for t in trials if t.teaches and t.status in _SETTLED and t.epochs is not None]
+    settled = [
+        trial
+        for trial in trials
+        if trial.status in _SETTLED and trial.epochs is not None and prove(trial).learning is None
+    ]
     runs = [
         Run(trial.global_batch_size, trial.recurrence, trial.status, epochs=trial.epochs)
         for trial in settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.proof import CRASHED, Doubt, prove
+from zeusrun.bandit.proof import CRASHED, Doubt, changed_parts, prove
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
 from zeusrun.trial import TrialStatus
 
@@ -103,7 +103,7 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
 def _interruptions(trial: Trial, proof: Proof) -> Iterator[tuple[str, str]]:
     epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
     if proof.learning is Doubt.CHANGED:
-        yield "changed while {own} training was preempted", ", ".join(trial.mixed)
+        yield "changed while {own} training was preempted", ", ".join(changed_parts(trial))
     if proof.learning is Doubt.RESTARTED:
         yield "began anew after an interruption", epochs
     if proof.speed is Doubt.INTERRUPTED:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.cost import cost_j
-from zeusrun.trial import CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
+from zeusrun.trial import THEN, CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from zeusrun.trial import Trial
@@ -69,7 +69,7 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     if (doubt := _doubt_all(trial)) is not None:
         return Proof(doubt, doubt)
     learning = speed = None
-    if trial.mixed:
+    if changed_parts(trial):
         learning = Doubt.CHANGED
     elif trial.status is TrialStatus.REACHED and trial.epochs == 0:
         learning = Doubt.NO_EPOCH
@@ -80,6 +80,11 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
     elif trial.interruptions and not _intact(trial).epochs:
         speed = Doubt.INTERRUPTED
     return Proof(learning, speed)
+
+
+def changed_parts(trial: Trial) -> list[str]:
+    """Return the parts of the training that changed while it was preempted."""
+    return [part for part, print_ in (trial.fingerprint or {}).items() if THEN in print_]
 
 
 def _doubt_all(trial: Trial) -> Doubt | None:

@@ -182,7 +182,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         curve=progress.curve,
         batch_sizes=progress.batch_sizes,
         warnings=tuple(warnings),
-        interruptions=progress.interruptions(time_s),
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
 

@@ -28,7 +28,6 @@ from zeusrun.target import better_value, meets_target
 from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
-    Interruption,
     SizeChange,
     counts_from_zero,
     is_baseline,
@@ -65,7 +64,6 @@ class Progress:
     stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
     epochs: int = 0  # completed; since a restart, only those that its way to here has
-    restarts: tuple[tuple[float, int], ...] = ()  # when the script began again; epochs by then
     reported_by: int = 0  # the generation of ranks that made the last report of the metric
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch; a long one is thinned
     # When each point was reported, and its number among all reports that count.
@@ -155,13 +153,6 @@ class Progress:
         """Seconds of training so far; ``None`` before it began."""
         until_t = self.now_t if self.counted_t is None else self.counted_t
         return None if self.training_t is None else max(0.0, until_t - self.training_t)
-
-    def interruptions(self, time_s: float | None) -> tuple[Interruption, ...]:
-        """Return the restarts within the first seconds of training."""
-        if self.training_t is None or time_s is None:
-            return ()
-        moments = [(t - self.training_t, epochs) for t, epochs in self.restarts]
-        return tuple(Interruption(*moment) for moment in moments if 0 < moment[0] < time_s)
 
     @property
     def active_t(self) -> float | None:
@@ -255,7 +246,9 @@ def advance(
         return _report(progress, event, trial, energy_between)
     changes: dict[str, Any]
     if isinstance(event, Started):
-        changes = _start(progress, event)
+        first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
+        begun_t = event.t if first else progress.script_t
+        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
     elif isinstance(event, Ended):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, Loading):
@@ -275,15 +268,6 @@ def advance(
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)
-
-
-def _start(progress: Progress, event: Started) -> dict[str, Any]:
-    changes: dict[str, Any] = {"ranks": progress.ranks.take(event)}
-    if event.rank == 0 and progress.script_t is None:  # restarts are part of the run's cost
-        changes["script_t"] = event.t
-    elif event.rank == 0:
-        changes["restarts"] = (*progress.restarts, (event.t, progress.epochs))
-    return changes
 
 
 def _pass_over(progress: Progress, event: Reported) -> Progress:
