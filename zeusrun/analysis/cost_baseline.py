@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.observation import finite_exp
-from zeusrun.bandit.proof import prove, undisturbed_spent
+from zeusrun.bandit.proof import as_undisturbed, prove
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_cost_j(trial: Trial) -> float | None:
 
     Costs are compared by it. ``Trial.cost_j`` is what was paid.
     """
-    cost_j = undisturbed_spent(trial).cost_j if proves_cost(trial) else None
+    cost_j = as_undisturbed(trial).cost_j if proves_cost(trial) else None
     return cost_j if cost_j and cost_j > 0 else None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, by_recurrence, sum_attempts
 from zeusrun.bandit.observation import OUTDONE
-from zeusrun.bandit.proof import undisturbed_spent
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
 
 
 def _energy_j(trial: Trial) -> float | None:
-    return _known(undisturbed_spent(trial).energy_j)
+    return _known(as_undisturbed(trial).energy_j)
 
 
 def _worth(saved_j: float, own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:

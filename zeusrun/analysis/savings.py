@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import MOST, by_recurrence, never_trained
 from zeusrun.analysis.cost_baseline import conditions, run_cost_j, setting
 from zeusrun.bandit.observation import OUTDONE
-from zeusrun.bandit.proof import Doubt, prove, undisturbed_spent
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
 
 def _spent_j(trial: Trial) -> float | None:
     """Return what an attempt cost, to compare; 0 if it never trained, ``None`` if unknown."""
-    cost_j = undisturbed_spent(trial).cost_j
+    cost_j = as_undisturbed(trial).cost_j
     if cost_j is None:
         return 0.0 if never_trained(trial) else None
     return cost_j if 0 <= cost_j < MOST else None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import median_known
-from zeusrun.analysis.cost_baseline import has_cost, proves_cost, run_cost_j, setting
+from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
 from zeusrun.bandit.observation import OUTDONE
-from zeusrun.bandit.proof import undisturbed_spent
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
 
 def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:
     newest = own[-1]
-    done = [trial for trial in alike if proves_cost(trial)]
-    took = [undisturbed_spent(trial) for trial in done]
-    failed = [undisturbed_spent(trial).cost_j for trial in alike if trial.status in OUTDONE]
-    costs = tuple(cost_j for trial in done if (cost_j := run_cost_j(trial)) is not None)
+    done = [as_undisturbed(trial) for trial in alike if proves_cost(trial)]
+    failed = [as_undisturbed(trial).cost_j for trial in alike if trial.status in OUTDONE]
+    costs = tuple(trial.cost_j for trial in done if trial.cost_j)
     return SizeFacts(
         label=label,
         batch_size=newest.global_batch_size,
@@ -80,11 +79,11 @@ def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) 
         costs_j=costs,
         failed_j=tuple(filter(None, failed)),
         cost_j=median_known(costs),
-        energy_j=median_known(each.energy_j for each in took),
+        energy_j=median_known(trial.energy_j for trial in done),
         estimated=any(
             t.energy_j is not None and t.energy_source is EnergySource.ESTIMATED for t in done
         ),
-        time_s=median_known(each.time_s for each in took),
+        time_s=median_known(trial.time_s for trial in done),
         epochs=median_known(trial.epochs for trial in done),
         noise_scale=median_known(trial.critical_batch_size for trial in own),
         power_limit_w=median_known(trial.power_limit_w for trial in done),

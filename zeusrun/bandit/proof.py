@@ -5,6 +5,7 @@ Each of these has its own condition. What was paid is in the trial, and stays tr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,14 +55,6 @@ class Way(NamedTuple):
     epochs: int
     time_s: float | None
     energy_j: float | None
-
-
-class Spent(NamedTuple):
-    """What a run takes; ``None``: unknown."""
-
-    time_s: float | None
-    energy_j: float | None
-    cost_j: float | None
 
 
 def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
@@ -133,18 +126,17 @@ def undisturbed(trial: Trial, way: Way | None) -> Way | None:
     return Way(way.epochs, time_s * share, None if energy_j is None else energy_j * share)
 
 
-def undisturbed_spent(trial: Trial) -> Spent:
-    """Return what a run would have taken without interruptions, to compare it with others.
+def as_undisturbed(trial: Trial) -> Trial:
+    """Return a run with the time, energy and cost that it would have had without interruptions.
 
-    Of a crash, all of it: the training itself made torchrun restart it.
+    Runs are compared by these. A crash keeps its own: the training itself made torchrun restart it.
     """
     if not trial.interruptions or trial.status in CRASHED:
-        return Spent(trial.time_s, trial.energy_j, trial.cost_j)
+        return trial
     way = undisturbed(trial, Way(trial.epochs, None, None) if trial.epochs else None)
-    if way is None:
-        return Spent(None, None, None)
+    way = way or Way(0, None, None)
     spent_j = cost_j(way.energy_j, trial.max_power_w, way.time_s, trial.eta_knob)
-    return Spent(way.time_s, way.energy_j, spent_j)
+    return replace(trial, time_s=way.time_s, energy_j=way.energy_j, cost_j=spent_j)
 
 
 def _intact(trial: Trial) -> Way:

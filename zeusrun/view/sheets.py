@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.bandit.proof import Doubt, prove, undisturbed_spent
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
@@ -109,7 +109,7 @@ def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
     """Return what a run would have cost undisturbed, and by what; ``None`` if as it did cost."""
     proof = prove(trial)
     if trial.interruptions:
-        cost_j, what = undisturbed_spent(trial).cost_j, "for one uninterrupted training"
+        cost_j, what = as_undisturbed(trial).cost_j, "for one uninterrupted training"
         anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""
         why = _interruptions(trial) + anew
     elif trial.shared:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
-from zeusrun.bandit.proof import undisturbed_spent
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -71,15 +71,15 @@ def compare(
 
 
 _QUANTITIES: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
-    ("cost", "energy", lambda trial: undisturbed_spent(trial).cost_j),
-    ("energy", "energy", lambda trial: undisturbed_spent(trial).energy_j),
-    ("time", "time", lambda trial: undisturbed_spent(trial).time_s),
+    ("cost", "energy", lambda trial: trial.cost_j),
+    ("energy", "energy", lambda trial: trial.energy_j),
+    ("time", "time", lambda trial: trial.time_s),
     ("epochs", "count", lambda trial: trial.epochs),
 )
 
 
 def _values(trials: Sequence[Trial], value: Callable[[Trial], float | None]) -> tuple[float, ...]:
-    found = (value(trial) for trial in trials if has_cost(trial))
+    found = (value(as_undisturbed(trial)) for trial in trials if has_cost(trial))
     return tuple(each for each in found if each is not None and each < MOST)
 
 
