@@ -110,6 +110,13 @@ def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interr
     )
 
 
+def test_a_damaged_record_is_no_error():
+    assert took(dataclasses.replace(RESUMED, eta_knob=7.0)) == pytest.approx((8.0, 80.0, 80.0))
+    assert took(dataclasses.replace(RESUMED, curve=())) == (None, None, None)
+    twice = (*RESUMED.curve, *RESUMED.curve[::-1])
+    assert took(dataclasses.replace(RESUMED, curve=twice)) == pytest.approx((8.0, 80.0, 80.0))
+
+
 def test_a_crash_costs_what_its_restarts_cost():
     crashed = dataclasses.replace(ANEW, status=OOM)
     assert took(crashed) == (106.0, 1060.0, 1060.0)

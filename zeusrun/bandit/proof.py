@@ -135,7 +135,8 @@ def as_undisturbed(trial: Trial) -> Trial:
         return trial
     way = undisturbed(trial, Way(trial.epochs, None, None) if trial.epochs else None)
     way = way or Way(0, None, None)
-    spent_j = cost_j(way.energy_j, trial.max_power_w, way.time_s, trial.eta_knob)
+    knob = min(max(0.0, trial.eta_knob), 1.0)  # any other comes from a damaged record
+    spent_j = cost_j(way.energy_j, trial.max_power_w, way.time_s, knob)
     return replace(trial, time_s=way.time_s, energy_j=way.energy_j, cost_j=spent_j)
 
 
