@@ -66,7 +66,7 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         learning = Doubt.CHANGED
     elif trial.status is TrialStatus.REACHED and trial.epochs == 0:
         learning = Doubt.NO_EPOCH
-    elif _began_anew(trial):
+    elif trial.interruptions and _began_anew(trial):
         learning = Doubt.RESTARTED
     if trial.shared is True and not learn_from_shared:
         speed = Doubt.SHARED
