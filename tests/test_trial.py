@@ -10,7 +10,7 @@ from hypothesis import given
 
 from tests.contracts.history import choices, outcomes
 from tests.factories import build_trial as trial
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 
 # DESIGN, "Stable JSON".
 PROMISED = [
@@ -63,6 +63,13 @@ def test_curve_points_are_lists():
     assert trial().finish(outcome).to_json()["curve"] == [[1, 2.0, None, 0.1]]
 
 
+def test_interruptions_are_lists_like_points_and_absent_from_older_records():
+    outcome = dataclasses.replace(DONE, interruptions=(Interruption(2.5, 4),))
+    record = trial().finish(outcome).to_json()
+    assert record.pop("interruptions") == [[2.5, 4]]
+    assert Trial.from_json(record).interruptions == ()
+
+
 def test_fields_of_a_newer_version_are_ignored():
     assert Trial.from_json({**trial().to_json(), "gradient_noise_scale": 7}) == trial()
 
@@ -96,6 +103,8 @@ def test_a_whole_number_will_do_where_a_fraction_is_meant():
         {"curve": [[1]]},
         {"curve": [[1, 2.0, None, 0.1, 5]]},
         {"warnings": "x"},
+        {"interruptions": [[1.0]]},
+        {"interruptions": [["1", 2]]},
         {"fingerprint": "x"},
         {"fingerprint": {"script": 1}},
     ],

@@ -171,6 +171,13 @@ THEN = "+"
 """Between the first and last hash of a part of a fingerprint that changed within a trial."""
 
 
+class Interruption(NamedTuple):
+    """When torchrun restarted the ranks of a run, or when the run was preempted."""
+
+    time_s: float  # since training began
+    epochs: int  # reported by then
+
+
 class PowerPoint(NamedTuple):
     """Speed and power of training under a power limit."""
 
@@ -221,6 +228,7 @@ class Outcome:
     pue: float | None = None  # energy of the site over that of the devices
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
+    interruptions: tuple[Interruption, ...] = ()  # within the span
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -306,6 +314,7 @@ class Trial:
     pue: float | None = None
     uuid: str | None = None
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
+    interruptions: tuple[Interruption, ...] = ()
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -322,11 +331,6 @@ class Trial:
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
         return not self.forgotten and self.observed_batch_size in {None, self.global_batch_size}
-
-    @property
-    def mixed(self) -> tuple[str, ...]:
-        """The parts of the training that changed while it was preempted."""
-        return tuple(part for part, print_ in (self.fingerprint or {}).items() if THEN in print_)
 
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.

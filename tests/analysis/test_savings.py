@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
+from zeusrun.analysis.net_amounts import find_net_amounts
 from zeusrun.analysis.savings import find_savings
-from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.analysis.sizes import build_sizes
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
 
 
 def run(recurrence, arm=32, cost_j=100.0, attempt=1, **changes):
@@ -37,6 +39,49 @@ def test_a_recurrence_is_compared_with_the_mean_cost_of_the_default():
     found = find_savings(trials)
     assert (found.net_j, found.default_j, found.ended, found.explored) == (30.0, 300.0, 3, True)
     assert found.by_trial["job-3-1"].default_runs == 2
+
+
+def interrupted(recurrence, arm=32, epochs=4, lost_s=96.0, left=1, **changes):
+    """A run of 1 s and 25 J an epoch that lost some seconds; reports of so many epochs are left."""
+    times = [float(n + (lost_s if n > left else 0.0)) for n in range(1, epochs + 1)]
+    curve = tuple(CurvePoint(n, t, 25.0 * t, 0.1 * n) for n, t in enumerate(times, 1))
+    values = {
+        "curve": curve,
+        "epochs": epochs,
+        "time_s": times[-1],
+        "energy_j": 25.0 * times[-1],
+        "max_power_w": 25.0,
+        "interruptions": (Interruption(left + lost_s / 2, 3),),
+    }
+    return run(recurrence, arm, 25.0 * times[-1], **{**values, **changes})
+
+
+def test_an_interruption_is_charged_to_neither_side():
+    usual = {"max_power_w": 25.0}
+    ordinary = saved(run(1, **usual), run(2, 64, 60.0, **usual), run(3, 64, 60.0, **usual))
+    lost = [interrupted(1), run(2, 64, 60.0, **usual), interrupted(3, 64)]
+    assert saved(*lost) == {"1-1": 0.0, "2-1": 40.0, "3-1": 0.0}
+    assert ordinary["2-1"] == 40.0
+    net = find_net_amounts(lost, find_savings(lost))
+    assert (net.energy_j, net.energy_runs) == (0.0, 2)
+    (default, other), _ = build_sizes(lost)
+    assert (default.costs_j, default.time_s) == ((100.0,), 4.0)
+    assert sorted(other.costs_j) == [60.0, 100.0]
+
+
+def test_a_run_that_began_anew_is_neither_measured_nor_a_measure():
+    usual = {"max_power_w": 25.0}
+    anew = interrupted(2, 64, left=0)
+    assert saved(run(1, **usual), anew) == {"1-1": 0.0}
+    assert saved(interrupted(1, left=0), run(2, 64, 60.0, **usual)) == {}
+    assert build_sizes([anew])[0][0].costs_j == ()
+
+
+def test_a_lost_attempt_cost_what_it_would_have_undisturbed():
+    missed = interrupted(2, 64, status=TrialStatus.MISSED)
+    tried = [run(1, max_power_w=25.0), missed, run(2, attempt=2, max_power_w=25.0)]
+    assert saved(*tried) == {"1-1": 0.0, "2-2": -100.0}
+    assert saved(*tried[:2]) == {"1-1": 0.0, "2-1": -100.0}
 
 
 def test_attempts_that_failed_are_part_of_what_a_recurrence_cost():

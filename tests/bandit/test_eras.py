@@ -6,6 +6,7 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.bandit.eras import Change, compare_training, continue_training, describe_eras
+from zeusrun.bandit.proof import changed_parts
 from zeusrun.trial import TrialStatus
 
 REACHED = TrialStatus.REACHED
@@ -96,7 +97,7 @@ def test_attempts_of_one_recurrence_count_as_one_run():
 def test_a_trial_that_changed_while_it_was_preempted_counts_as_it_ended():
     trials = runs(["a", "a+b"])
     assert told("b", trials) == []
-    assert trials[1].mixed == ("script",)
+    assert changed_parts(trials[1]) == ["script"]
 
 
 def preempted(fingerprint, **changes):
@@ -109,7 +110,7 @@ def test_a_trial_that_continues_has_its_first_and_its_last_hash():
     now = {"script": "b", "args": "y", "learning": "l"}
     edited, warning = continue_training(before, now, {"args"}, "train.py")
     assert edited.fingerprint == {"script": "a+b", "args": "x", "env": "e", "learning": "l"}
-    assert edited.mixed == ("script",)
+    assert changed_parts(edited) == ["script"]
     assert edited.warnings == ("hot", warning)
     assert warning == (
         "train.py changed while job-1-1 was preempted; it is continued, but only its speed counts "

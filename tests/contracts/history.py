@@ -15,7 +15,7 @@ from tests import factories
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
-from zeusrun.trial import CurvePoint, EnergySource, Outcome, Trial, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
 texts = st.text(st.one_of(st.characters(), st.just("\udcff")), max_size=20)
@@ -39,6 +39,7 @@ outcomes = st.builds(
     best_metric=unsure,
     curve=st.lists(st.builds(CurvePoint, counts, numbers, unsure, unsure), max_size=5).map(tuple),
     warnings=st.lists(texts, max_size=2).map(tuple),
+    interruptions=st.lists(st.builds(Interruption, numbers, counts), max_size=2).map(tuple),
 )
 choices = st.fixed_dictionaries(
     {
@@ -95,6 +96,11 @@ class HistoryContract:
         assert finished == begun.finish(REACHED)
         assert history.trials("digits") == [finished]
         assert history.find(begun.trial) == finished
+
+    def test_interruptions_are_read_back(self, history):
+        interrupted = replace(REACHED, interruptions=(Interruption(1.5, 0), Interruption(3.0, 1)))
+        finished = history.finish(begin(history).trial, interrupted)
+        assert history.find(finished.trial).interruptions == interrupted.interruptions
 
     def test_trials_stay_in_the_order_they_began(self, history):
         for _ in range(12):

@@ -21,6 +21,7 @@ from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
     EnergySource,
+    Interruption,
     Outcome,
     PowerPoint,
     TrialStatus,
@@ -113,6 +114,15 @@ def test_an_epoch_trained_again_counts_where_it_was_reported_last():
     both = after(part(PREEMPTED, epochs=(1, 2, 3)), part(epochs=(3, 4)))
     assert [point.epoch for point in both.curve] == [1, 2, 3, 4]
     assert both.curve[2].time_s == 11.0
+
+
+def test_a_preemption_and_the_restarts_of_all_parts_are_told_in_seconds_of_training():
+    first = part(PREEMPTED, epochs=(1, 2), interruptions=(Interruption(1.5, 1),))
+    second = part(epochs=(3, 4), time_s=5.0, interruptions=(Interruption(3.0, 3),))
+    both = after(first, second)
+    assert both.interruptions == ((1.5, 1), (10.0, 2), (13.0, 3))
+    never_trained = part(time_s=None, energy_j=None, energy_source=None)
+    assert after(first, never_trained).interruptions == ((1.5, 1),)
 
 
 def test_a_script_that_saved_nothing_begins_anew_and_pays_for_both():

@@ -21,7 +21,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.launcher.recurrence import SubmitResult
 from zeusrun.notify.delivery import _log, deliver_all
 from zeusrun.notify.notices import _letter, build_notices, failure_notice, lost_notices
-from zeusrun.trial import EnergySource, Outcome, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, TrialStatus
 
 SLEEP = ["sleep", f"60.{os.getpid()}"]  # nobody else's
 
@@ -44,6 +44,16 @@ def test_a_target_reached_as_usual_is_one_event():
     assert notice.event == "reached"
     assert notice.text == "job-6-1 reached its target: so it ended, cost 100 J"
     assert (notice.trial, notice.recurrence, notice.status) == ("job-6-1", 6, "REACHED")
+
+
+def test_a_run_that_lost_time_to_an_interruption_is_no_regression():
+    curve = tuple(CurvePoint(n, t, 10.0 * t, 0.1) for n, t in enumerate((5.0, 10.0, 905.0), 1))
+    lost = {"curve": curve, "epochs": 2, "max_power_w": 10.0, "time_s": 905.0, "energy_j": 9050.0}
+    earlier = [trial(n, max_power_w=10.0) for n in range(1, 6)]
+    cut = (Interruption(900.0, 2),)
+    found = events(earlier, trial(6, cost_j=9050.0, interruptions=cut, **lost))
+    assert list(found) == ["reached"]
+    assert "regression" in events(earlier, trial(6, cost_j=9050.0, **lost))
 
 
 @pytest.mark.parametrize(

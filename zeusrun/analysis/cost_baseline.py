@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.observation import finite_exp
+from zeusrun.bandit.proof import as_undisturbed, prove
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -38,9 +40,9 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
     """
     own = conditions(trial)
     same = [
-        math.log(each.cost_j)
+        math.log(cost_j)
         for each in earlier
-        if has_cost(each) and each.cost_j and conditions(each) == own
+        if conditions(each) == own and (cost_j := run_cost_j(each)) is not None
     ][-NEWEST:]
     if len(same) < KNOWN:
         return None
@@ -51,10 +53,34 @@ def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None
     return CostBaseline(math.exp(mean), math.exp(mean - far), finite_exp(mean + far), len(same))
 
 
+def proves_cost(trial: Trial) -> bool:
+    """Whether a trial proves what a run takes: it reached the target, and nothing is in doubt."""
+    return trial.status is TrialStatus.REACHED and prove(trial) == (None, None)
+
+
+def run_cost_j(trial: Trial) -> float | None:
+    """Return what a run costs without interruptions, by a trial; ``None`` if it does not show it.
+
+    Costs are compared by it. ``Trial.cost_j`` is what was paid.
+    """
+    cost_j = as_undisturbed(trial).cost_j if proves_cost(trial) else None
+    return cost_j if cost_j and cost_j > 0 else None
+
+
 def has_cost(trial: Trial) -> bool:
-    """Whether a trial shows the cost of a run: it reached the target, on GPUs of its own."""
-    counts = trial.status is TrialStatus.REACHED and trial.teaches
-    return counts and trial.shared is not True and trial.cost_j is not None and trial.cost_j > 0
+    """Whether a trial shows the cost of a run."""
+    return run_cost_j(trial) is not None
+
+
+def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
+    """Return what the epochs of a trial usually cost, by the newest runs under its conditions."""
+    own = conditions(trial)
+    known = [
+        cost_j / each.epochs
+        for each in earlier
+        if each.epochs and conditions(each) == own and (cost_j := run_cost_j(each)) is not None
+    ]
+    return trial.epochs * statistics.median(known[-KNOWN:]) if known and trial.epochs else None
 
 
 def conditions(trial: Trial) -> tuple[object, ...]:

@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.cost_baseline import NEWEST, CostBaseline, conditions, find_baseline, has_cost
+from zeusrun.analysis.cost_baseline import (
+    NEWEST,
+    CostBaseline,
+    conditions,
+    find_baseline,
+    has_cost,
+    run_cost_j,
+)
 from zeusrun.cost import energy_text
 
 if TYPE_CHECKING:
@@ -62,12 +69,12 @@ def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
     if shift is None:
         return None
     since = trials[shift[0] :]
-    cost_j = math.exp(sum(math.log(trial.cost_j or 1.0) for trial in since) / len(since))
+    cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
     return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
 
 
 def _side(before: CostBaseline, trial: Trial) -> int:
-    cost_j = trial.cost_j or 0.0
+    cost_j = run_cost_j(trial) or 0.0
     return 1 if cost_j > before.high_j else -1 if cost_j < before.low_j else 0
 
 

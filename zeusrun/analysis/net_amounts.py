@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, by_recurrence, sum_attempts
 from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -74,11 +75,15 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
             for trial in own
             if trial.status in OUTDONE and trial.global_batch_size != default and trial.cost_j
         ]
-        spent = [_known(trial.energy_j) for trial in counted]
+        spent = [_energy_j(trial) for trial in counted]
         return None if None in spent else -sum(joules or 0.0 for joules in spent)
-    usual = [each for trial in saving.compared if (each := _known(trial.energy_j)) is not None]
-    spent_j = _known(sum_attempts(own, lambda trial: trial.energy_j))
+    usual = [each for trial in saving.compared if (each := _energy_j(trial)) is not None]
+    spent_j = _known(sum_attempts(own, _energy_j))
     return sum(usual) / len(usual) - spent_j if usual and spent_j is not None else None
+
+
+def _energy_j(trial: Trial) -> float | None:
+    return _known(as_undisturbed(trial).energy_j)
 
 
 def _worth(saved_j: float, own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:

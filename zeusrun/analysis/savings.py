@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, by_recurrence, never_trained
-from zeusrun.analysis.cost_baseline import conditions, has_cost, setting
+from zeusrun.analysis.cost_baseline import conditions, run_cost_j, setting
 from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zeusrun.trial import Trial
+
+_ODD = {Doubt.FORGOTTEN, Doubt.OTHER_SIZE, Doubt.SHARED}
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,11 @@ def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
 def find_savings(trials: Sequence[Trial]) -> Savings:
     """Compare each recurrence, with all its attempts, with the cost of the default batch size.
 
-    That is the mean of the runs of the default on GPUs of their own, of the same variant, under the
-    same objective, hardware, kind of energy and learning-rate rule. A recurrence is not compared if
-    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
-    cost. ``trials`` are of one job, oldest first.
+    That is the mean of the runs of the default that prove their cost, of the same variant, under
+    the same objective, hardware, kind of energy and learning-rate rule. What interruptions cost
+    does not count on either side. A recurrence is not compared if there is no such run, if one of
+    its attempts shared its GPUs, is forgotten, or has an unknown cost, or if it is in doubt how
+    many epochs its last attempt needed. ``trials`` are of one job, oldest first.
     """
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:
@@ -102,7 +106,8 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
 
 def _cost_j(trial: Trial) -> float | None:
     """Return the cost of a run if the trial shows it."""
-    return trial.cost_j if has_cost(trial) and (trial.cost_j or 0.0) < MOST else None
+    cost_j = run_cost_j(trial)
+    return None if cost_j is None or cost_j >= MOST else cost_j
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
@@ -115,16 +120,20 @@ def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
     spent = [_spent_j(each) for each in own]
     known = [cost_j for cost_j in spent if cost_j is not None]
     unlike = any(each.cost_j is not None and _job(each) != _job(last) for each in own)
-    odd = own[0].attempt != 1 or any(not each.teaches or each.shared is True for each in own)
+    proofs = [prove(each) for each in own]
+    odd = own[0].attempt != 1 or any(proof.speed in _ODD for proof in proofs)
+    odd = odd or (last.status is TrialStatus.REACHED and proofs[-1].learning is not None)
     if default is None or not compared or odd or unlike or len(known) < len(spent):
         return None
-    mean_j = sum(trial.cost_j or 0.0 for trial in compared) / len(compared)
+    mean_j = sum(_cost_j(trial) or 0.0 for trial in compared) / len(compared)
     others = [each for each in own if each.global_batch_size != default]
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
     else:
-        lost = [each.cost_j for each in others if each.status in OUTDONE]
-        if all(cost_j is None for cost_j in lost):
+        lost = [
+            _spent_j(each) for each in others if each.status in OUTDONE and each.cost_j is not None
+        ]
+        if not lost:
             # Nothing was measured, or only the default failed: that was no choice of zeusrun.
             return None
         saved_j = -sum(cost_j or 0.0 for cost_j in lost)
@@ -133,10 +142,11 @@ def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
 
 
 def _spent_j(trial: Trial) -> float | None:
-    """Return what an attempt cost; 0 if it never trained, ``None`` if that is unknown."""
-    if trial.cost_j is None:
+    """Return what an attempt cost, to compare; 0 if it never trained, ``None`` if unknown."""
+    cost_j = as_undisturbed(trial).cost_j
+    if cost_j is None:
         return 0.0 if never_trained(trial) else None
-    return trial.cost_j if 0 <= trial.cost_j < MOST else None
+    return cost_j if 0 <= cost_j < MOST else None
 
 
 def _comparable(by_rate: dict[float | None, list[Trial]], trial: Trial) -> Sequence[Trial]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import median_known
-from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
 from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
 
 def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:
     newest = own[-1]
-    done = [t for t in alike if t.status is TrialStatus.REACHED and t.shared is not True]
-    costs = tuple(trial.cost_j or 0.0 for trial in done if has_cost(trial))
+    done = [as_undisturbed(trial) for trial in alike if proves_cost(trial)]
+    failed = [as_undisturbed(trial).cost_j for trial in alike if trial.status in OUTDONE]
+    costs = tuple(trial.cost_j for trial in done if trial.cost_j)
     return SizeFacts(
         label=label,
         batch_size=newest.global_batch_size,
@@ -75,7 +77,7 @@ def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) 
         share=len(own) / runs,
         reached=sum(trial.status is TrialStatus.REACHED for trial in own),
         costs_j=costs,
-        failed_j=tuple(t.cost_j for t in alike if t.status in OUTDONE and t.cost_j),
+        failed_j=tuple(filter(None, failed)),
         cost_j=median_known(costs),
         energy_j=median_known(trial.energy_j for trial in done),
         estimated=any(

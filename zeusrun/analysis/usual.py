@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.proof import prove
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ UNKNOWN = Usual()
 def find_usual(trial: Trial, earlier: Sequence[Trial]) -> Usual:
     """Return what a trial will probably take; ``earlier`` are of its job, oldest first."""
     devices, learning = _devices(trial), _learning(trial)
-    reached = (each for each in earlier if each.status is TrialStatus.REACHED and each.teaches)
+    reached = (
+        each
+        for each in earlier
+        if each.status is TrialStatus.REACHED and prove(each).learning is None
+    )
     return Usual(
         _median(each.startup_s for each in earlier if _devices(each) == devices),
         _median(each.epochs for each in reached if _learning(each) == learning),

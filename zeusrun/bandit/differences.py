@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.likeness import (
-    same_energy,
-    same_hardware,
-    same_learning,
-    same_split,
-    was_disturbed,
-    why_unrelated,
-)
-from zeusrun.bandit.reinterpret import CRASHED, CUT_SHORT, complete, read_trial
+from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
+from zeusrun.bandit.proof import CRASHED, Doubt, changed_parts, prove
+from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.proof import Proof
     from zeusrun.trial import Trial
 
 _FEW = 3  # values to name of each difference
+_NOTHING = {
+    Doubt.FORGOTTEN: "forgotten by 'history --forget'",
+    Doubt.OTHER_SIZE: "trained with batch size {size}, not with {{own}} own",
+    Doubt.NO_OUTCOME: "ended without an outcome",
+    Doubt.NO_CRASH: "failed without a crash",
+    Doubt.NO_STEP: "was stopped before the first step",
+}
 
 
 def find_ignored(trials: Sequence[Trial]) -> Trial | None:
@@ -76,12 +78,13 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         trial.epochs or trial.power_profile or trial.forgotten
     ):
         return  # it ended too early to teach anything
-    unrelated = why_unrelated(trial)
-    if unrelated is not None:
-        yield unrelated, trial.status.value
+    proof = prove(trial, learn_from_shared=problem.learn_from_shared)
+    if proof.learning in _NOTHING:
+        text = _NOTHING[proof.learning].format(size=trial.observed_batch_size)
+        yield text, trial.status.value
     if trial.variant != problem.variant:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
-    if was_disturbed(problem, trial):
+    if proof.speed is Doubt.SHARED:
         device = "GPUs" if trial.gpu_count else "CPU"
         yield f"shared {{own}} {device}", "with other processes"
     if not same_hardware(problem, trial):
@@ -93,12 +96,21 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
         yield "had other micro-batches", f"{samples} samples"
     if trial.status not in CRASHED:
+        yield from _interruptions(trial, proof)
         yield from _job_differences(problem, trial)
 
 
+def _interruptions(trial: Trial, proof: Proof) -> Iterator[tuple[str, str]]:
+    epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
+    if proof.learning is Doubt.CHANGED:
+        yield "changed while {own} training was preempted", ", ".join(changed_parts(trial))
+    if proof.learning is Doubt.RESTARTED:
+        yield "began anew after an interruption", epochs
+    if proof.speed is Doubt.INTERRUPTED:
+        yield "had no epoch without an interruption", epochs
+
+
 def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
-    if trial.mixed:
-        yield "changed while {own} training was preempted", ", ".join(trial.mixed)
     if not same_energy(problem, trial):
         source = trial.energy_source
         yield "had another kind of energy", source.value if source else "none"
@@ -116,8 +128,11 @@ def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]
 
 def _what_counts(problem: Problem, trial: Trial) -> str:
     run = read_trial(problem, trial) if trial.variant == problem.variant else None
-    if run is None:
+    timed = prove(trial).speed is not Doubt.INTERRUPTED
+    if run is None or (run.epochs is None and not timed):
         return "left out"
     if run.epochs is None:
         return "kept for {own} speed"
+    if not timed:
+        return "kept for {own} epochs"
     return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"

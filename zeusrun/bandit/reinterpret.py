@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_difference, last_hash
-from zeusrun.bandit.likeness import (
-    same_energy,
-    same_hardware,
-    same_learning,
-    same_split,
-    was_disturbed,
-    why_unrelated,
-)
-from zeusrun.bandit.observation import Run, better, step_cost_j
+from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
+from zeusrun.bandit.observation import FAILED, Run, better, step_cost_j
 from zeusrun.bandit.power import chosen_point
+from zeusrun.bandit.proof import CRASHED, Doubt, Way, prove, undisturbed, whole_way
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
 from zeusrun.trial import (
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 CUT_SHORT = TrialStatus.CANCELLED
-CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 # Other trials end within an epoch, so their steps do not show its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
@@ -65,32 +58,38 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
 def read_trial(problem: Problem, trial: Trial) -> Run | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
-    Of a trial whose training changed while it was preempted, only the speed counts. Every number is
-    computed from the learning curve under today's target, ``max_epochs`` and
-    ``eta_knob``. Epochs count if metric and learning rate are the same; time and energy, if GPUs,
-    number of ranks, micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A
-    trial that is neither a success nor a failure by today's rules reads as cut short. A trial that
-    shared its GPUs reads as one of another machine, unless ``learn_from_shared`` is set.
+    ``prove`` says what of it counts. Every number is computed from the learning curve under today's
+    target, ``max_epochs`` and ``eta_knob``, as if the trial had not been interrupted. Epochs count
+    if metric and learning rate are the same; time and energy, if GPUs, number of ranks,
+    micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A trial that is
+    neither a success nor a failure by today's rules reads as cut short. A trial that shared its
+    GPUs reads as one of another machine, unless ``learn_from_shared`` is set.
     """
-    status, disturbed = trial.status, was_disturbed(problem, trial)
+    status = trial.status
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
-    local = same_hardware(problem, trial) and same_split(problem, trial) and not disturbed
-    if why_unrelated(trial) is not None or (status in CRASHED and not local):
+    proof = prove(trial, learn_from_shared=problem.learn_from_shared)
+    local = same_hardware(problem, trial) and same_split(problem, trial)
+    local = local and proof.speed is not Doubt.SHARED
+    if proof.nothing or (status in CRASHED and not local):
         return None
     local_energy = local and same_energy(problem, trial)
     if status is TrialStatus.OOM:  # the batch size may have grown to what does not fit
         run = run._replace(arm=trial.last_batch_size)
     if status in CRASHED:
         return run._replace(profile=trial.power_profile if local_energy else ())
-    run = run._replace(status=CUT_SHORT, local=local_energy)
-    if trial.mixed or not same_learning(problem, trial):
-        return _with_speed(problem, trial, run, _whole(trial)) if run.local else None
-    run = _with_learning(problem, trial, run)
-    if run.status is TrialStatus.STOPPED and disturbed:
-        return run._replace(status=CUT_SHORT)  # other processes may have made it expensive
-    return run
+    # No attempt of the same recurrence makes the same failure again, whatever it proves.
+    failed_now = status in FAILED and trial.recurrence == problem.recurrence
+    run = run._replace(status=TrialStatus.STOPPED if failed_now else CUT_SHORT, local=local_energy)
+    if proof.learning is None and same_learning(problem, trial):
+        run = _with_learning(problem, trial, run)
+        costly = proof.speed is Doubt.SHARED or trial.interruptions  # not by its batch size
+        cut = run.status is TrialStatus.STOPPED and costly and not failed_now
+        return run._replace(status=CUT_SHORT) if cut else run
+    if run.local:
+        return _with_speed(problem, trial, run, undisturbed(trial, whole_way(trial)))
+    return run if failed_now else None
 
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
@@ -111,28 +110,12 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
 
 def _samples_per_epoch(trial: Trial) -> float | None:
     epochs = epochs_of(trial.curve)
-    if trial.variant is not None:  # its steps had several batch sizes
+    # Its steps had several batch sizes, or include those that an interruption lost.
+    if trial.variant is not None or trial.preemptions or trial.interruptions:
         return None
     if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
         return None
     return trial.steps * trial.global_batch_size / epochs
-
-
-class _End(NamedTuple):
-    """A trial up to the last epoch that counts."""
-
-    epochs: int
-    time_s: float | None
-    energy_j: float | None
-
-
-def _whole(trial: Trial) -> _End | None:
-    if epochs := epochs_of(trial.curve):
-        last = trial.curve[-1]
-        return _End(epochs, last.time_s, last.energy_j)
-    if trial.curve:
-        return None
-    return _End(trial.epochs, trial.time_s, trial.energy_j) if trial.epochs else None
 
 
 def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
@@ -141,15 +124,16 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
     # A script that ignored max_epochs then would do so again.
     most = math.inf if epochs > trial.max_epochs else problem.max_epochs
     pace, reached, last = _walk(problem, trial, most)
-    end = reached or (last if epochs > most else None) or _whole(trial)
+    end = reached or (last if epochs > most else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
     if as_it_ended and trial.epochs and trial.epochs <= most:
-        reached = end = _End(trial.epochs, trial.time_s, trial.energy_j)
+        reached = end = Way(trial.epochs, trial.time_s, trial.energy_j)
+    end = undisturbed(trial, end)
     spent = None
-    if reached and run.local:
-        spent = cost_j(reached.energy_j, trial.max_power_w, reached.time_s, problem.eta_knob)
+    if reached and end and run.local:
+        spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
         if spent is not None:
-            spent = _less_profiling_j(problem, trial, spent, reached.epochs)
+            spent = _less_profiling_j(problem, trial, spent, end.epochs)
     run = run._replace(
         status=TrialStatus.REACHED if reached else _failure(problem, trial, end),
         epochs=end.epochs if end else None,
@@ -161,7 +145,7 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
 
 def _walk(
     problem: Problem, trial: Trial, most: float
-) -> tuple[list[tuple[int, float]], _End | None, _End | None]:
+) -> tuple[list[tuple[int, float]], Way | None, Way | None]:
     """Return the pace, where the target was reached, and the last point within ``most`` epochs.
 
     A history has thousands of points: the loop calls no function for each.
@@ -192,11 +176,11 @@ def _walk(
             )
             if reached:
                 break
-    end = None if last is None else _End(epochs, last.time_s, last.energy_j)
+    end = None if last is None else Way(epochs, last.time_s, last.energy_j)
     return pace, end if reached else None, end
 
 
-def _failure(problem: Problem, trial: Trial, end: _End | None) -> TrialStatus:
+def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     """Return ``MISSED`` or ``STOPPED`` for a failure by today's rules, else cut short."""
     if end is not None and end.epochs >= problem.max_epochs:
         return TrialStatus.MISSED
@@ -235,11 +219,11 @@ def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: in
     return left_j if _LEAST_J < left_j < spent_j else spent_j
 
 
-def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> Run:
+def _with_speed(problem: Problem, trial: Trial, run: Run, end: Way | None) -> Run:
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
-    if end is None and trial.status is TrialStatus.STOPPED:
-        end = _End(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
+    if end is None and trial.status is TrialStatus.STOPPED and not trial.interruptions:
+        end = Way(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
     if end is not None and end.epochs > 0:
         spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
         per_epoch = spent / end.epochs if spent and spent > _LEAST_J else None
@@ -265,7 +249,7 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: _End | None) -> R
     )
 
 
-def _epochs_were_trained(problem: Problem, trial: Trial, end: _End | None) -> bool:
+def _epochs_were_trained(problem: Problem, trial: Trial, end: Way | None) -> bool:
     """Whether the trial took at least half the steps of its epochs; an evaluation takes none."""
     if problem.samples_per_epoch is None or trial.steps is None or end is None:
         return True

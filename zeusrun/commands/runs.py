@@ -241,8 +241,16 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         sight=sight,
         elsewhere=elsewhere,
         shared=shared_of(store, found.job) is not None,
+        earlier=_earlier(store, found) if found.shared else (),
     )
     console().print(sheet)
+
+
+def _earlier(store: History, trial: Trial) -> list[Trial]:
+    """Return the newest trials of a job, up to one of them."""
+    newest = store.trials(trial.job, NEWEST)
+    names = [each.trial for each in newest]
+    return newest[: names.index(trial.trial)] if trial.trial in names else []
 
 
 def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:

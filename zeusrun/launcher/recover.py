@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,7 @@ from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import (
     EnergySource,
+    Interruption,
     Outcome,
     Trial,
     TrialStatus,
@@ -136,6 +138,7 @@ def outcome_so_far(
         best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
         curve=thin_curve((*last.curve, *later), trial.target, trial.mode),
         warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
+        interruptions=max(last.interruptions, seen.interruptions, key=len),
     )
 
 
@@ -169,15 +172,17 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
     begun_t, active_t = progress.training_t, progress.active_t
+    time_s = None if begun_t is None or active_t is None else active_t - begun_t
     return replace(
         bare,
-        time_s=None if begun_t is None or active_t is None else active_t - begun_t,
+        time_s=time_s,
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
         batch_sizes=progress.batch_sizes,
         warnings=tuple(warnings),
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
 
@@ -267,10 +272,14 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         return _without_empty_estimates(trial, outcome)
     if outcome.time_s is None:  # it was over before training began again
         source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
+        interruptions = trial.interruptions
     else:
         source = _same_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
+        later = [(trial.time_s + each.time_s, each.epochs) for each in outcome.interruptions]
+        now = (trial.time_s, trial.epochs or 0)
+        interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
     if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
         outcome = replace(outcome, curve=outcome.curve[1:])
     first = outcome.curve[0].epoch if outcome.curve else None
@@ -318,6 +327,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
+        interruptions=interruptions,
     )
     return _without_empty_estimates(trial, joined)
 

@@ -313,6 +313,7 @@ def _newest_with_other_batch_size(
     """Return the newest complete run with another batch size, and its steps per epoch."""
     for then in reversed(earlier):
         whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
+        whole = whole and not then.interruptions
         whole = whole and then.teaches and then.variant is None
         epochs = epochs_of(then.curve)
         if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:

@@ -248,7 +248,7 @@ def advance(
     if isinstance(event, Started):
         first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
-        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event)}
+        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
     elif isinstance(event, Ended):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, Loading):

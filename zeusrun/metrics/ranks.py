@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.sidecar.events import Ended, Started
+from zeusrun.trial import Interruption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ class Ranks:
     generation: int = 0  # how often torchrun has restarted them
     started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
     exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
     alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
 
     def __iter__(self) -> Iterator[int]:
@@ -35,12 +37,27 @@ class Ranks:
         """Whether every one of several ranks ended its script without a process group."""
         return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
 
-    def take(self, event: Started | Ended) -> Ranks:
+    def interruptions(
+        self, training_t: float | None, time_s: float | None
+    ) -> tuple[Interruption, ...]:
+        """Return the restarts within the first seconds of training."""
+        if training_t is None or time_s is None:
+            return ()
+        found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
+        return tuple(each for each in found if 0 < each.time_s < time_s)
+
+    def take(self, event: Started | Ended, epochs: int = 0) -> Ranks:
         """Return the ranks after one of them has started or has ended its script."""
         if isinstance(event, Ended):
             codes = {**self.exit_codes, event.rank: event.code}
             alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
             return replace(self, exit_codes=codes, alone=alone)
         codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
-        generation, started = max(self.generation, event.restart), self.started | {event.rank}
-        return replace(self, exit_codes=codes, generation=generation, started=started)
+        again = event.rank == 0 and 0 in self.started
+        return replace(
+            self,
+            exit_codes=codes,
+            generation=max(self.generation, event.restart),
+            started=self.started | {event.rank},
+            restarts=(*self.restarts, (event.t, epochs)) if again else self.restarts,
+        )

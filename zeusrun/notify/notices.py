@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.cost_baseline import find_baseline
+from zeusrun.analysis.cost_baseline import find_baseline, run_cost_j
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import ExitCode
@@ -78,10 +78,10 @@ def build_notices(trials: Sequence[Trial], result: SubmitResult) -> list[Notice]
         after = f"{before[0].trial} ({before[0].status.value})"
         text = f"{last.job} reaches its target again, after {after}"
         notices.append(_notice("recovered", last, text, code))
-    usual = None if last.shared else find_baseline(earlier, last)
-    if usual is not None and last.cost_j is not None and last.cost_j > usual.high_j:
+    usual, cost_j = find_baseline(earlier, last), run_cost_j(last)
+    if usual is not None and cost_j is not None and cost_j > usual.high_j:
         text = (
-            f"{last.trial} cost {energy_text(last.cost_j)}, {last.cost_j / usual.cost_j:.1f} times "
+            f"{last.trial} cost {energy_text(cost_j)}, {cost_j / usual.cost_j:.1f} times "
             f"what batch size {last.global_batch_size} usually does ({energy_text(usual.cost_j)} "
             f"in {usual.runs} runs)"
         )

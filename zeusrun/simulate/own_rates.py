@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.observation import merged_profile
+from zeusrun.bandit.proof import undisturbed, whole_way
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.job import Rate
-from zeusrun.trial import epochs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,13 +92,10 @@ def _no_limit_w(problem: Problem) -> float:
 
 def _whole_rate(trial: Trial) -> Rate | None:
     """Return seconds and watts of a run's epochs; watts of 0 are unknown."""
-    epochs, time_s, energy_j = trial.epochs, trial.time_s, trial.energy_j
-    if trial.curve:
-        last = trial.curve[-1]
-        epochs, time_s, energy_j = epochs_of(trial.curve), last.time_s, last.energy_j
-    if not epochs or not time_s:
+    way = undisturbed(trial, whole_way(trial))
+    if way is None or not way.time_s:
         return None
-    return Rate(time_s / epochs, (energy_j or 0.0) / time_s)
+    return Rate(way.time_s / way.epochs, (way.energy_j or 0.0) / way.time_s)
 
 
 def guess_rates(size: int, rates: Mapping[int, Mapping[float, Rate]]) -> dict[float, Rate]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.sight import Sight
 
-_NOT_IN_CSV = {"curve", "power_profile", "warnings", "fingerprint"}  # lists and a mapping
+_NOT_IN_CSV = {"curve", "power_profile", "warnings", "fingerprint", "interruptions"}
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:

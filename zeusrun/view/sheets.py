@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.analysis.cost_baseline import usual_cost_j
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
@@ -14,6 +16,8 @@ from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.tables import dead_note, status_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -30,11 +34,13 @@ def trial_sheet(
     sight: Sight | None = None,
     elsewhere: str | None = None,
     shared: bool = False,
+    earlier: Sequence[Trial] = (),
 ) -> RenderableType:
     """Return everything about one trial.
 
     ``failure`` is the traceback of a crash; ``elsewhere`` names the other machine or home that
     has its files, such as ``on node-2``. ``shared``: with other machines, so the host is shown.
+    ``earlier`` are the trials of the job before this one.
     """
     gone = "" if run_dir_exists else " (gone)"
     gone = gone if elsewhere is None else f" {elsewhere}"
@@ -43,7 +49,7 @@ def trial_sheet(
     rows = [
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
-        *trial_rows(trial, sight),
+        *trial_rows(trial, sight, earlier),
         ("host", trial.host if shared else None),
         ("", units.sparkline([point.value for point in trial.curve])),
         ("run", trial.run_dir + gone),
@@ -60,7 +66,9 @@ def trial_sheet(
     return Group(*parts)
 
 
-def trial_rows(trial: Trial, sight: Sight | None = None) -> list[tuple[str, str | None]]:
+def trial_rows(
+    trial: Trial, sight: Sight | None = None, earlier: Sequence[Trial] = ()
+) -> list[tuple[str, str | None]]:
     """Return what was chosen for a trial and what it took, with names.
 
     Without a name, a row belongs to the one before it; without a text, it is left out.
@@ -87,6 +95,7 @@ def trial_rows(trial: Trial, sight: Sight | None = None) -> list[tuple[str, str 
         ("", units.accounts(trial.energy_counter_j, trial.energy_integrated_j)),
         *_spent_rows(trial),
         ("cost", cost),
+        ("", undisturbed_text(trial, earlier)),
         ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
         ("steps", units.number(trial.steps)),
         ("gradients", gradients_text(vars(trial), trial.gradients_of)),
@@ -94,6 +103,37 @@ def trial_rows(trial: Trial, sight: Sight | None = None) -> list[tuple[str, str 
         (units.shortened(trial.metric), best),
         ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
     ]
+
+
+def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
+    """Return what a run would have cost undisturbed, and by what; ``None`` if as it did cost."""
+    proof = prove(trial)
+    if trial.interruptions:
+        cost_j, what = as_undisturbed(trial).cost_j, "for one uninterrupted training"
+        anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""
+        why = _interruptions(trial) + anew
+    elif trial.shared:
+        cost_j, what = usual_cost_j(earlier, trial), "at the usual speed of this batch size"
+        why = f"it shared its {'GPUs' if trial.gpu_count else 'CPU'}"
+    else:
+        return None
+    if proof.speed is Doubt.INTERRUPTED:
+        return f"no epoch without an interruption: {why}"
+    if cost_j is None or trial.cost_j is None or cost_j >= trial.cost_j:
+        return None
+    text = units.energy(cost_j)
+    return None if text == units.energy(trial.cost_j) else f"{text} of it {what}: {why}"
+
+
+def _interruptions(trial: Trial) -> str:
+    """Return by what a run was interrupted, and in which epochs."""
+    epochs = dict.fromkeys(each.epochs + 1 for each in trial.interruptions)
+    where = f"in epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"
+    if not trial.preemptions:
+        return f"torchrun restarted the ranks {where}"
+    if len(trial.interruptions) <= trial.preemptions:
+        return f"it was preempted {where}"
+    return f"it was preempted, or torchrun restarted the ranks, {where}"
 
 
 def observed_text(trial: Trial, sight: Sight | None) -> str | None:

@@ -62,6 +62,25 @@ def outcome(
     )
 
 
+def test_restarts_count_from_the_start_of_training_to_the_end_of_what_counts():
+    started_late = after(started(101.0), started(102.0, restart=1), start=replace(LAUNCHED))
+    assert outcome(after(report(105.0, 1, 0.1), start=started_late)).interruptions == ((1.0, 0),)
+    stepped = take_step_clock(started_late, StepCount(9, 103.0, 106.0))
+    trained = after(
+        report(105.0, 1, 0.1), started(106.0, restart=2), report(110.0, 2, 0.6), start=stepped
+    )
+    ((time_s, epochs),) = outcome(trained).interruptions
+    assert (time_s, epochs) == (106.0 - trained.training_t, 1)
+    late = after(started(112.0, restart=3), report(115.0, 3, 0.7), start=trained)
+    assert outcome(late).interruptions == outcome(trained).interruptions
+
+
+def test_a_restart_of_another_rank_is_counted_once():
+    both = after(started(101.0), started(101.0, 1), report(105.0, 1, 0.1))
+    again = after(started(107.0, 1, restart=1), started(107.5, restart=1), start=both)
+    assert outcome(after(report(109.0, 2, 0.6), start=again)).interruptions == ((6.5, 1),)
+
+
 TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
 ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
 

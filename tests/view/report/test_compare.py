@@ -15,8 +15,8 @@ def test_medians_decide_and_notes_say_what_differs():
     assert (found.better, found.reached) == (True, (3, 1))
     (note,) = found.notes
     assert note == (
-        "1 run did not reach the target, shared a GPU or the CPU, or has no known cost; medians and "
-        "dots leave it out."
+        "1 run did not reach the target, shared a GPU or the CPU, changed or began anew, or has no "
+        "known cost; medians and dots leave it out."
     )
     assert found.differ is None
 

@@ -134,6 +134,7 @@ def build_outcome(
         **_statistics(progress),
         cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
 
@@ -316,6 +317,7 @@ def outcome_now(
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         **_statistics(progress),
+        interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -78,7 +79,7 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
 
 
 def _values(trials: Sequence[Trial], value: Callable[[Trial], float | None]) -> tuple[float, ...]:
-    found = (value(trial) for trial in trials if has_cost(trial))
+    found = (value(as_undisturbed(trial)) for trial in trials if has_cost(trial))
     return tuple(each for each in found if each is not None and each < MOST)
 
 
@@ -124,9 +125,9 @@ def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     if dropped := sum(not has_cost(trial) for trial in both):
         one = dropped == 1
         notes.append(
-            f"{plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, or "
-            f"{'has' if one else 'have'} no known cost; medians and dots leave "
-            f"{'it' if one else 'them'} out."
+            f"{plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
+            f"changed or began anew, or {'has' if one else 'have'} no known cost; medians and "
+            f"dots leave {'it' if one else 'them'} out."
         )
     return notes
 

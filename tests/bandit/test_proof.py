@@ -1,0 +1,188 @@
+"""What a run proves of learning and speed, and what it would have cost without interruptions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.bandit.scripts import MISSED, OOM, REACHED, STOPPED, problem, trial
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
+from zeusrun.bandit.reinterpret import read_history, read_trial
+from zeusrun.trial import CurvePoint, Interruption, TrialStatus
+
+NOW = problem(max_power_w=50.0)
+
+
+def ran(*points, cuts=(), status=REACHED, arm=64, **changes):
+    """A run that reported ``(epoch, seconds)``, 10 W all along, and was interrupted at ``cuts``.
+
+    It reaches the target in its last epoch.
+    """
+    best = 0.96 if status is REACHED else 0.6
+    curve = tuple(
+        CurvePoint(epoch, time_s, 10.0 * time_s, best if n == len(points) else 0.5)
+        for n, (epoch, time_s) in enumerate(points, 1)
+    )
+    epoch, time_s = points[-1] if points else (None, changes.pop("time_s", 10.0))
+    values = {"time_s": time_s, "cost_j": 10.0 * time_s, "epochs": epoch, "curve": curve}
+    cuts = tuple(Interruption(*cut) for cut in cuts)
+    energy_j = 10.0 * time_s
+    return trial(arm, status, energy_j, **{**values, "interruptions": cuts, **changes})
+
+
+def took(run):
+    """Return seconds, joules and cost of a run as if it had not been interrupted."""
+    whole = as_undisturbed(run)
+    return whole.time_s, whole.energy_j, whole.cost_j
+
+
+ORDINARY = ran((1, 2.0), (2, 4.0), (3, 6.0))
+RESUMED = ran((1, 2.0), (2, 4.0), (3, 96.0), (4, 98.0), cuts=[(90.0, 2)])
+ANEW = ran((1, 102.0), (2, 104.0), (3, 106.0), cuts=[(100.0, 4)])
+IN_ALL = ran((1, 52.0), (2, 104.0), cuts=[(50.0, 0), (100.0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"forgotten": True}, Doubt.FORGOTTEN),
+        ({"observed_batch_size": 32}, Doubt.OTHER_SIZE),
+        ({"status": TrialStatus.LOST}, Doubt.NO_OUTCOME),
+        ({"status": TrialStatus.FAILED}, Doubt.NO_CRASH),
+        ({"status": STOPPED, "curve": (), "time_s": None, "epochs": None}, Doubt.NO_STEP),
+        ({"status": STOPPED, "curve": (CurvePoint(0, 5.0, 50.0, 0.1),)}, Doubt.NO_STEP),
+    ],
+)
+def test_of_some_runs_nothing_counts(changes, doubt):
+    proof = prove(dataclasses.replace(ORDINARY, **changes))
+    assert (proof, proof.nothing) == ((doubt, doubt), True)
+
+
+@pytest.mark.parametrize(
+    ("run", "learning", "speed"),
+    [
+        (ORDINARY, None, None),
+        (dataclasses.replace(ORDINARY, fingerprint={"script": "a+b"}), Doubt.CHANGED, None),
+        (dataclasses.replace(ORDINARY, epochs=0), Doubt.NO_EPOCH, None),
+        (dataclasses.replace(ORDINARY, shared=True), None, Doubt.SHARED),
+        (dataclasses.replace(ANEW, shared=True), Doubt.RESTARTED, Doubt.SHARED),
+        (dataclasses.replace(ORDINARY, status=TrialStatus.FAILED, cause="x"), None, None),
+        (RESUMED, None, None),
+        (ANEW, Doubt.RESTARTED, None),
+        (IN_ALL, None, Doubt.INTERRUPTED),
+        # Before the first report, nothing that counts is lost.
+        (ran((1, 12.0), (2, 14.0), cuts=[(10.0, 0)]), None, None),
+        # Preempted right after a report.
+        (ran((1, 2.0), (2, 4.0), (3, 6.0), cuts=[(4.0, 2)]), None, None),
+        # The evaluation before training stays, and is no report of the earlier way.
+        (ran((0, 0.0), (1, 102.0), (2, 104.0), cuts=[(100.0, 4)]), Doubt.RESTARTED, None),
+        (ran((0, 0.0), (1, 2.0), (2, 94.0), (3, 96.0), cuts=[(90.0, 1)]), None, None),
+    ],
+)
+def test_learning_and_speed_are_doubted_apart(run, learning, speed):
+    assert prove(run) == (learning, speed)
+    assert not prove(run).nothing
+
+
+def test_a_job_may_learn_the_speed_of_shared_devices():
+    shared = dataclasses.replace(ORDINARY, shared=True)
+    assert prove(shared, learn_from_shared=True) == (None, None)
+
+
+def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interruption():
+    assert took(ORDINARY) == (6.0, 60.0, 60.0)
+    assert took(RESUMED) == pytest.approx((8.0, 80.0, 80.0))
+    assert took(ANEW) == pytest.approx((6.0, 60.0, 60.0))
+    assert took(IN_ALL) == (None, None, None)
+    from_zero = ran((0, 2.0), (1, 4.0), (2, 96.0), cuts=[(90.0, 2)], epochs=3)
+    assert took(from_zero)[0] == pytest.approx(6.0)
+    every_five = ran((5, 10.0), (10, 90.0), (15, 100.0), cuts=[(50.0, 5)])
+    assert took(every_five)[0] == pytest.approx(30.0)
+    unknown = [point._replace(energy_j=None) for point in RESUMED.curve]
+    assert took(dataclasses.replace(RESUMED, curve=tuple(unknown))) == (
+        pytest.approx(8.0),
+        None,
+        None,
+    )
+
+
+def test_a_damaged_record_is_no_error():
+    assert took(dataclasses.replace(RESUMED, eta_knob=7.0)) == pytest.approx((8.0, 80.0, 80.0))
+    assert took(dataclasses.replace(RESUMED, curve=())) == (None, None, None)
+    twice = (*RESUMED.curve, *RESUMED.curve[::-1])
+    assert took(dataclasses.replace(RESUMED, curve=twice)) == pytest.approx((8.0, 80.0, 80.0))
+
+
+def test_a_crash_costs_what_its_restarts_cost():
+    crashed = dataclasses.replace(ANEW, status=OOM)
+    assert took(crashed) == (106.0, 1060.0, 1060.0)
+
+
+def test_a_batch_size_is_not_charged_for_what_an_interruption_lost():
+    run, usual = read_trial(NOW, RESUMED), read_trial(NOW, ran((1, 2.0), (2, 4.0), (4, 8.0)))
+    assert (run.status, run.epochs) == (REACHED, 4)
+    assert run.cost_j == pytest.approx(usual.cost_j)
+    assert run.epoch_cost_j == pytest.approx(usual.epoch_cost_j)
+    assert run.power_w == pytest.approx(10.0)
+    run = read_trial(NOW, IN_ALL)
+    assert (run.status, run.epochs, run.cost_j, run.epoch_cost_j) == (REACHED, 2, None, None)
+
+
+def test_a_run_that_began_anew_teaches_its_speed_and_no_epochs():
+    run = read_trial(NOW, ANEW)
+    assert (run.status, run.epochs, run.cost_j, run.pace) == (TrialStatus.CANCELLED, None, None, ())
+    assert run.epoch_cost_j == pytest.approx(20)
+    missed = read_trial(NOW, dataclasses.replace(ANEW, status=MISSED, max_epochs=3))
+    assert (missed.status, missed.epochs) == (TrialStatus.CANCELLED, None)
+
+
+def test_what_an_interrupted_run_still_proves_is_told():
+    assert describe_kept(NOW, [ORDINARY, RESUMED]) == []
+    assert describe_kept(NOW, [ANEW, IN_ALL]) == [
+        "1 run began anew after an interruption (epoch 5): kept for its speed",
+        "1 run had no epoch without an interruption (epoch 1, epoch 2): kept for its epochs",
+    ]
+    nothing = ran((1, 102.0), cuts=[(100.0, 4)])
+    assert describe_kept(NOW, [nothing])[0].endswith("(epoch 5): left out")
+
+
+def test_a_bound_that_the_lost_part_reached_says_nothing_of_the_batch_size_but_for_tonight():
+    stopped = dataclasses.replace(RESUMED, status=STOPPED, target=0.99)
+    now = problem(max_power_w=50.0, target=0.99)
+    assert read_trial(now, stopped).status is TrialStatus.CANCELLED
+    for failed in (stopped, dataclasses.replace(ANEW, status=MISSED, max_epochs=3, target=0.99)):
+        tonight = dataclasses.replace(now, recurrence=failed.recurrence)
+        assert read_trial(tonight, failed).status is STOPPED
+
+
+def test_steps_of_an_interrupted_run_do_not_show_the_length_of_an_epoch():
+    whole = dataclasses.replace(ORDINARY, steps=30)
+    lost = dataclasses.replace(RESUMED, steps=900)
+    again = dataclasses.replace(ORDINARY, steps=900, preemptions=1)
+    assert read_history(NOW, [whole, lost, again])[0].samples_per_epoch == 640
+    assert read_history(NOW, [lost, again])[0].samples_per_epoch is None
+
+
+def test_the_next_choice_is_as_if_the_run_had_not_been_interrupted():
+    def runs(arm, *found):
+        return [
+            dataclasses.replace(each, global_batch_size=arm, recurrence=n)
+            for n, each in enumerate(found, arm)
+        ]
+
+    def choice(trials):
+        known = read_history(NOW, trials)
+        return Auto().choose(*known, np.random.default_rng(0))
+
+    whole = ran((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0))
+    dearer = ran((1, 3.0), (2, 6.0), (3, 9.0), (4, 12.0))
+    others = [each for arm in (16, 32, 128, 256) for each in runs(arm, dearer, dearer, dearer)]
+    ordinary = choice([*others, *runs(64, whole, whole, whole)])
+    assert ordinary.global_batch_size == 64
+    charged = [dataclasses.replace(RESUMED, interruptions=()) for _ in range(3)]
+    assert choice([*others, *runs(64, *charged)]).global_batch_size != 64
+    assert choice([*others, *runs(64, *[RESUMED] * 3)]) == ordinary

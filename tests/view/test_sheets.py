@@ -1,0 +1,69 @@
+"""The two costs of a run that was not undisturbed: what was paid, and what one training costs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.analysis.test_cost_baseline import interrupted
+from tests.notify.test_notices import trial
+from tests.view.test_tables import render, widest
+from zeusrun.trial import Interruption
+from zeusrun.view.sheets import trial_sheet, undisturbed_text
+
+TWICE = (Interruption(7.0, 1), Interruption(100.0, 2))
+IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.0, 106.0)))
+WHOLE = interrupted(1)
+ANEW = dataclasses.replace(WHOLE, curve=WHOLE.curve[2:], epochs=3)
+FOR_ONE = "200 J of it for one uninterrupted training: "
+RESTARTED = "torchrun restarted the ranks in epoch"
+
+
+@pytest.mark.parametrize(
+    ("run", "preemptions", "told"),
+    [
+        (trial(1), 0, None),
+        (interrupted(1), 0, f"{FOR_ONE}{RESTARTED} 3"),
+        (interrupted(1), 1, f"{FOR_ONE}it was preempted in epoch 3"),
+        (interrupted(1, interruptions=TWICE), 0, f"{FOR_ONE}{RESTARTED}s 2, 3"),
+        (
+            interrupted(1, interruptions=TWICE),
+            1,
+            f"{FOR_ONE}it was preempted, or {RESTARTED.replace(' in', ', in')}s 2, 3",
+        ),
+        (
+            ANEW,
+            0,
+            f"150 J of it for one uninterrupted training: {RESTARTED} 3, and it began anew",
+        ),
+        (
+            interrupted(1, interruptions=IN_ALL),
+            0,
+            f"no epoch without an interruption: {RESTARTED}s 1, 2, 3, 4",
+        ),
+        (
+            interrupted(1, interruptions=(), shared=True),
+            0,
+            "200 J of it at the usual speed of this batch size: it shared its CPU",
+        ),
+    ],
+)
+def test_both_costs_are_told_where_they_differ_and_why(run, preemptions, told):
+    run = dataclasses.replace(run, preemptions=preemptions)
+    assert undisturbed_text(run, [interrupted(n) for n in range(3)]) == told
+
+
+def test_an_interruption_that_cost_nothing_is_not_spoken_of():
+    cheap = dataclasses.replace(interrupted(1), cost_j=200.2)
+    assert undisturbed_text(cheap) is None
+    assert undisturbed_text(dataclasses.replace(cheap, cost_j=150.0)) is None
+
+
+def test_the_second_cost_follows_the_first_within_80_columns():
+    run = dataclasses.replace(interrupted(1, interruptions=TWICE), preemptions=1)
+    lines = render(trial_sheet(run, None, run_dir_exists=True)).splitlines()
+    (at,) = [n for n, line in enumerate(lines) if line.startswith("cost ")]
+    assert lines[at].split()[:3] == ["cost", "1.10", "kJ"]
+    assert lines[at + 1].split()[:3] == ["200", "J", "of"]
+    assert widest("\n".join(lines)) <= 80

@@ -1,0 +1,162 @@
+"""What a run proves: how fast the batch size learns, how fast it is, and what a run of it costs.
+
+Each of these has its own condition. What was paid is in the trial, and stays true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.cost import cost_j
+from zeusrun.trial import THEN, CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
+
+if TYPE_CHECKING:
+    from zeusrun.trial import Trial
+
+CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+
+
+class Doubt(Enum):
+    """Why something of a finished run does not count."""
+
+    FORGOTTEN = "forgotten"
+    OTHER_SIZE = "trained with another batch size"
+    NO_OUTCOME = "ended without an outcome"
+    NO_CRASH = "failed without a crash"  # somebody ended it, or it never reported the metric
+    NO_STEP = "stopped before the first step"
+    NO_EPOCH = "met the target before the first epoch"
+    CHANGED = "the training changed while it was preempted"
+    RESTARTED = "began anew after epochs that were reported"  # perhaps with a trained model
+    SHARED = "shared its devices"
+    INTERRUPTED = "interrupted in every epoch"
+
+
+_ALL = {Doubt.FORGOTTEN, Doubt.OTHER_SIZE, Doubt.NO_OUTCOME, Doubt.NO_CRASH, Doubt.NO_STEP}
+
+
+class Proof(NamedTuple):
+    """What of a finished run counts; ``None``: no doubt about it."""
+
+    learning: Doubt | None  # about its epochs
+    speed: Doubt | None  # about its seconds and joules per epoch
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing of the run counts, not even a crash."""
+        return self.learning in _ALL
+
+
+class Way(NamedTuple):
+    """Epochs of a run, and what they took; ``None``: unknown."""
+
+    epochs: int
+    time_s: float | None
+    energy_j: float | None
+
+
+def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
+    """Return what a finished run proves; only the hardware and the job may still differ."""
+    if (doubt := _doubt_all(trial)) is not None:
+        return Proof(doubt, doubt)
+    learning = speed = None
+    if changed_parts(trial):
+        learning = Doubt.CHANGED
+    elif trial.status is TrialStatus.REACHED and trial.epochs == 0:
+        learning = Doubt.NO_EPOCH
+    elif trial.interruptions and _began_anew(trial):
+        learning = Doubt.RESTARTED
+    if trial.shared is True and not learn_from_shared:
+        speed = Doubt.SHARED
+    elif trial.interruptions and not _intact(trial).epochs:
+        speed = Doubt.INTERRUPTED
+    return Proof(learning, speed)
+
+
+def changed_parts(trial: Trial) -> list[str]:
+    """Return the parts of the training that changed while it was preempted."""
+    return [part for part, print_ in (trial.fingerprint or {}).items() if THEN in print_]
+
+
+def _doubt_all(trial: Trial) -> Doubt | None:
+    if trial.forgotten:
+        return Doubt.FORGOTTEN
+    if not trial.teaches:
+        return Doubt.OTHER_SIZE
+    if trial.status is TrialStatus.LOST:
+        return Doubt.NO_OUTCOME
+    if trial.status is TrialStatus.FAILED and trial.cause is None:
+        return Doubt.NO_CRASH
+    if trial.status is TrialStatus.STOPPED and not trial.steps:  # it may have evaluated as epoch 0
+        unknown = trial.time_s is None and not trial.epochs
+        if all(point.epoch == 0 for point in trial.curve) if trial.curve else unknown:
+            return Doubt.NO_STEP
+    return None
+
+
+def _began_anew(trial: Trial) -> bool:
+    """Whether all reports before an interruption were made again."""
+    first_s = next((point.time_s for point in trial.curve if not is_baseline(point)), 0.0)
+    return any(each.epochs and each.time_s < first_s for each in trial.interruptions)
+
+
+def whole_way(trial: Trial) -> Way | None:
+    """Return a run up to its last epoch; ``None`` without one."""
+    if epochs := epochs_of(trial.curve):
+        last = trial.curve[-1]
+        return Way(epochs, last.time_s, last.energy_j)
+    if trial.curve or not trial.epochs:
+        return None
+    return Way(trial.epochs, trial.time_s, trial.energy_j)
+
+
+def undisturbed(trial: Trial, way: Way | None) -> Way | None:
+    """Return what the epochs of an interrupted run would have taken without the interruptions.
+
+    Its speed is that between reports without an interruption in between.
+    """
+    if way is None or not trial.interruptions:
+        return way
+    epochs, time_s, energy_j = _intact(trial)
+    if not epochs or time_s is None:
+        return Way(way.epochs, None, None)
+    share = way.epochs / epochs
+    return Way(way.epochs, time_s * share, None if energy_j is None else energy_j * share)
+
+
+def as_undisturbed(trial: Trial) -> Trial:
+    """Return a run with the time, energy and cost that it would have had without interruptions.
+
+    Runs are compared by these. A crash keeps its own: the training itself made torchrun restart it.
+    """
+    if not trial.interruptions or trial.status in CRASHED:
+        return trial
+    way = undisturbed(trial, Way(trial.epochs, None, None) if trial.epochs else None)
+    way = way or Way(0, None, None)
+    knob = min(max(0.0, trial.eta_knob), 1.0)  # any other comes from a damaged record
+    spent_j = cost_j(way.energy_j, trial.max_power_w, way.time_s, knob)
+    return replace(trial, time_s=way.time_s, energy_j=way.energy_j, cost_j=spent_j)
+
+
+def _intact(trial: Trial) -> Way:
+    """Add up the stretches between reports in which the run was not interrupted."""
+    points = [point for point in trial.curve if not is_baseline(point)]
+    from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
+    stretches = [
+        (since, until)
+        for since, until in pairwise([CurvePoint(-from_zero, 0.0, 0.0, None), *points])
+        if until.epoch > since.epoch
+        and not any(since.time_s <= each.time_s < until.time_s for each in trial.interruptions)
+    ]
+    energies = [
+        until.energy_j - since.energy_j
+        for since, until in stretches
+        if until.energy_j is not None and since.energy_j is not None
+    ]
+    return Way(
+        sum(until.epoch - since.epoch for since, until in stretches),
+        sum(until.time_s - since.time_s for since, until in stretches),
+        sum(energies) if len(energies) == len(stretches) else None,
+    )
