@@ -15,7 +15,7 @@ import math
 import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,8 +31,8 @@ from zeusrun.simulate.replay import build_problem, replay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.bandit.auto.acquisition import Assessment
     from zeusrun.bandit.observation import Run
-    from zeusrun.bandit.problem import Problem
 
 SCENARIOS = ALONE, SLOWED, EXPLORING, MOVED = (
     "the default alone",
@@ -98,16 +98,21 @@ def simulate(cell: Cell) -> dict[int, tuple[float, float]]:
     first = BEFORE if cell.scenario == SLOWED else 0
     played = replay(job, policy, problem, first + COUNTS[-1][-1], [cell.seed, 1], before=before)
     runs = before + read_history(problem, [each.trial for each in played])[1]
-    return {
-        count: judge(cell, job, problem, runs, first, count) for each in COUNTS for count in each
-    }
+    found = {}
+    for count in chain(*COUNTS):
+        past = [run for run in runs if run.recurrence <= first + count]
+        since = [run for run in past if run.recurrence > first]
+        found[count] = judge(cell, job, assess(problem, past), since)
+    return found
 
 
 def judge(
-    cell: Cell, job: SimulatedJob, problem: Problem, runs: Sequence[Run], first: int, count: int
+    cell: Cell, job: SimulatedJob, now: Assessment, since: Sequence[Run]
 ) -> tuple[float, float]:
-    """Return the share of next runs of the incumbent within its range, and its relative width."""
-    now = assess(problem, [run for run in runs if run.recurrence <= first + count])
+    """Return the share of next runs of the incumbent within its range, and its relative width.
+
+    ``since`` are the runs since the start or the change.
+    """
     incumbent = now.beliefs.incumbent or 0
     arm = now.beliefs.arms[incumbent]
     low_j, high_j = belief_of(now, incumbent, None, None).cost_range_j or (0.0, math.inf)
@@ -117,7 +122,7 @@ def judge(
     sd = math.hypot(cell.epochs_sd, cell.speed_sd)
     low, high = (math.erf(math.log(j / usual_j) / sd / math.sqrt(2)) for j in (low_j, high_j))
     own = len(now.evidence.reached[arm])
-    timed = sum(run.arm == arm and first < run.recurrence <= first + count for run in runs)
+    timed = sum(run.arm == arm for run in since)
     known = cell.epochs_sd**2 * (1 + 1 / own) + cell.speed_sd**2 * (1 + 1 / max(1, timed))
     return (high - low) / 2, math.log(high_j / low_j) / (2 * 1.645 * math.sqrt(known))
 

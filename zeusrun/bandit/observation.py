@@ -100,7 +100,7 @@ def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
     limit = runs[-1].power_limit_w
     costs = [run.epoch_cost_j for run in runs if run.power_limit_w == limit and run.epoch_cost_j]
     newest = costs[-SPEED_RUNS:]
-    while _STEADY_VARIANCE < variance and len(newest) < min(NOISY_SPEED_RUNS, len(costs)):
+    while variance > _STEADY_VARIANCE and len(newest) < min(NOISY_SPEED_RUNS, len(costs)):
         older = costs[-len(newest) - SPEED_RUNS : -len(newest)]
         apart = abs(math.log(average_speed(older) / statistics.geometric_mean(newest)))
         if apart > _CHANGE_SDS * math.sqrt(variance * (1 / len(older) + 1 / len(newest))):

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
-# Standard deviation of log joules per epoch between runs of a steady and of a noisy machine, and how
-# many machines are noisy. docs/policies.md shows the ranges that follow.
-STEADY_SD, NOISY_SD, NOISY_SHARE = 0.01, 0.13, 0.2
+# Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
+# how many machines are noisy. docs/policies.md shows the ranges that follow.
+STEADY_SD, NOISY_SD, NOISY_SHARE = 0.01, 0.2, 0.1
 # Differences of successive runs overlap, so one says less than a deviation from a known mean (von
 # Neumann, Annals of Mathematical Statistics, 1941: 0.8 of three runs, 0.7 of nine).
 DIFFERENCE_WEIGHT = 0.75
