@@ -118,9 +118,14 @@ def counts_from_zero(epochs: tuple[int, ...]) -> bool:
 
 
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
-    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    reported = tuple(point.epoch for point in curve if not is_baseline(point))
-    return max(reported[-1] + counts_from_zero(reported), len(reported)) if reported else 0
+    """Return the epochs completed at the end of a curve, also for loops that count from 0.
+
+    A history has thousands of points: no function is called for each.
+    """
+    reported = [point.epoch for point in curve if point.epoch or not point.time_s <= 0]
+    if not reported:
+        return 0
+    return max(reported[-1] + counts_from_zero(tuple(reported[:3])), len(reported))
 
 
 MOST_POINTS = 1000

@@ -88,7 +88,7 @@ def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
 SPEED_RUNS = 3  # newest runs that show a speed: machines change, too
 NOISY_SPEED_RUNS = 9  # the same, at most, where speed scatters
 _STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts as steady
-_CHANGE_SDS = 2.0  # between the speeds of older and newer runs, from which the older do not count
+_CHANGE_SDS = 2.5  # between the speeds of older and newer runs, from which the older do not count
 
 
 def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
