@@ -120,12 +120,12 @@ def counts_from_zero(epochs: tuple[int, ...]) -> bool:
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
     """Return the epochs completed at the end of a curve, also for loops that count from 0.
 
-    A history has thousands of points: no function is called for each.
+    Baselines come first. A history has thousands of points, so no later one is looked at.
     """
-    reported = [point.epoch for point in curve if point.epoch or not point.time_s <= 0]
-    if not reported:
-        return 0
-    return max(reported[-1] + counts_from_zero(tuple(reported[:3])), len(reported))
+    first = next((n for n, point in enumerate(curve) if not is_baseline(point)), len(curve))
+    own = curve[first:]
+    more = counts_from_zero(tuple(point.epoch for point in own[:3]))
+    return max(own[-1].epoch + more, len(own)) if own else 0
 
 
 MOST_POINTS = 1000
