@@ -1,6 +1,6 @@
 """How often the range of nine runs of ten holds, and how wide it is, by what is known of the noise.
 
-    python benchmarks/range.py [--seeds 400]
+    python benchmarks/range.py [--seeds 150]
 
 Epochs and speed of a simulated job scatter by log-normal noise. After some runs since the start or
 the last change, policy ``auto`` states the range of the next run of the incumbent. The tables show
@@ -130,7 +130,7 @@ def judge(
 def main() -> None:
     """Print a table in Markdown for each scenario."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=150)
     seeds = parser.parse_args().seeds
     print(f"{describe_machine()}; {seeds} seeds")
     errors = []
