@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import STOPPED, problem, trial
+from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.reinterpret import read_history
 from zeusrun.trial import Bound, Decision, Stage
 
 TONIGHT = 9
@@ -73,3 +81,16 @@ def test_earlier_failures_of_the_recurrence_count():
     runs = [past(arm, recurrence=TONIGHT)._replace(status=STOPPED) for arm in (64, 128)]
     assert bounded_choice(choose(64, 128, 32), now, runs, made).bound is None
     assert bounded_choice(choose(64, 128, 32, 16), now, runs, made).bound is not None
+
+
+@unhurried
+@given(problems, histories, st.sampled_from((None, 1, 2, 5)))
+def test_whether_auto_is_asked_what_would_follow_changes_no_decision(now, past, left):
+    now, runs = read_history(dataclasses.replace(now, attempts_left=left), past)
+    made = [each for each in past if each.recurrence == now.recurrence]
+
+    def ask(problem, runs):
+        return Auto().choose(problem, runs, np.random.default_rng(0))
+
+    asked = bounded_choice(ask, now, runs, made)
+    assert bounded_choice(ask, now, runs, made, moves_on=True) == asked

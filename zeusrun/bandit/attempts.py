@@ -21,16 +21,25 @@ if TYPE_CHECKING:
 
 
 def bounded_choice(
-    choose: Choose, problem: Problem, runs: Sequence[Run], made: Sequence[Trial]
+    choose: Choose,
+    problem: Problem,
+    runs: Sequence[Run],
+    made: Sequence[Trial],
+    *,
+    moves_on: bool = False,
 ) -> Decision:
     """Return the choice for the next attempt; ``made`` are those of the recurrence so far.
 
     A slow machine alone stops no run (see ``fit_bound``). A run that no other attempt could follow
     has no bound: a recurrence whose attempts were only stopped ends with a model, or has trained
-    all of its epochs.
+    all of its epochs. ``moves_on`` says that the policy repeats no stopped batch size in a
+    recurrence while another may run; it is then rarely asked what would follow.
     """
     decision = choose(problem, runs)
-    if decision.bound is None or _is_last_possible(choose, problem, runs, made, decision):
+    if decision.bound is None:
+        return decision
+    surely_not = moves_on and not made and _may_another_run(problem, runs, decision)
+    if not surely_not and _is_last_possible(choose, problem, runs, made, decision):
         return replace(decision, bound=None)
     return replace(
         decision, bound=fit_bound(problem, runs, decision.global_batch_size, decision.bound)
@@ -58,6 +67,19 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     ]
     factor = math.exp(sum(slower) / len(slower)) if slower else 1.0
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
+
+
+def _may_another_run(problem: Problem, runs: Sequence[Run], decision: Decision) -> bool:
+    """Whether attempts are left, and another batch size that nothing speaks against.
+
+    None as large has ever run out of memory, and it has never crashed.
+    """
+    if problem.attempts_left is not None and problem.attempts_left <= 1:
+        return False
+    crashed = {run.arm for run in runs if run.status is TrialStatus.FAILED}
+    most = min((run.arm for run in runs if run.status is TrialStatus.OOM), default=math.inf)
+    others = (arm for arm in problem.candidates if arm not in crashed and arm < most)
+    return any(arm != decision.global_batch_size for arm in others)
 
 
 def _is_last_possible(

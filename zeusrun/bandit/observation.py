@@ -99,8 +99,9 @@ def is_stale(old: PowerPoint, new: PowerPoint) -> bool:
 
 
 SPEED_RUNS = 3  # newest runs that show a speed: machines change, too
-NOISY_SPEED_RUNS = 9  # the same, where speed scatters
+NOISY_SPEED_RUNS = 9  # the same, at most, where speed scatters
 _STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts as steady
+_CHANGE_SDS = 2.5  # between the speeds of older and newer runs, from which the older do not count
 
 
 def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
@@ -111,7 +112,14 @@ def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
     """
     limit = runs[-1].power_limit_w
     costs = [run.epoch_cost_j for run in runs if run.power_limit_w == limit and run.epoch_cost_j]
-    return costs[-SPEED_RUNS if variance <= _STEADY_VARIANCE else -NOISY_SPEED_RUNS :]
+    newest = costs[-SPEED_RUNS:]
+    while variance > _STEADY_VARIANCE and len(newest) < min(NOISY_SPEED_RUNS, len(costs)):
+        older = costs[-len(newest) - SPEED_RUNS : -len(newest)]
+        apart = abs(math.log(average_speed(older) / statistics.geometric_mean(newest)))
+        if apart > _CHANGE_SDS * math.sqrt(variance * (1 / len(older) + 1 / len(newest))):
+            break
+        newest = [*older, *newest]
+    return newest
 
 
 def average_speed(costs: Sequence[float]) -> float:

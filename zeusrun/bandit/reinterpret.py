@@ -171,10 +171,9 @@ def _walk(
         if best is None or (value < best if minimise else value > best):
             best = value
             pace.append((epochs, value))
-            reached = bool(point.epoch or trial.steps) and (
-                value <= edge if minimise else value >= edge
-            )
-            if reached:
+            meets = value <= edge if minimise else value >= edge
+            if meets and (point.epoch or trial.steps):
+                reached = True
                 break
     end = None if last is None else Way(epochs, last.time_s, last.energy_j)
     return pace, end if reached else None, end

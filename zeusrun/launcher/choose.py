@@ -11,7 +11,7 @@ import numpy as np
 
 from zeusrun.bandit import stopping
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
-from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
@@ -246,7 +246,8 @@ def decide(
         rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
         return submission.policy.choose(problem, runs, rng)
 
-    return bounded_choice(choose, problem, runs, made)
+    moves_on = submission.policy.name == Auto.name
+    return bounded_choice(choose, problem, runs, made, moves_on=moves_on)
 
 
 def decide_after_miss(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.attempts import bounded_choice
-from zeusrun.bandit.auto.policy import SPEED_CHECK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j
@@ -52,6 +52,7 @@ class Setting:
             self.problem,
             runs,
             self.made,
+            moves_on=self.policy.name == Auto.name,
         )
 
 

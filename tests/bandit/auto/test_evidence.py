@@ -90,6 +90,20 @@ def test_one_slow_night_makes_a_steady_machine_no_noisy_one():
     assert average_speed(evidence.speeds[64]) == pytest.approx(101, rel=0.02)
 
 
+def test_a_lasting_change_of_speed_is_no_noise():
+    for runs_since in range(1, 9):
+        costs = [*[100, 101] * 8, *[150, 151] * 4]
+        evidence = gather(problem(), timed(*costs[: 16 + runs_since]))
+        assert evidence.speed_sd < 0.05
+        assert runs_since < 2 or average_speed(evidence.speeds[64]) > 149
+
+
+def test_where_speed_scatters_older_runs_of_another_speed_are_left_out():
+    rng = np.random.default_rng(0)
+    costs = [*(100 * np.exp(0.1 * rng.standard_normal(20))), 205, 180, 215]
+    assert gather(problem(), timed(*costs)).speeds[64] == [205, 180, 215]
+
+
 def test_power_is_read_at_the_known_arm_nearest_to_the_default():
     runs = [run(256, power_w=90.0), run(32, power_w=60.0), run(32, power_w=None)]
     assert gather(problem(), runs).power_w == 60

@@ -467,6 +467,24 @@ def test_a_range_of_ninety_percent_holds_nine_runs_in_ten():
     assert 0.85 <= inside / 300 <= 0.95
 
 
+@pytest.mark.parametrize("scatter", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_it_holds_and_is_narrow_when_few_runs_show_the_speed(scatter, count):
+    """On a new GPU, earlier runs show only the epochs."""
+    rng, sd, draws = np.random.default_rng(0), math.hypot(0.14, scatter), 150
+    inside, widths = 0.0, []
+    for _ in range(draws):
+        epochs = np.round(40 * rng.lognormal(0, 0.14, 20 + count)).tolist()
+        speeds = [None] * 20 + (100 * rng.lognormal(0, scatter, count)).tolist()
+        runs = [run(64, int(k), per_epoch=j) for k, j in zip(epochs, speeds, strict=True)]
+        low, high = (math.log(j / 4000) for j in explain(*runs)[64].cost_range_j)
+        inside += (math.erf(high / sd / math.sqrt(2)) - math.erf(low / sd / math.sqrt(2))) / 2
+        known = 0.14**2 * (1 + 1 / len(runs)) + scatter**2 * (1 + 1 / count)
+        widths.append((high - low) / (2 * 1.645 * math.sqrt(known)))
+    assert inside / draws >= 0.85
+    assert np.median(widths) <= 1.3
+
+
 def test_explain_stands_batch_sizes_and_costs_of_any_size():
     arms = (2, 16, 10**15, 10**15 + 1)
     runs = [

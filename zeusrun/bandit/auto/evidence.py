@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_runs
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
-SPEED_SD, SPEED_WEIGHT = 0.01, 1.0  # of log joules per epoch, and how many runs that counts as
-# The square of a run's deviation counts up to so many medians of all squares.
-OUTLIER = 30.0
+# Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
+# how many machines are noisy. docs/policies.md shows the ranges that follow.
+STEADY_SD, NOISY_SD, NOISY_SHARE = 0.01, 0.2, 0.1
+# Differences of successive runs overlap, so one says less than a deviation from a known mean (von
+# Neumann, Annals of Mathematical Statistics, 1941: 0.8 of three runs, 0.7 of nine).
+DIFFERENCE_WEIGHT = 0.75
+OUTLIER = 30.0  # the square of a difference counts up to so many medians of all squares
 PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not to try them
 
 
@@ -160,18 +165,26 @@ def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
 def _speed_variance(timed: Mapping[int, Sequence[Run]]) -> tuple[float, float]:
     """Return the variance of log joules per epoch between runs of an arm, and its freedom.
 
-    It is pooled over arms. A few slow nights count as far as the others make them likely.
+    It comes from the differences of successive runs, pooled over arms, so a lasting change of speed
+    is one large difference. A few slow nights count as far as the others make them likely. The
+    machine is steady or noisy; each counts as far as the differences make it likely. ``freedom`` is
+    that of a chi-square estimate of as large a variance of its own.
     """
     squares: list[float] = []
-    freedom = SPEED_WEIGHT
     for own in timed.values():
         logs = [math.log(cost) for cost in newest_speeds(own, math.inf)]
-        middle = statistics.median(logs)
-        squares += [(log - middle) ** 2 for log in logs]
-        freedom += len(logs) - 1
-    most = max(SPEED_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
-    total = SPEED_WEIGHT * SPEED_SD**2 + sum(min(each, most) for each in squares)
-    return total / freedom, freedom
+        squares += [(new - old) ** 2 / 2 for old, new in pairwise(logs)]
+    most = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
+    total = DIFFERENCE_WEIGHT * sum(min(each, most) for each in squares)
+    freedom = 1 + DIFFERENCE_WEIGHT * len(squares)  # either prior counts as one run
+    likelihood = ((STEADY_SD**2 + total) / (NOISY_SD**2 + total)) ** (freedom / 2)
+    odds = NOISY_SHARE / (1 - NOISY_SHARE) * NOISY_SD / STEADY_SD * likelihood
+    noisy = odds / (1 + odds)
+    apart = (NOISY_SD**2 - STEADY_SD**2) / freedom  # the two variances, once all runs count
+    variance = (STEADY_SD**2 + total) / freedom + noisy * apart
+    between = noisy * (1 - noisy) * apart**2
+    spread = 2 * (variance**2 + between) / freedom + between
+    return variance, max(1.0, 2 * variance**2 / spread)
 
 
 def _power(problem: Problem, timed: Mapping[int, Sequence[Run]]) -> float | None:

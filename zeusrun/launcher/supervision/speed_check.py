@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.attempts import bounded_choice
-from zeusrun.bandit.auto.policy import SPEED_CHECK_S
+from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
@@ -69,6 +69,7 @@ class PolicyControl:
             problem,
             runs,
             [each for each in choice.earlier if each.recurrence == problem.recurrence],
+            moves_on=policy.name == Auto.name,
         )
         if decision.global_batch_size == arm:
             self._decision = decision
