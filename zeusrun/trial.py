@@ -118,12 +118,8 @@ def counts_from_zero(epochs: tuple[int, ...]) -> bool:
 
 
 def epochs_of(curve: Sequence[CurvePoint]) -> int:
-    """Return the epochs completed at the end of a curve, also for loops that count from 0.
-
-    Baselines come first. A history has thousands of points, so no later one is looked at.
-    """
-    first = next((n for n, point in enumerate(curve) if not is_baseline(point)), len(curve))
-    own = curve[first:]
+    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
+    own = curve[1:] if curve and is_baseline(curve[0]) else curve
     more = counts_from_zero(tuple(point.epoch for point in own[:3]))
     return max(own[-1].epoch + more, len(own)) if own else 0
 

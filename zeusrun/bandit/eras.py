@@ -66,9 +66,11 @@ def find_difference(
 
     Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown.
     """
+    if not then or then == now:
+        return None
     found = [
         f"{part}:{last}"
-        for part, print_ in (then or {}).items()
+        for part, print_ in then.items()
         if now.get(part, last := last_hash(print_)) != last and part not in ignored
     ]
     return " ".join(found) or None

@@ -48,14 +48,10 @@ class Run(NamedTuple):
     log_shift: float = 0.0  # by how much log epochs are expected to have changed since
 
     @property
-    def log_epochs(self) -> float:
-        """The log of the epochs that it would take today, if nothing else has changed."""
-        return math.log(max(1, self.epochs or 1)) + self.log_shift  # 0 comes from a damaged record
-
-    @property
     def epochs_today(self) -> float:
-        """The epochs that it would take today."""
-        return finite_exp(self.log_epochs)
+        """The epochs that it would take today, at least 1: fewer come from a damaged record."""
+        epochs = max(1, self.epochs or 1)
+        return epochs * finite_exp(self.log_shift) if self.log_shift else epochs
 
 
 class Running(NamedTuple):

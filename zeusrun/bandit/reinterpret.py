@@ -47,10 +47,13 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
     problem = complete(problem, trials)
     now = problem.fingerprint or {}
     ignored = compare_training(now, trials).ignored
-    read = ((read_trial(problem, trial), trial.fingerprint) for trial in trials)
+    read = (
+        (read_trial(problem, trial), find_difference(trial.fingerprint, now, ignored))
+        for trial in trials
+    )
     return problem, [
-        run._replace(differs=find_difference(then, now, ignored))
-        for run, then in read
+        run if differs is None else run._replace(differs=differs)
+        for run, differs in read
         if run is not None
     ]
 

@@ -27,6 +27,7 @@ ACCIDENT = 10.0  # one run makes a change at most so many times more likely: it 
 _SURE = 50.0  # the largest log of a Bayes factor
 _FARTHEST_SDS = 5.0  # more counts as this much
 _BEFORE = (4, 16, 1_000_000)  # runs before a moment that those after it are compared with
+CERTAIN = 0.95  # above this, a run counts fully
 DOUBTED = 0.5  # below this, a run probably no longer counts
 LEAST = 0.05  # a less likely one is left out
 
@@ -66,6 +67,7 @@ class Relevance(NamedTuple):
 
     chance: float  # that nothing relevant has changed since
     log_shift: float  # expected of the log of its epochs, because something may have changed
+    sure: bool  # whether it counts as a run today
 
 
 def weigh_runs(runs: Sequence[Run]) -> list[Relevance]:
@@ -102,7 +104,8 @@ def weigh_runs(runs: Sequence[Run]) -> list[Relevance]:
         theirs = np.array([each == label for each in labels])
         chances[theirs] *= same
         shifts[theirs] += (1 - same) * change.log_shift
-    return list(map(Relevance, chances.tolist(), shifts.tolist()))
+    sure = chances >= CERTAIN
+    return list(map(Relevance, chances.tolist(), shifts.tolist(), sure.tolist()))
 
 
 class _Change(NamedTuple):
@@ -164,29 +167,28 @@ def _compare(runs: Sequence[Run]) -> _Compared:
     reached: dict[int, list[float]] = {}
     pairs: list[float] = []
     before: dict[tuple[int, str | None], float] = {}
-    for run in runs:
+    logs = [math.log(max(1, run.epochs or 1)) for run in runs]
+    for run, log in zip(runs, logs, strict=True):
         if run.status is TrialStatus.REACHED:
-            log, key = run.log_epochs, (run.arm, run.differs)
+            key = run.arm, run.differs
             reached.setdefault(run.arm, []).append(log)
             if key in before:
                 pairs.append((log - before[key]) ** 2 / 2)
             before[key] = log
     freedom = RUN_SD_WEIGHT + len(pairs)
     sd = math.sqrt((RUN_SD_WEIGHT * RUN_SD**2 + sum(pairs)) / freedom)
-    middle = {arm: statistics.median(logs) for arm, logs in reached.items()}
+    middle = {arm: statistics.median(own) for arm, own in reached.items()}
     rows = {arm: row for row, arm in enumerate(middle)}
     counts, sums = np.zeros((2, max(1, len(rows)), len(runs)))
-    for i, run in enumerate(runs):
+    for i, (run, log) in enumerate(zip(runs, logs, strict=True)):
         if run.arm not in middle or run.status is TrialStatus.CANCELLED:
             continue
         far = _FARTHEST_SDS
         if run.status is not TrialStatus.MISSED:
-            far = (run.log_epochs - middle[run.arm]) / sd
-        if run.status is TrialStatus.STOPPED and far <= 0:
-            continue
-        counts[rows[run.arm], i] = 1.0
-        sums[rows[run.arm], i] = min(_FARTHEST_SDS, max(-_FARTHEST_SDS, far))
-    return _Compared(counts, sums, sd, freedom)
+            far = (log - middle[run.arm]) / sd
+        if run.status is not TrialStatus.STOPPED or far > 0:
+            counts[rows[run.arm], i], sums[rows[run.arm], i] = 1.0, far
+    return _Compared(counts, np.clip(sums, -_FARTHEST_SDS, _FARTHEST_SDS), sd, freedom)
 
 
 def _weigh_training(

@@ -76,8 +76,8 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
     weighed = [
-        run._replace(weight=each.chance, log_shift=each.log_shift)
-        for run, each in zip(shown, weigh_runs(shown), strict=True)
+        run if sure else run._replace(weight=chance, log_shift=log_shift)
+        for run, (chance, log_shift, sure) in zip(shown, weigh_runs(shown), strict=True)
     ]
     relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])

@@ -44,13 +44,13 @@ def find_spread(
     """
     squares, freedom = RUN_SD_WEIGHT * RUN_SD**2, RUN_SD_WEIGHT
     for arm, own in reached.items():
-        logs = [run.log_epochs for run in own]
+        logs = [math.log(run.epochs_today) for run in own]
         total = sum(run.weight for run in own)
         mean = sum(run.weight * log for run, log in zip(own, logs, strict=True)) / total
         squares += sum(run.weight * (log - mean) ** 2 for run, log in zip(own, logs, strict=True))
         freedom += max(0.0, total - 1)
         for run in failed.get(arm, ()):
-            if (far := run.log_epochs - mean) > 0:
+            if (far := math.log(run.epochs_today) - mean) > 0:
                 squares += run.weight * far * far * total / (total + 1)
                 freedom += run.weight
     return Spread(math.sqrt(squares / freedom), freedom)
