@@ -85,6 +85,11 @@ class DescendantTimes:
         self._origin_s = 0.0
         self._origin_s = self.cpu_s()
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """The process and its descendants, as of the last ``cpu_s``."""
+        return frozenset({self._process, *self._descendants})
+
     def cpu_s(self) -> float:
         """Return the CPU seconds so far."""
         now_s = self._clock()
