@@ -136,6 +136,7 @@ def test_the_largest_programs_are_named_by_what_they_used_since(machine, begin, 
     machine.set(301, parent=1, own=110.0, name="gzip")
     machine.set(302, parent=1, own=20.0, name="new", started=2)
     machine.set(303, parent=1, own=0.5, name="few")
+    machine.set(304, parent=1, reaped=500.0, name="shell")  # of a job that ran before
     machine.set(201, parent=ME, own=99.0, name="rank")
     clock.advance(2.0)
     others.measure()

@@ -79,8 +79,8 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
 
     That is the mean of the runs of the default on GPUs of their own, of the same variant, under the
     same objective, hardware, kind of energy and learning-rate rule. A recurrence is not compared if
-    there is no such run, or if one of its attempts shared its GPUs, is forgotten, or has an unknown
-    cost. ``trials`` are of one job, oldest first.
+    there is no such run, or if one of its attempts shared its GPUs or CPUs, is forgotten, or has an
+    unknown cost. ``trials`` are of one job, oldest first.
     """
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:

@@ -27,7 +27,7 @@ def same_split(problem: Problem, trial: Trial) -> bool:
 
 
 def was_disturbed(problem: Problem, trial: Trial) -> bool:
-    """Whether speed, cost and crashes do not count, because others used the trial's GPUs."""
+    """Whether speed, cost and crashes do not count, because others used its GPUs or CPUs."""
     return trial.shared is True and not problem.learn_from_shared
 
 

@@ -80,8 +80,8 @@ class OtherPrograms:
         for pid, now in self._read_processes().items():
             before = self._processes_before.get(pid)
             same = before is not None and before.started == now.started
-            before_s = before.cpu_s if before is not None and same else 0.0
-            spent_s[now.name] = spent_s.get(now.name, 0.0) + now.cpu_s - before_s
+            before_s = before.own_s if before is not None and same else 0.0
+            spent_s[now.name] = spent_s.get(now.name, 0.0) + now.own_s - before_s
         most = sorted(spent_s, key=lambda name: -spent_s[name])[:_NAMES]
         return [name for name in most if spent_s[name] > sum(spent_s.values()) / 10]
 

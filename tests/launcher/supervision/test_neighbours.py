@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
+from tests.bandit.scripts import problem
 from tests.factories import DONE, build_trial
 from tests.launcher.values import LAUNCHED
-from tests.runs import wait_for
+from tests.runs import only_trial, wait_for
+from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.energy.other_programs import Load
 from zeusrun.errors import DeviceError
+from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import join
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
 from zeusrun.metrics.ranks import Ranks
+
+WAITS = """
+import os, sys, zeusrun
+run = zeusrun.current()
+for epoch in run.epochs(default=2):
+    while epoch == 2 and not os.path.exists(sys.argv[1]):
+        pass
+    run.report(epoch=epoch, accuracy=0.3 * epoch)
+"""
 
 
 @pytest.fixture
@@ -232,3 +246,67 @@ def test_a_preempted_run_is_disturbed_if_one_of_its_parts_was(before, after, joi
     begun = build_trial(preemptions=1, time_s=9.0, shared=before, warnings=("busy",))
     outcome = join(begun, replace(DONE, shared=after, warnings=("calm",)))
     assert (outcome.shared, outcome.warnings) == (joined, ("busy", "calm"))
+
+
+def like(trial):
+    """The problem of a trial without GPUs."""
+    same = ("metric", "mode", "target", "max_epochs", "eta_knob", "world_size")
+    device = {"gpu_model": None, "gpu_count": 0, "energy_measured": False}
+    arms = (trial.global_batch_size,)
+    return problem(
+        candidates=arms,
+        default=arms[0],
+        learning_rates={},
+        **device,
+        **{name: getattr(trial, name) for name in same},
+    )
+
+
+@pytest.mark.parametrize(("others", "shared"), [(0.4, True), (0.05, False)])
+def test_beside_other_programs_the_epochs_of_a_run_count_and_its_speed_does_not(
+    zeusrun, cli, monkeypatch, others, shared
+):
+    monkeypatch.setattr(module, "LEAST_S", 3.0)
+    monkeypatch.setattr(module.OtherPrograms, "measure", lambda _: load(60.0, others))
+    monkeypatch.setattr(module.OtherPrograms, "largest", lambda _: [])
+    job = zeusrun.job()
+    code, out, err = cli("submit", job, "--json")
+    trial = only_trial(json.loads(out.splitlines()[-1]))
+    told = ["other programs took 40% of this machine's CPU time while it trained"] * shared
+    assert (code, trial["shared"], len(trial["warnings"])) == (0, shared, len(told))
+    shown = " ".join(cli("show", "job-1-1")[1].split())
+    for text in told:
+        assert text in trial["warnings"][0]
+        assert text in " ".join(err.split())
+        assert text in shown
+    assert ("shared with other programs" in shown) is shared
+    (trial,) = TinyDBHistory(zeusrun.home / "history").trials("job")
+    read = read_trial(like(trial), trial)
+    assert (read.epochs, read.local) == (2, not shared)
+    explained = " ".join(cli("explain", job)[1].split())
+    assert (
+        "1 run shared its CPU (with other programs): kept for its epochs" in explained
+    ) is shared
+
+
+def test_a_training_beside_a_busy_machine_is_marked(zeusrun, tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    job = zeusrun.job(str(script), args=[str(tmp_path / "go")])
+    loops = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as stack:
+        for _ in os.sched_getaffinity(0):
+            stack.callback(stack.enter_context(subprocess.Popen(loops)).kill)
+        child = subprocess.Popen(  # by itself: without ``tests.calm``
+            zeusrun.argv("submit", job), cwd=tmp_path, env=zeusrun.environment
+        )
+        stack.enter_context(child)
+        live = zeusrun.run_dir() / "live.json"
+        wait_for(live.exists)
+        wait_for(lambda: json.loads(live.read_text())["trial"]["shared"], what="the load")
+        (tmp_path / "go").touch()
+        assert child.wait() == 0
+    (trial,) = zeusrun.history()
+    assert (trial["status"], trial["epochs"], trial["shared"]) == ("REACHED", 2, True)
+    assert "of this machine's CPU time while it trained" in trial["warnings"][0]
+    assert "python" in trial["warnings"][0]

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 _PERIOD_S = 1.0
 LEAST_S = 3.0
 """What is measured over less says nothing: one short job of cron would be a large share of it."""
-MOST_OTHERS = 0.1
-MOST_IDLE = 0.1
+# Where ranks fill the CPUs, a share s of others slows them by 1 / (1 - s): measured 5 %: 1.05,
+# 11 %: 1.12, 34 %: 1.51, 50 %: 2.0. An undisturbed submit sees 1 to 2 %, and speeds scatter by a
+# few percent between nights anyway. docs/results.md has the table.
+_MIN_OTHERS = 0.1
+_MAX_IDLE = 0.1
 
 
 class Neighbours:
@@ -105,4 +108,4 @@ class Neighbours:
 
 def disturbs(load: Load) -> bool:
     """Whether others slowed a training. On CPUs with idle time, they did not."""
-    return load.others >= MOST_OTHERS and load.idle < MOST_IDLE
+    return load.others >= _MIN_OTHERS and load.idle < _MAX_IDLE
