@@ -9,6 +9,7 @@ import sys
 import pytest
 from hypothesis import settings
 
+import tests.calm  # noqa: F401 - for its effect
 from tests.factories import DONE, Zeusrun, begin, build_trial
 from zeusrun.cli import main
 from zeusrun.history.tinydb.store import TinyDBHistory

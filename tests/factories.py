@@ -20,6 +20,13 @@ from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, Trial, Trial
 ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = ROOT / "tests" / "children"
 FAKE_TORCHRUN = ROOT / "tests" / "fake_torchrun"
+_CALM = f"""
+import runpy, sys
+sys.path.append({str(ROOT)!r})
+import tests.calm
+sys.path.pop()
+runpy.run_module("zeusrun", run_name="__main__", alter_sys=True)
+"""
 
 REACHED = Outcome(
     status=TrialStatus.REACHED,
@@ -188,7 +195,7 @@ class Zeusrun:
     def start(self, *arguments, **env):
         """Start the command; the fixture kills it at the end of the test."""
         child = subprocess.Popen(
-            self.argv(*arguments),
+            [sys.executable, "-c", _CALM, *self.argv(*arguments)[3:]],
             cwd=self.folder,
             env={**self.environment, **env},
             stdout=subprocess.PIPE,

@@ -107,7 +107,7 @@ def zeusrun_forks() -> Forks:
     """Return forks that have imported everything but the ranks' side of zeusrun."""
     modules = (module.name for module in pkgutil.walk_packages(zeusrun.__path__, "zeusrun."))
     own = (m for m in modules if not m.startswith(("zeusrun.worker", "zeusrun.__main__")))
-    return Forks(*own, "tests.impatient")
+    return Forks(*own, "tests.impatient", "tests.calm")
 
 
 @functools.cache

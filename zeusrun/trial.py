@@ -215,7 +215,7 @@ class Outcome:
     # What trying other power limits cost more than holding the one chosen. It is part of
     # ``cost_j``, but not charged to the batch size.
     profiling_cost_j: float | None = None
-    shared: bool | None = None  # whether processes of others used the job's GPUs
+    shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
     noise_scale: float | None = None  # in samples; the last moving average, as are both others

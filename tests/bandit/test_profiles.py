@@ -147,13 +147,13 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
 def test_it_is_said_what_is_kept_of_shared_trials():
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
     assert describe_kept(NOW, past) == [
-        "2 runs shared their GPUs (with other processes): kept for their epochs",
-        "1 run shared its GPUs (with other processes): left out",
+        "2 runs shared their GPUs (with other programs): kept for their epochs",
+        "1 run shared its GPUs (with other programs): left out",
     ]
     on_cpu = dataclasses.replace(learned(0.96, shared=True), gpu_model=None, gpu_count=0)
-    assert "1 run shared its CPU (with other processes)" in describe_kept(NOW, [on_cpu])[0]
+    assert "1 run shared its CPU (with other programs)" in describe_kept(NOW, [on_cpu])[0]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == ["1 run shared its GPUs (with other processes): kept for its epochs"]
+    assert stopped == ["1 run shared its GPUs (with other programs): kept for its epochs"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

@@ -60,7 +60,7 @@ class Problem:
     samples_per_epoch: float | None = None  # ``None`` until a trial has shown it
     power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set
     power_objective: PowerObjective = PowerObjective()
-    learn_from_shared: bool = False  # whether trials on shared GPUs count for speed and cost
+    learn_from_shared: bool = False  # whether disturbed trials count for speed and cost
     variant: str | None = None  # ``Trial.variant`` of the trials that count
     fingerprint: Mapping[str, str] | None = None  # ``Trial.fingerprint`` of a training today
     speed_checks: bool = True  # whether a run may be replaced once its speed is known

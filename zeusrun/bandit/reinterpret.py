@@ -66,7 +66,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if metric and learning rate are the same; time and energy, if GPUs, number of ranks,
     micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A trial that is
     neither a success nor a failure by today's rules reads as cut short. A trial that shared its
-    GPUs reads as one of another machine, unless ``learn_from_shared`` is set.
+    GPUs or CPUs reads as one of another machine, unless ``learn_from_shared`` is set.
     """
     status = trial.status
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)

@@ -209,8 +209,8 @@ class PolicySection(Section, title="Policy"):
     seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
     learn_from_shared: bool = Field(
         False,
-        description="Also learn speed and cost from trials that shared their GPUs with other "
-        "processes.",
+        description="Also learn speed and cost from trials that shared their GPUs, or their CPUs, "
+        "with other programs.",
     )
 
 

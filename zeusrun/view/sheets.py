@@ -87,7 +87,7 @@ def trial_rows(
         ("chosen", f"{trial.stage.value}: {trial.why}"),
         ("learning rate", None if trial.learning_rate is None else f"{trial.learning_rate:g}"),
         ("power limit", limit_text(trial) if trial.power_limit_w else None),
-        ("device", device + (", shared with other processes" if trial.shared else "")),
+        ("device", device + (", shared with other programs" if trial.shared else "")),
         ("started", units.moment(trial.started_at)),
         ("start-up", units.duration(trial.startup_s)),
         ("time", units.duration(trial.time_s)),

@@ -1,4 +1,4 @@
-"""Whether other runs train on the same CPU as a run without GPUs."""
+"""Whether others compute on the same CPU as a run without GPUs: other runs, other programs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,88 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import HistoryError
+from zeusrun.energy.other_programs import OtherPrograms
+from zeusrun.errors import DeviceError, HistoryError
 from zeusrun.launcher.queue.tickets import Tickets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from zeusrun.energy.other_programs import Load
     from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
+LEAST_S = 3.0
+"""What is measured over less says nothing: one short job of cron would be a large share of it."""
+# Where ranks fill the CPUs, a share s of others slows them by 1 / (1 - s): measured 5 %: 1.05,
+# 11 %: 1.12, 34 %: 1.51, 50 %: 2.0. An undisturbed submit sees 0.1 %, and speeds scatter by a few
+# percent between nights anyway. docs/results.md has the table.
+_MIN_OTHERS = 0.1
+_MAX_IDLE = 0.1
 
 
 class Neighbours:
-    """Checks once a second. A run counts once two checks in a row find it: one may be ending."""
+    """Checks once a second while a run trains.
 
-    def __init__(self, home: Path, *, on_cpu: bool) -> None:
-        self.shared: bool | None = False if on_cpu else None  # on GPUs the meter sees it
+    Another run counts once two checks in a row find it: one may be ending. Other programs count by
+    their mean share of the CPUs over the whole training.
+    """
+
+    def __init__(
+        self, home: Path, *, on_cpu: bool, others: Callable[[], OtherPrograms] = OtherPrograms
+    ) -> None:
+        self._on_cpu = on_cpu
         self._tickets = Tickets(home)
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()
+        self._found = False
+        self._begin = others
+        self._others: OtherPrograms | None = None
+        self._load: Load | None = None
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether others compute on the CPU; ``None`` if unknown, as on GPUs: the meter sees it."""
+        if self._found:
+            return True
+        return None if self._load is None else disturbs(self._load)
 
     def check(self, progress: Progress) -> str | None:
-        """Check if it is time and the run is training; return a warning once others are found."""
+        """Check if it is time and the run is training; return a warning once runs are found."""
         trains = progress.training_t is not None and not progress.ranks.exit_codes
-        if self.shared is not False or not trains or progress.now_t < self._due_t:
+        if not self._on_cpu or not trains or progress.now_t < self._due_t:
             return None
         self._due_t = progress.now_t + _PERIOD_S
+        self._measure()
+        return None if self._found else self._find_runs()
+
+    def conclude(self) -> str | None:
+        """Return a warning, once the run has ended, if other programs took too much."""
+        if self._found or self._load is None or self._others is None or not disturbs(self._load):
+            return None
+        try:
+            names = self._others.largest()
+        except OSError:
+            names = []
+        most = f" (most of it: {', '.join(names)})" if names else ""
+        return (
+            f"other programs took {self._load.others:.0%} of this machine's CPU time while it "
+            f"trained{most}, so its time and cost are unreliable; the policy ignores them unless "
+            "policy.learn_from_shared is true"
+        )
+
+    def _measure(self) -> None:
+        try:
+            if self._others is None:
+                self._others = self._begin()
+            load = self._others.measure()
+        except DeviceError:  # then it is unknown
+            return
+        if load is not None and load.seconds >= LEAST_S:
+            self._load = load
+
+    def _find_runs(self) -> str | None:
         try:
             present = self._tickets.present()
         except (OSError, HistoryError):  # a newer zeusrun may have come meanwhile
@@ -42,9 +98,14 @@ class Neighbours:
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
             return None
-        self.shared = True
+        self._found = True
         return (
             f"{', '.join(again)} trains on this CPU at the same time, so the time and cost of "
             "this run are unreliable; the policy ignores them unless policy.learn_from_shared is "
             "true"
         )
+
+
+def disturbs(load: Load) -> bool:
+    """Whether others slowed a training. On CPUs with idle time, they did not."""
+    return load.others >= _MIN_OTHERS and load.idle < _MAX_IDLE

@@ -371,6 +371,8 @@ class Supervisor:
 
     def _close(self, exit_: ProcessExit) -> Outcome:
         meter, trial = self._meter, self._trial
+        if (text := self._neighbours.conclude()) is not None:
+            self._warn(text)
         oom_kills, before = count_oom_kills(), self._oom_kills
         oom_kills = None if oom_kills is None or before is None else oom_kills - before
         failure = run_deleted(self._paths) or self._stalls.failure()
