@@ -83,8 +83,8 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     That is the mean of the runs of the default that prove their cost, of the same variant, under
     the same objective, hardware, kind of energy and learning-rate rule. What interruptions cost
     does not count on either side. A recurrence is not compared if there is no such run, if one of
-    its attempts shared its GPUs or CPUs, is forgotten, or has an unknown cost, or if it is in doubt how
-    many epochs its last attempt needed. ``trials`` are of one job, oldest first.
+    its attempts shared its GPUs or CPUs, is forgotten, or has an unknown cost, or if it is in doubt
+    how many epochs its last attempt needed. ``trials`` are of one job, oldest first.
     """
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:
