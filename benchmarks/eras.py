@@ -15,7 +15,6 @@ import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,11 +114,17 @@ def _noticed(problem: Problem, played: Sequence[Played]) -> bool:
 PASTS = ("counts", "is of another script", "is forgotten")
 
 
-def compare(job: SimulatedJob, seed: int) -> np.ndarray:
-    """Return regret and whether it was noticed, shape ``(2 factors, 3 pasts, 2)``."""
-    return np.array(
-        [[play(edit(job, factor), past, seed) for past in PASTS] for factor in (1.0, FACTOR)]
-    )
+def compare(cell: tuple[Sequence[SimulatedJob], int]) -> np.ndarray:
+    """Return regret and whether it was noticed, shape ``(jobs, 3 pasts, 2)``."""
+    jobs, seed = cell
+    return np.array([[play(job, past, seed) for past in PASTS] for job in jobs])
+
+
+def moved(seed: int) -> SimulatedJob:
+    """Return a job of which other batch sizes are best after the edit."""
+    job = FAMILIES["drift"](np.random.default_rng([seed, 77]))
+    (_, before), (_, after) = job.eras
+    return replace(job, eras=[(1, before), (BEFORE + 1, after)])
 
 
 def show(name: str, figures: np.ndarray) -> None:
@@ -146,8 +151,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
     print(describe_machine())
-    groups: dict[str, list[tuple[SimulatedJob, int]]] = {}
     seeds = range(arguments.seeds)
+    groups: dict[str, list[tuple[SimulatedJob, int]]] = {}
     if arguments.trace_dir:
         for gpu in ("v100", "p100"):
             for job in load_jobs(arguments.trace_dir, gpu, []):
@@ -163,14 +168,18 @@ def main() -> None:
     every = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name, cells in groups.items():
-            figures = np.array(list(pool.map(partial(_compare), cells)))
-            show(name, figures)
-            every.append(figures)
-    show("all", np.concatenate(every))
-
-
-def _compare(cell: tuple[SimulatedJob, int]) -> np.ndarray:
-    return compare(*cell)
+            edited = [([edit(job, 1.0), edit(job, FACTOR)], seed) for job, seed in cells]
+            every.append(np.array(list(pool.map(compare, edited))))
+            show(name, every[-1])
+        show("all", np.concatenate(every))
+        found = np.array(list(pool.map(compare, [([moved(seed)], seed) for seed in seeds])))
+    told = found[:, 0, 1, 0]
+    not_told, _, knows = found[:, 0, :, 0].mean(0)
+    print(
+        f"other batch sizes become the best: told {told.mean():.2f} (standard error "
+        f"{told.std() / len(told) ** 0.5:.2f}), not told {not_told:.2f}, knows {knows:.2f}, "
+        f"noticed {found[:, 0, 1, 1].mean():.0%}"
+    )
 
 
 if __name__ == "__main__":
