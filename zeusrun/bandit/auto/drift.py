@@ -27,7 +27,7 @@ ACCIDENT = 10.0  # one run makes a change at most so many times more likely: it 
 _SURE = 50.0  # the largest log of a Bayes factor
 _FARTHEST_SDS = 5.0  # more counts as this much
 _BEFORE = (4, 16, 1_000_000)  # runs before a moment that those after it are compared with
-CERTAIN = 0.95  # above this, a run counts fully
+CERTAIN = 0.85  # above this, a run counts fully
 DOUBTED = 0.5  # below this, a run probably no longer counts
 LEAST = 0.05  # a less likely one is left out
 
