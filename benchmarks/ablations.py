@@ -43,7 +43,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "bound at 2 sd": {"auto.beliefs.BOUND_SDS": 2.0},
     "horizon 15": {"auto.acquisition.HORIZON": 15},
     "horizon 60": {"auto.acquisition.HORIZON": 60},
-    "no notice of drift": {"auto.drift.KNOWN": 10**9, "auto.drift.SURPRISE_SDS": float("inf")},
+    "no detection of drift": {"auto.drift.UNANNOUNCED": 0.0},
 }
 
 
