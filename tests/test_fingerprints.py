@@ -37,14 +37,13 @@ def test_a_submit_says_what_has_changed_since_the_last_run(zeusrun, script):
     assert "changed since" not in zeusrun("explain", "job").stdout
     edit(script)
     job = zeusrun.job("train.py", args=["--epoch-s", "0.01"])
+    then = "changed since run 1; their first runs will show how far earlier ones count"
     for command in (("submit", job, "--dry-run"), ("explain", job)):
-        assert "train.py changed since run 1; its first runs" in words(zeusrun(*command).stdout)
+        assert f"train.py and the arguments {then}" in words(zeusrun(*command).stdout)
     code, second, seen = zeusrun.submit(job)
-    then = "changed since run 1; its first runs will show how far earlier ones count"
-    assert f"history: train.py {then}" in words(seen)
-    assert f"the arguments {then}" in words(seen)
+    assert f"history: train.py and the arguments {then}" in words(seen)
     explained = words(zeusrun("explain", "job").stdout)
-    assert "1 run had another script and args: 9" in explained  # 9x % likely
+    assert "1 run differed in the script and the arguments: 9" in explained  # 9x % likely
     assert "% likely to need as many epochs as today" in explained
     after = only_trial(second)
     changed = {

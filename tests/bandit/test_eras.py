@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.factories import build_trial
@@ -38,11 +40,13 @@ def test_a_change_is_dated_by_the_last_run_with_another_fingerprint():
 @pytest.mark.parametrize(
     ("part", "name"), [("args", "the arguments"), ("env", "the variables in env")]
 )
-def test_each_part_has_its_own_sentence(part, name):
+def test_parts_that_changed_at_once_have_one_sentence(part, name):
     trials = runs("a", part=part)
-    assert told("b", trials, part) == [
-        f"{name} changed since run 1; its first runs will show how far earlier ones count"
-    ]
+    then = "changed since run 1; their first runs will show how far earlier ones count"
+    assert told("b", trials, part) == [f"{name} {then}"]
+    both = {"script": "a", part: "a"}
+    eras = compare_training({"script": "b", part: "b"}, [replace(trials[0], fingerprint=both)])
+    assert describe_eras(eras, "train.py") == [f"train.py and {name} {then}"]
 
 
 def test_of_learning_keys_the_other_sentences_say_what_still_counts():

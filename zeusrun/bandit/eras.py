@@ -68,12 +68,18 @@ def find_difference(
     """
     if not then or then == now:
         return None
-    found = [
-        f"{part}:{last}"
+    parts = _changed_parts(then, now, ignored)
+    return " ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None
+
+
+def _changed_parts(
+    then: Mapping[str, str], now: Mapping[str, str], ignored: Collection[str]
+) -> list[str]:
+    return [
+        part
         for part, print_ in then.items()
         if now.get(part, last := last_hash(print_)) != last and part not in ignored
     ]
-    return " ".join(found) or None
 
 
 def last_hash(print_: str) -> str:
@@ -104,26 +110,29 @@ _NAMES = {
 }
 
 
-def _name(part: str, script: str) -> str:
+def name_part(part: str, script: str = "the script") -> str:
+    """Return what to call a part of a training."""
     return script if part == "script" else _NAMES.get(part, part)
 
 
 def describe_eras(eras: Eras, script: str) -> list[str]:
-    """Describe what has changed, in a sentence for each part; ``script`` is what to call it."""
-    sentences = []
+    """Describe in sentences what has changed; ``script`` is what to call the script."""
+    told: dict[str, list[str]] = {}  # the parts by what is said of them
     for change in eras.changes:
-        back = ""
+        since = f"changed since run {change.since}"
         if change.back_to is not None:
             first, last = change.back_to
             runs = f"run {first}" if first == last else f"runs {first} to {last}"
-            back = f", back to what {runs} had"
-        then = "; its first runs will show how far earlier ones count"
-        if change.back_to is not None or change.part == "learning":
-            then = ""  # the learning rate and the metric have sentences of their own
-        name = _name(change.part, script)
-        sentences.append(f"{name} changed since run {change.since}{back}{then}")
+            since += f", back to what {runs} had"
+        elif change.part != "learning":  # the learning rate and the metric have their own sentences
+            since += "; {its} first runs will show how far earlier ones count"
+        told.setdefault(since, []).append(name_part(change.part, script))
+    sentences = [
+        f"{' and '.join(names)} {since.format(its='its' if names == [script] else 'their')}"
+        for since, names in told.items()
+    ]
     sentences += [
-        f"{_name(part, script)} changed in nearly every run; from now on zeusrun ignores this"
+        f"{name_part(part, script)} changed in nearly every run; from now on zeusrun ignores this"
         for part in eras.newly_ignored
     ]
     return sentences
@@ -141,16 +150,12 @@ def continue_training(
         return replace(trial, fingerprint=dict(now)), None
     if then is None:
         return trial, None
-    changed = [
-        part
-        for part, print_ in then.items()
-        if now.get(part, last := last_hash(print_)) != last and part not in ignored
-    ]
+    changed = _changed_parts(then, now, ignored)
     mixed = {part: f"{then[part].partition(THEN)[0]}{THEN}{now[part]}" for part in changed}
     trial = replace(trial, fingerprint={**now, **then, **mixed})
     if not changed:
         return trial, None
-    names = " and ".join(_name(part, script) for part in changed)
+    names = " and ".join(name_part(part, script) for part in changed)
     warning = (
         f"{names} changed while {trial.trial} was preempted; it is continued, but only its speed "
         "counts for later choices"

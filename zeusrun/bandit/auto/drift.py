@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
+from zeusrun.bandit.eras import name_part
 from zeusrun.bandit.observation import FAILED
 from zeusrun.trial import TrialStatus
 
@@ -55,8 +56,8 @@ def describe_edited(runs: Sequence[Run]) -> list[str]:
         if run.differs is not None:
             chances.setdefault(run.differs, []).append(each.chance)
     return [
-        f"{len(own)} {'run' if len(own) == 1 else 'runs'} had another "
-        f"{' and '.join(part.partition(':')[0] for part in differs.split())}: "
+        f"{len(own)} {'run' if len(own) == 1 else 'runs'} differed in "
+        f"{' and '.join(name_part(part.partition(':')[0]) for part in differs.split())}: "
         f"{statistics.fmean(own):.0%} likely to need as many epochs as today"
         for differs, own in chances.items()
     ]
