@@ -40,7 +40,7 @@ def test_of_a_trial_that_was_edited_while_it_was_preempted_only_the_speed_counts
     assert (run.status, run.epochs, run.cost_j, run.pace) == (CANCELLED, None, None, ())
     assert run.epoch_cost_j == pytest.approx(30)
     (clause,) = describe_kept(NOW, [edited])
-    assert clause == ("1 run changed while its training was preempted (script): kept for its speed")
+    assert clause == "1 run changed while preempted (script): kept for its speed"
 
 
 def test_a_preempted_and_edited_run_does_not_change_the_epochs_that_the_policy_expects():
@@ -316,7 +316,7 @@ def test_nothing_is_learned_from_a_trial_that_was_seen_to_train_with_another_bat
     assert read_trial(problem(), same) == read_trial(problem(), trial(64))
     assert read_trial(problem(), other) is None
     _, told = describe_kept(problem(), [other])
-    assert told == "1 run trained with batch size 32, not with its own (REACHED): left out"
+    assert told == "1 run trained with another batch size (32): left out"
 
 
 def test_a_metric_that_equals_the_target_in_float32_has_reached_it():

@@ -13,17 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.bandit.problem import Problem
-    from zeusrun.bandit.proof import Proof
     from zeusrun.trial import Trial
 
 _FEW = 3  # values to name of each difference
-_NOTHING = {
-    Doubt.FORGOTTEN: "forgotten by 'history --forget'",
-    Doubt.OTHER_SIZE: "trained with batch size {size}, not with {{own}} own",
-    Doubt.NO_OUTCOME: "ended without an outcome",
-    Doubt.NO_CRASH: "failed without a crash",
-    Doubt.NO_STEP: "was stopped before the first step",
-}
 
 
 def find_ignored(trials: Sequence[Trial]) -> Trial | None:
@@ -79,9 +71,9 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
     ):
         return  # it ended too early to teach anything
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
-    if proof.learning in _NOTHING:
-        text = _NOTHING[proof.learning].format(size=trial.observed_batch_size)
-        yield text, trial.status.value
+    if proof.nothing and proof.learning is not None:
+        size = trial.observed_batch_size if proof.learning is Doubt.OTHER_SIZE else None
+        yield proof.learning.value, trial.status.value if size is None else str(size)
     if trial.variant != problem.variant:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if proof.speed is Doubt.SHARED:
@@ -96,18 +88,11 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         samples = trial.micro_batch_size or trial.global_batch_size // trial.world_size
         yield "had other micro-batches", f"{samples} samples"
     if trial.status not in CRASHED:
-        yield from _interruptions(trial, proof)
+        epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
+        values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
+        values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
         yield from _job_differences(problem, trial)
-
-
-def _interruptions(trial: Trial, proof: Proof) -> Iterator[tuple[str, str]]:
-    epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
-    if proof.learning is Doubt.CHANGED:
-        yield "changed while {own} training was preempted", ", ".join(changed_parts(trial))
-    if proof.learning is Doubt.RESTARTED:
-        yield "began anew after an interruption", epochs
-    if proof.speed is Doubt.INTERRUPTED:
-        yield "had no epoch without an interruption", epochs
 
 
 def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:

@@ -20,21 +20,18 @@ CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
 
 
 class Doubt(Enum):
-    """Why something of a finished run does not count."""
+    """Why something of a finished run does not count, as it is told of one or several runs."""
 
-    FORGOTTEN = "forgotten"
+    FORGOTTEN = "forgotten by 'history --forget'"
     OTHER_SIZE = "trained with another batch size"
     NO_OUTCOME = "ended without an outcome"
     NO_CRASH = "failed without a crash"  # somebody ended it, or it never reported the metric
-    NO_STEP = "stopped before the first step"
+    NO_STEP = "was stopped before the first step"
     NO_EPOCH = "met the target before the first epoch"
-    CHANGED = "the training changed while it was preempted"
-    RESTARTED = "began anew after epochs that were reported"  # perhaps with a trained model
+    CHANGED = "changed while preempted"
+    RESTARTED = "began anew after an interruption"  # perhaps with a trained model
     SHARED = "shared its devices"
-    INTERRUPTED = "interrupted in every epoch"
-
-
-_ALL = {Doubt.FORGOTTEN, Doubt.OTHER_SIZE, Doubt.NO_OUTCOME, Doubt.NO_CRASH, Doubt.NO_STEP}
+    INTERRUPTED = "had no epoch without an interruption"
 
 
 class Proof(NamedTuple):
@@ -46,7 +43,7 @@ class Proof(NamedTuple):
     @property
     def nothing(self) -> bool:
         """Whether nothing of the run counts, not even a crash."""
-        return self.learning in _ALL
+        return self.learning is not None and self.learning is self.speed
 
 
 class Way(NamedTuple):
