@@ -111,7 +111,7 @@ def test_an_epoch_costs_what_it_does_at_the_limit_of_the_objective():
 
 
 @pytest.mark.parametrize("status", [REACHED, MISSED])
-def test_a_trial_that_shared_its_gpus_keeps_its_epochs_alone(status):
+def test_a_trial_that_shared_its_gpus_shows_its_epochs_and_the_most_that_one_costs(status):
     value = 0.96 if status is REACHED else 0.5
     past = learned(
         0.5, value, status=status, shared=True, max_epochs=40 if status is REACHED else 2
@@ -119,7 +119,8 @@ def test_a_trial_that_shared_its_gpus_keeps_its_epochs_alone(status):
     now = NOW if status is REACHED else dataclasses.replace(NOW, max_epochs=2)
     read = read_trial(now, past)
     assert (read.status, read.epochs, read.local) == (status, 2, False)
-    assert (read.cost_j, read.epoch_cost_j, read.power_w, read.profile) == (None, None, None, ())
+    assert (read.cost_j, read.power_w, read.profile, read.disturbed) == (None, None, (), True)
+    assert read.epoch_cost_j == pytest.approx(30)
 
 
 def test_a_stop_on_shared_gpus_is_no_failure_and_a_crash_says_nothing():
@@ -128,8 +129,11 @@ def test_a_stop_on_shared_gpus_is_no_failure_and_a_crash_says_nothing():
         assert read_trial(NOW, trial(64, status, None, shared=True)) is None
 
 
-def test_a_shared_trial_with_another_metric_says_nothing():
-    assert read_trial(problem(metric="f1"), learned(0.96, shared=True)) is None
+def test_of_a_shared_trial_with_another_metric_only_the_most_that_an_epoch_costs_is_known():
+    read = read_trial(problem(metric="f1"), learned(0.96, shared=True))
+    assert (read.status, read.epochs, read.disturbed) == (CANCELLED, None, True)
+    other = dataclasses.replace(problem(metric="f1"), world_size=7)
+    assert read_trial(other, learned(0.96, shared=True)) is None
 
 
 @pytest.mark.parametrize("shared", [False, None])

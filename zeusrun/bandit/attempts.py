@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.bandit.observation import Run, usual_speed
+from zeusrun.bandit.observation import Run, timed_runs, usual_speed
 from zeusrun.bandit.stopping import is_repeat
 from zeusrun.trial import TrialStatus
 
@@ -53,10 +52,7 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     Otherwise it grows as the batch sizes that ran in this recurrence were slower than usual. The
     run's own speed excuses nothing: it may be the batch size that is slow.
     """
-    before: defaultdict[int, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.recurrence != problem.recurrence and run.epoch_cost_j is not None:
-            before[run.arm].append(run)
+    before = timed_runs(run for run in runs if run.recurrence != problem.recurrence)
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
         return replace(bound, epochs=bound.cost_j / usual_j[arm])

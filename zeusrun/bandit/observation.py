@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.bandit.problem import Problem
 
@@ -43,6 +44,7 @@ class Run(NamedTuple):
     local: bool = True  # whether time and energy were measured as they would be today
     pace: Pace = ()
     profile: tuple[PowerPoint, ...] = ()
+    disturbed: bool = False  # whether ``epoch_cost_j`` is at most this: others used the devices
     differs: str | None = None  # what of its training is not as it is today; ``None``: nothing
     weight: float = 1.0  # how likely it is that its epochs still hold, as a policy judges
     log_shift: float = 0.0  # by how much log epochs are expected to have changed since
@@ -130,6 +132,26 @@ def average_speed(costs: Sequence[float]) -> float:
 def usual_speed(runs: Sequence[Run]) -> float:
     """Return what an epoch of an arm usually costs; see ``newest_speeds``."""
     return average_speed(newest_speeds(runs))
+
+
+def timed_runs(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """Return the runs that show the speed of each arm, oldest first.
+
+    Those of today's training count where there are any, and of these the undisturbed ones. A
+    disturbed run counts as long as an arm has no other, and where it was cheaper than they usually
+    are: other programs only make a run more expensive.
+    """
+    arms: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.epoch_cost_j is not None:
+            arms[run.arm].append(run)
+    for arm, every in arms.items():
+        if any(run.disturbed or run.differs is not None for run in every):
+            own = [run for run in every if run.differs is None] or every
+            calm = [run for run in own if not run.disturbed]
+            most_j = usual_speed(calm) if calm else math.inf
+            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < most_j]
+    return arms
 
 
 def merged_profile(runs: Sequence[Run]) -> tuple[PowerPoint, ...]:

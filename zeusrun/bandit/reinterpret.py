@@ -66,15 +66,17 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if metric and learning rate are the same; time and energy, if GPUs, number of ranks,
     micro-batches and kind of energy are; crashes, if GPUs and micro-batches are. A trial that is
     neither a success nor a failure by today's rules reads as cut short. A trial that shared its
-    GPUs or CPUs reads as one of another machine, unless ``learn_from_shared`` is set.
+    GPUs or CPUs reads as one of another machine, unless ``learn_from_shared`` is set; what an epoch
+    cost is then the most that it may cost.
     """
     status = trial.status
     run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
-    local = same_hardware(problem, trial) and same_split(problem, trial)
-    local = local and proof.speed is not Doubt.SHARED
+    machine = same_hardware(problem, trial) and same_split(problem, trial)
+    shared = proof.speed is Doubt.SHARED
+    local = machine and not shared
     if proof.nothing or (status in CRASHED and not local):
         return None
     local_energy = local and same_energy(problem, trial)
@@ -85,14 +87,21 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     # No attempt of the same recurrence makes the same failure again, whatever it proves.
     failed_now = status in FAILED and trial.recurrence == problem.recurrence
     run = run._replace(status=TrialStatus.STOPPED if failed_now else CUT_SHORT, local=local_energy)
+    disturbed = shared and machine and same_energy(problem, trial)
     if proof.learning is None and same_learning(problem, trial):
         run = _with_learning(problem, trial, run)
-        costly = proof.speed is Doubt.SHARED or trial.interruptions  # not by its batch size
-        cut = run.status is TrialStatus.STOPPED and costly and not failed_now
-        return run._replace(status=CUT_SHORT) if cut else run
-    if run.local:
+        costly = shared or trial.interruptions  # not by its batch size
+        if run.status is TrialStatus.STOPPED and costly and not failed_now:
+            run = run._replace(status=CUT_SHORT)
+    elif run.local:
         return _with_speed(problem, trial, run, undisturbed(trial, whole_way(trial)))
-    return run if failed_now else None
+    elif not failed_now and not disturbed:
+        return None
+    if disturbed:
+        timed = _with_speed(problem, trial, run, undisturbed(trial, whole_way(trial)))
+        per_epoch, limit_w = timed.epoch_cost_j, timed.power_limit_w
+        run = run._replace(epoch_cost_j=per_epoch, power_limit_w=limit_w, disturbed=True)
+    return run
 
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:

@@ -104,6 +104,27 @@ def test_where_speed_scatters_older_runs_of_another_speed_are_left_out():
     assert gather(problem(), timed(*costs)).speeds[64] == [205, 180, 215]
 
 
+def disturbed(*costs, **changes):
+    return [each._replace(local=False, disturbed=True) for each in timed(*costs, **changes)]
+
+
+def test_the_speed_of_a_disturbed_run_counts_only_where_there_is_no_other_or_it_was_cheaper():
+    """Other programs make a run more expensive, never cheaper."""
+    assert gather(problem(), disturbed(300, 310)).speeds == {64: [300, 310]}
+    both = [*disturbed(300), *timed(100, 101), *disturbed(290, arm=128), *disturbed(280)]
+    assert gather(problem(), both).speeds == {64: [100, 101], 128: [290]}
+    smoke = [*timed(400), *disturbed(150, 160)]  # one short epoch is a poor speed
+    assert average_speed(gather(problem(), smoke).speeds[64]) == 160
+
+
+def test_after_an_edit_its_own_speeds_count_and_those_of_other_arms_follow():
+    before = [*timed(100, 100), *timed(80, 80, arm=128)]
+    before = [each._replace(differs="args:a") for each in before]
+    assert gather(problem(), before).speeds == {64: [100, 100], 128: [80, 80]}
+    speeds = gather(problem(), [*before, *disturbed(200)]).speeds
+    assert speeds == {64: [200], 128: [pytest.approx(160)] * 2}
+
+
 def test_power_is_read_at_the_known_arm_nearest_to_the_default():
     runs = [run(256, power_w=90.0), run(32, power_w=60.0), run(32, power_w=None)]
     assert gather(problem(), runs).power_w == 60

@@ -203,8 +203,8 @@ def test_the_mean_of_the_whole_training_counts(tmp_path, judged):
     assert busy.shared is True
     assert busy.conclude() == (
         "other programs took 41% of this machine's CPU time while it trained (most of it: gzip, "
-        "cron), so its time and cost are unreliable; the policy ignores them unless "
-        "policy.learn_from_shared is true"
+        "cron), so its time and cost are unreliable: they count only where no better "
+        "ones are known"
     )
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_runs
 from zeusrun.bandit.auto.spread import Spread, find_spread
-from zeusrun.bandit.observation import FAILED, OUTDONE, newest_speeds
+from zeusrun.bandit.observation import (
+    FAILED,
+    OUTDONE,
+    average_speed,
+    finite_exp,
+    newest_speeds,
+    timed_runs,
+    usual_speed,
+)
 from zeusrun.bandit.tally import failed_now, fitting
 from zeusrun.trial import Stage, TrialStatus
 
@@ -83,10 +91,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])
     failed = _by_arm(problem, [run for run in relevant if run.status in FAILED])
     spread = find_spread(reached, failed)
-    timed: defaultdict[int, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.epoch_cost_j is not None:
-            timed[run.arm].append(run)
+    timed = timed_runs(runs)
     variance, speed_freedom = _speed_variance(timed)
     crashed = {(run.recurrence, run.arm) for run in runs if run.status is TrialStatus.FAILED}
     of_the_job = {recurrence for recurrence, arm in crashed if arm in successes}
@@ -99,7 +104,7 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
         },
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
-        speeds={arm: newest_speeds(own, variance) for arm, own in timed.items()},
+        speeds=_speeds(runs, timed, variance),
         speed_sd=math.sqrt(variance),
         speed_freedom=speed_freedom,
         power_w=_power(problem, timed),
@@ -185,6 +190,24 @@ def _speed_variance(timed: Mapping[int, Sequence[Run]]) -> tuple[float, float]:
     between = noisy * (1 - noisy) * apart**2
     spread = 2 * (variance**2 + between) / freedom + between
     return variance, max(1.0, 2 * variance**2 / spread)
+
+
+def _speeds(
+    runs: Sequence[Run], timed: Mapping[int, Sequence[Run]], variance: float
+) -> dict[int, list[float]]:
+    """Return joules per epoch of the newest runs of each arm.
+
+    After an edit, the arms that have not run since are as much slower as those that have.
+    """
+    found = {arm: newest_speeds(own, variance) for arm, own in timed.items()}
+    edited = timed_runs(run for run in runs if run.differs is not None)
+    since = [arm for arm in edited if timed[arm][-1].differs is None]
+    if since:
+        logs = [math.log(average_speed(found[arm]) / usual_speed(edited[arm])) for arm in since]
+        factor = finite_exp(statistics.fmean(logs))
+        for arm in edited.keys() - set(since):
+            found[arm] = [cost_j * factor for cost_j in found[arm]]
+    return found
 
 
 def _power(problem: Problem, timed: Mapping[int, Sequence[Run]]) -> float | None:

@@ -73,8 +73,8 @@ class Neighbours:
         most = f" (most of it: {', '.join(names)})" if names else ""
         return (
             f"other programs took {self._load.others:.0%} of this machine's CPU time while it "
-            f"trained{most}, so its time and cost are unreliable; the policy ignores them unless "
-            "policy.learn_from_shared is true"
+            f"trained{most}, so its time and cost are unreliable: they count only where no "
+            "better ones are known"
         )
 
     def _measure(self) -> None:
@@ -101,8 +101,7 @@ class Neighbours:
         self._found = True
         return (
             f"{', '.join(again)} trains on this CPU at the same time, so the time and cost of "
-            "this run are unreliable; the policy ignores them unless policy.learn_from_shared is "
-            "true"
+            "this run are unreliable: they count only where no better ones are known"
         )
 
 
