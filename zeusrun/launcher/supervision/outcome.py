@@ -108,19 +108,14 @@ def build_outcome(
             point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
             for point in curve
         )
-    return Outcome(
-        status=status,
-        reason=reason,
+    return replace(
+        outcome_now(trial, progress, meter, status, reason),
         finished_at=finished_at,
-        startup_s=progress.startup_s,
         time_s=time_s,
         energy_j=energy_j,
         energy_source=None if energy_j is None else meter.energy_source,
-        max_power_w=meter.max_power_w,
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
         epochs=epochs if curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
         curve=curve,
         power_profile=limits.profile,
         power_limit_w=limit_w,
@@ -129,9 +124,6 @@ def build_outcome(
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=shutdown_s,
-        observed_batch_size=observed_batch_size(trial, progress),
-        batch_sizes=progress.batch_sizes,
-        **_statistics(progress),
         cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
         warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
