@@ -49,7 +49,7 @@ def test_show_prints_what_a_run_cost_and_what_one_uninterrupted_training_costs(z
     assert max(map(len, own)) <= 80
     told = " ".join(told.split())
     assert (
-        " J of it for one uninterrupted training: torchrun restarted the ranks in epoch 5" in told
+        " J without interruptions: torchrun restarted the ranks in epoch 5" in told
     )
     (warning,) = zeusrun.history()[0]["warnings"][:1]
     assert warning == "torchrun restarted the ranks once"
@@ -83,4 +83,4 @@ def test_a_preempted_run_without_a_checkpoint_is_not_charged_for_what_was_thrown
     assert belief["epoch_cost_j"] * 12 < 0.8 * trial["cost_j"]
     told = " ".join(sheet(zeusrun).split())
     where = f"it was preempted in epoch {cut['epochs'] + 1}, and it began anew"
-    assert f" J of it for one uninterrupted training: {where}" in told
+    assert f" J without interruptions: {where}" in told

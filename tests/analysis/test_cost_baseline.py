@@ -77,7 +77,7 @@ def test_an_interrupted_run_counts_as_if_it_had_not_been_and_one_that_began_anew
 def test_a_shared_run_would_have_cost_its_epochs_at_the_usual_speed():
     shared = interrupted(9, shared=True, interruptions=(), epochs=3)
     assert usual_cost_j([interrupted(n) for n in range(3)], shared) == pytest.approx(150.0)
-    assert usual_cost_j([dataclasses.replace(shared)], shared) is None
+    assert usual_cost_j([shared], shared) is None
 
 
 def test_only_the_newest_count():

@@ -16,7 +16,7 @@ TWICE = (Interruption(7.0, 1), Interruption(100.0, 2))
 IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.0, 106.0)))
 WHOLE = interrupted(1)
 ANEW = dataclasses.replace(WHOLE, curve=WHOLE.curve[2:], epochs=3)
-FOR_ONE = "200 J of it for one uninterrupted training: "
+FOR_ONE = "200 J without interruptions: "
 RESTARTED = "torchrun restarted the ranks in epoch"
 
 
@@ -35,7 +35,7 @@ RESTARTED = "torchrun restarted the ranks in epoch"
         (
             ANEW,
             0,
-            f"150 J of it for one uninterrupted training: {RESTARTED} 3, and it began anew",
+            f"150 J without interruptions: {RESTARTED} 3, and it began anew",
         ),
         (
             interrupted(1, interruptions=IN_ALL),
@@ -45,7 +45,7 @@ RESTARTED = "torchrun restarted the ranks in epoch"
         (
             interrupted(1, interruptions=(), shared=True),
             0,
-            "200 J of it at the usual speed of this batch size: it shared its CPU",
+            "200 J at the usual speed of this batch size: it shared its CPU",
         ),
     ],
 )

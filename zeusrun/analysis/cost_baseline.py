@@ -73,12 +73,15 @@ def has_cost(trial: Trial) -> bool:
 
 
 def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
-    """Return what the epochs of a trial usually cost, by the newest runs under its conditions."""
+    """Return what the epochs of a trial usually cost, by the newest runs of the same training."""
     own = conditions(trial)
     known = [
         cost_j / each.epochs
         for each in earlier
-        if each.epochs and conditions(each) == own and (cost_j := run_cost_j(each)) is not None
+        if each.epochs
+        and conditions(each) == own
+        and each.fingerprint == trial.fingerprint
+        and (cost_j := run_cost_j(each)) is not None
     ]
     return trial.epochs * statistics.median(known[-KNOWN:]) if known and trial.epochs else None
 

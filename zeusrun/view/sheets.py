@@ -109,7 +109,7 @@ def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
     """Return what a run would have cost undisturbed, and by what; ``None`` if as it did cost."""
     proof = prove(trial)
     if trial.interruptions:
-        cost_j, what = as_undisturbed(trial).cost_j, "for one uninterrupted training"
+        cost_j, what = as_undisturbed(trial).cost_j, "without interruptions"
         anew = ", and it began anew" if proof.learning is Doubt.RESTARTED else ""
         why = _interruptions(trial) + anew
     elif trial.shared:
@@ -122,7 +122,7 @@ def undisturbed_text(trial: Trial, earlier: Sequence[Trial] = ()) -> str | None:
     if cost_j is None or trial.cost_j is None or cost_j >= trial.cost_j:
         return None
     text = units.energy(cost_j)
-    return None if text == units.energy(trial.cost_j) else f"{text} of it {what}: {why}"
+    return None if text == units.energy(trial.cost_j) else f"{text} {what}: {why}"
 
 
 def _interruptions(trial: Trial) -> str:
