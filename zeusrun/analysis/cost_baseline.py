@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import MOST
 from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed, prove
@@ -64,7 +65,7 @@ def run_cost_j(trial: Trial) -> float | None:
     Costs are compared by it. ``Trial.cost_j`` is what was paid.
     """
     cost_j = as_undisturbed(trial).cost_j if proves_cost(trial) else None
-    return cost_j if cost_j and cost_j > 0 else None
+    return cost_j if cost_j and 0 < cost_j < MOST else None
 
 
 def has_cost(trial: Trial) -> bool:

@@ -56,7 +56,8 @@ def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
     shift: tuple[int, CostBaseline] | None = None
     for index, trial in enumerate(trials):
         before = find_baseline(level[-NEWEST:], trial)
-        side = 0 if before is None else _side(before, trial)
+        cost_j = run_cost_j(trial) or 0.0
+        side = 0 if before is None else (cost_j > before.high_j) - (cost_j < before.low_j)
         if before is not None and side and suspect is not None and suspect[1] == side:
             shift, level, suspect = (index - 1, before), [suspect[0], trial], None
             continue
@@ -71,11 +72,6 @@ def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
     since = trials[shift[0] :]
     cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
     return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
-
-
-def _side(before: CostBaseline, trial: Trial) -> int:
-    cost_j = run_cost_j(trial) or 0.0
-    return 1 if cost_j > before.high_j else -1 if cost_j < before.low_j else 0
 
 
 def describe_shifts(trials: Sequence[Trial]) -> list[str]:

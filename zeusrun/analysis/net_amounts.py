@@ -70,12 +70,11 @@ def _saved_j(own: Sequence[Trial], savings: Savings) -> float | None:
         return None
     if last.status is not TrialStatus.REACHED:  # lost: what its attempts at other sizes took
         default = last.default_batch_size
-        counted = [
-            trial
+        spent = [
+            _energy_j(trial)
             for trial in own
             if trial.status in OUTDONE and trial.global_batch_size != default and trial.cost_j
         ]
-        spent = [_energy_j(trial) for trial in counted]
         return None if None in spent else -sum(joules or 0.0 for joules in spent)
     usual = [each for trial in saving.compared if (each := _energy_j(trial)) is not None]
     spent_j = _known(sum_attempts(own, _energy_j))

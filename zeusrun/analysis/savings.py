@@ -88,7 +88,7 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     """
     defaults: defaultdict[tuple[object, ...], dict[float | None, list[Trial]]] = defaultdict(dict)
     for trial in trials:
-        if _cost_j(trial) is not None and trial.global_batch_size == trial.default_batch_size:
+        if run_cost_j(trial) is not None and trial.global_batch_size == trial.default_batch_size:
             by_rate, rate = defaults[_job(trial)], trial.learning_rate
             by_rate[rate] = by_rate.pop(rate, [])  # the newest rate comes last
             by_rate[rate].append(trial)
@@ -102,12 +102,6 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
             by_trial[newest.trial] = saving
     coming_j = None if newest is None else _coming_j(trials, newest, by_trial[newest.trial])
     return Savings(by_trial, len(ended), coming_j)
-
-
-def _cost_j(trial: Trial) -> float | None:
-    """Return the cost of a run if the trial shows it."""
-    cost_j = run_cost_j(trial)
-    return None if cost_j is None or cost_j >= MOST else cost_j
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
@@ -125,18 +119,16 @@ def _compare(own: Sequence[Trial], compared: Sequence[Trial]) -> Saving | None:
     odd = odd or (last.status is TrialStatus.REACHED and proofs[-1].learning is not None)
     if default is None or not compared or odd or unlike or len(known) < len(spent):
         return None
-    mean_j = sum(_cost_j(trial) or 0.0 for trial in compared) / len(compared)
+    mean_j = sum(run_cost_j(trial) or 0.0 for trial in compared) / len(compared)
     others = [each for each in own if each.global_batch_size != default]
     if last.status is TrialStatus.REACHED:
         saved_j = mean_j - sum(known)
     else:
-        lost = [
-            _spent_j(each) for each in others if each.status in OUTDONE and each.cost_j is not None
-        ]
+        lost = [each for each in others if each.status in OUTDONE and each.cost_j is not None]
         if not lost:
             # Nothing was measured, or only the default failed: that was no choice of zeusrun.
             return None
-        saved_j = -sum(cost_j or 0.0 for cost_j in lost)
+        saved_j = -sum(_spent_j(each) or 0.0 for each in lost)
     runs = tuple(compared)
     return Saving(saved_j, mean_j, len(runs), default, explored=bool(others), compared=runs)
 
@@ -177,5 +169,5 @@ def _coming_j(trials: Sequence[Trial], newest: Trial, saving: Saving) -> float |
     if in_use is None or in_use.global_batch_size == saving.default:
         return None if in_use is None else 0.0
     alike = [each for each in trials if conditions(each) == conditions(in_use)]
-    costs = [cost_j for each in alike if (cost_j := _cost_j(each)) is not None]
+    costs = [cost_j for each in alike if (cost_j := run_cost_j(each)) is not None]
     return saving.default_j - sum(costs) / len(costs) if costs else None

@@ -233,6 +233,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
     there = paths.logs.is_dir()
     live = read_live(paths)
     sight = None if live is None else live.sight
+    newest = store.trials(found.job, NEWEST) if found.shared else ()
     sheet = trial_sheet(
         found,
         failure,
@@ -241,16 +242,9 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         sight=sight,
         elsewhere=elsewhere,
         shared=shared_of(store, found.job) is not None,
-        earlier=_earlier(store, found) if found.shared else (),
+        earlier=[each for each in newest if each.recurrence < found.recurrence],
     )
     console().print(sheet)
-
-
-def _earlier(store: History, trial: Trial) -> list[Trial]:
-    """Return the newest trials of a job, up to one of them."""
-    newest = store.trials(trial.job, NEWEST)
-    names = [each.trial for each in newest]
-    return newest[: names.index(trial.trial)] if trial.trial in names else []
 
 
 def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
