@@ -104,6 +104,12 @@ def test_the_last_attempt_goes_to_what_reaches_the_target_most_reliably(name):
     assert "the last attempt allowed" in decision.why
 
 
+@pytest.mark.parametrize("name", ["auto", "zeus", "grid"])
+def test_a_batch_size_that_missed_the_target_on_shared_devices_is_not_repeated_at_once(name):
+    missed = run(64, 40, status=TrialStatus.MISSED, recurrence=1000, per_epoch=None, local=False)
+    assert create_policy(name).choose(problem(), [missed], rng()).global_batch_size != 64
+
+
 @names
 def test_a_last_attempt_before_anything_has_reached_the_target_is_a_choice_as_any(name):
     runs = [run(64, 40, status=TrialStatus.MISSED, recurrence=1000)]
