@@ -203,7 +203,8 @@ def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, fl
     step_j = None if best is None else step_cost_j(best, problem)
     if step_j is None or problem.samples_per_epoch is None:
         return best, None
-    return best, step_j * problem.samples_per_epoch / trial.global_batch_size
+    epoch_j = step_j * problem.samples_per_epoch / trial.global_batch_size
+    return best, epoch_j if _LEAST_J < epoch_j < math.inf else None
 
 
 def _profiling_j(problem: Problem, trial: Trial) -> float | None:
