@@ -46,7 +46,9 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
     trials = [trial for trial in trials if trial.variant == problem.variant]
     problem = complete(problem, trials)
     now = problem.fingerprint or {}
-    ignored = compare_training(now, trials).ignored
+    # Earlier attempts of the recurrence trained as today, and are no further comparison.
+    others = [trial for trial in trials if trial.recurrence != problem.recurrence]
+    ignored = compare_training(now, others).ignored
     read = (
         (read_trial(problem, trial), find_difference(trial.fingerprint, now, ignored))
         for trial in trials
