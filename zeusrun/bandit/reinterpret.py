@@ -86,7 +86,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
         return run._replace(profile=trial.power_profile if local_energy else ())
     # No attempt of the same recurrence makes the same failure again, whatever it proves.
     failed_now = status in FAILED and trial.recurrence == problem.recurrence
-    run = run._replace(status=TrialStatus.STOPPED if failed_now else CUT_SHORT, local=local_energy)
+    run = run._replace(status=status if failed_now else CUT_SHORT, local=local_energy)
     if proof.learning is None and same_learning(problem, trial):
         run = _with_learning(problem, trial, run)
         costly = proof.speed is Doubt.SHARED or trial.interruptions  # not by its batch size
