@@ -110,6 +110,11 @@ def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interr
     )
 
 
+def test_what_followed_the_target_does_not_count():
+    on = (*RESUMED.curve, CurvePoint(5, 100.0, 1000.0, 0.97), CurvePoint(6, 900.0, 9000.0, 0.97))
+    assert took(dataclasses.replace(RESUMED, curve=on)) == pytest.approx((8.0, 80.0, 80.0))
+
+
 def test_a_damaged_record_is_no_error():
     assert took(dataclasses.replace(RESUMED, eta_knob=7.0)) == pytest.approx((8.0, 80.0, 80.0))
     assert took(dataclasses.replace(RESUMED, curve=())) == (None, None, None)
