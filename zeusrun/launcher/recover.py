@@ -277,8 +277,11 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         source = _same_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
-        later = [(trial.time_s + each.time_s, each.epochs) for each in outcome.interruptions]
-        now = (trial.time_s, trial.epochs or 0)
+        reported = trial.epochs or 0  # the last part may have been interrupted before its first
+        later = [
+            (trial.time_s + each.time_s, each.epochs or reported) for each in outcome.interruptions
+        ]
+        now = (trial.time_s, reported)
         interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
     if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
         outcome = replace(outcome, curve=outcome.curve[1:])
