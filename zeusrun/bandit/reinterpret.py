@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.eras import compare_training, find_difference, last_hash
+from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
 from zeusrun.bandit.observation import FAILED, Run, better, step_cost_j
 from zeusrun.bandit.power import chosen_point
@@ -49,10 +49,8 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
     # Earlier attempts of the recurrence trained as today, and are no further comparison.
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
     ignored = compare_training(now, others).ignored
-    read = (
-        (read_trial(problem, trial), find_difference(trial.fingerprint, now, ignored))
-        for trial in trials
-    )
+    differences = find_differences(trials, now, ignored)
+    read = zip((read_trial(problem, trial) for trial in trials), differences, strict=True)
     return problem, [
         run if differs is None else run._replace(differs=differs)
         for run, differs in read
