@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.bandit.eras import Change, compare_training, continue_training, describe_eras
+from zeusrun.bandit.eras import (
+    Change,
+    compare_training,
+    continue_training,
+    describe_eras,
+    find_differences,
+)
 from zeusrun.bandit.proof import changed_parts
 from zeusrun.trial import TrialStatus
 
@@ -102,6 +108,25 @@ def test_a_trial_that_changed_while_it_was_preempted_counts_as_it_ended():
     trials = runs(["a", "a+b"])
     assert told("b", trials) == []
     assert changed_parts(trials[1]) == ["script"]
+
+
+@pytest.mark.parametrize(
+    ("then", "differ"),
+    [
+        ("..", "  "),  # nothing is known: as today
+        ("..aa", "aaaa"),  # runs of an earlier zeusrun are those of the first known training
+        (".a.b.", "aa   "),
+        ("a.b.a.", "a  aa "),
+    ],
+)
+def test_a_run_whose_training_is_unknown_counts_as_the_next_known_one(then, differ):
+    found = find_differences(runs(then), {"script": "b"})
+    assert found == [None if each == " " else f"script:{each}" for each in differ]
+
+
+def test_before_a_trial_that_changed_while_it_was_preempted_its_first_hash_held():
+    old, mixed = runs(["."])[0], build_trial(2, status=REACHED, fingerprint={"script": "a+b"})
+    assert find_differences([old, mixed], {"script": "b"}) == ["script:a", None]
 
 
 def preempted(fingerprint, **changes):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
+from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
@@ -104,12 +108,41 @@ def test_the_last_attempt_goes_to_what_reaches_the_target_most_reliably(name):
     assert "the last attempt allowed" in decision.why
 
 
+@pytest.mark.parametrize("name", ["auto", "zeus", "grid"])
+def test_a_batch_size_that_missed_the_target_on_shared_devices_is_not_repeated_at_once(name):
+    missed = run(64, 40, status=TrialStatus.MISSED, recurrence=1000, per_epoch=None, local=False)
+    assert create_policy(name).choose(problem(), [missed], rng()).global_batch_size != 64
+
+
 @names
 def test_a_last_attempt_before_anything_has_reached_the_target_is_a_choice_as_any(name):
     runs = [run(64, 40, status=TrialStatus.MISSED, recurrence=1000)]
     policy, now = create_policy(name), problem(last_attempt=True)
     arm = policy.choose(now, runs, rng()).global_batch_size
     assert arm == policy.choose(problem(), runs, rng()).global_batch_size
+
+
+@names
+@pytest.mark.parametrize(
+    "point", [(100.0, 1e-300, 1e300), (100.0, 1.0, -4.0), (100.0, 1.0, 0.0), (100.0, -1.0, 10.0)]
+)
+def test_a_damaged_profile_or_cost_stops_no_submit(name, point):
+    odd = {"energy_j": 1e300, "cost_j": 1e300, "max_power_w": 1e300}
+    trials = [
+        trial(64, recurrence=1, power_profile=(PowerPoint(*point),), steps=50),
+        trial(32, recurrence=2, **odd),
+        trial(32, recurrence=3),
+        trial(128, recurrence=4, power_profile=(PowerPoint(200.0, 1.0, 0.0), PowerPoint(*point))),
+    ]
+    policy = create_policy(name)
+    for eta_knob in (0.0, 0.5, 1.0):
+        now = problem(eta_knob=eta_knob, power_limits_w=(100.0, 200.0))
+        read = read_history(dataclasses.replace(now, samples_per_epoch=640.0), trials)
+        decision = bounded_choice(lambda *asked: policy.choose(*asked, rng()), *read, [])
+        bound = decision.bound
+        assert bound is None or not math.isnan(bound.cost_j + (bound.epochs or 0.0))
+        for belief in policy.explain(*read, rng()):
+            assert belief.cost_j is None or not math.isnan(belief.cost_j)
 
 
 def test_fixed_never_leaves_the_default_and_never_stops_it():

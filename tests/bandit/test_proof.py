@@ -12,7 +12,7 @@ from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.bandit.reinterpret import read_history, read_trial
-from zeusrun.trial import CurvePoint, Interruption, TrialStatus
+from zeusrun.trial import CurvePoint, Interruption, Stage, TrialStatus
 
 NOW = problem(max_power_w=50.0)
 
@@ -110,6 +110,11 @@ def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interr
     )
 
 
+def test_what_followed_the_target_does_not_count():
+    on = (*RESUMED.curve, CurvePoint(5, 100.0, 1000.0, 0.97), CurvePoint(6, 900.0, 9000.0, 0.97))
+    assert took(dataclasses.replace(RESUMED, curve=on)) == pytest.approx((8.0, 80.0, 80.0))
+
+
 def test_a_damaged_record_is_no_error():
     assert took(dataclasses.replace(RESUMED, eta_knob=7.0)) == pytest.approx((8.0, 80.0, 80.0))
     assert took(dataclasses.replace(RESUMED, curve=())) == (None, None, None)
@@ -150,13 +155,33 @@ def test_what_an_interrupted_run_still_proves_is_told():
     assert describe_kept(NOW, [nothing])[0].endswith("(epoch 5): left out")
 
 
+def test_what_a_shared_run_proves_is_told_as_the_job_reads_it():
+    anew = ran((1, 102.0), cuts=[(100.0, 4)], shared=True)
+    now = dataclasses.replace(NOW, learn_from_shared=True)
+    assert describe_kept(now, [anew])[0].endswith("(epoch 5): left out")
+
+
 def test_a_bound_that_the_lost_part_reached_says_nothing_of_the_batch_size_but_for_tonight():
     stopped = dataclasses.replace(RESUMED, status=STOPPED, target=0.99)
     now = problem(max_power_w=50.0, target=0.99)
     assert read_trial(now, stopped).status is TrialStatus.CANCELLED
     for failed in (stopped, dataclasses.replace(ANEW, status=MISSED, max_epochs=3, target=0.99)):
         tonight = dataclasses.replace(now, recurrence=failed.recurrence)
-        assert read_trial(tonight, failed).status is STOPPED
+        assert read_trial(tonight, failed).status is failed.status
+
+
+def test_a_batch_size_that_missed_the_target_tonight_is_not_repeated_whatever_it_proves():
+    past = [
+        ran(*zip(epochs, times, strict=True), arm=arm, recurrence=n)
+        for arm, epochs, times in ((64, (1, 4), (2.0, 8.0)), (32, (1, 6), (2.0, 12.0)))
+        for n in (1, 2, 3)
+    ]
+    missed = ran(
+        (1, 102.0), (40, 180.0), cuts=[(100.0, 4)], status=MISSED, recurrence=9, stage=Stage.EXPLOIT
+    )
+    now = dataclasses.replace(NOW, recurrence=9, last_attempt=True, attempts_left=1)
+    decision = Auto().choose(*read_history(now, [*past, missed]), np.random.default_rng(0))
+    assert decision.global_batch_size == 32
 
 
 def test_steps_of_an_interrupted_run_do_not_show_the_length_of_an_epoch():

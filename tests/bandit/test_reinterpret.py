@@ -59,6 +59,14 @@ def test_a_preempted_and_edited_run_does_not_change_the_epochs_that_the_policy_e
     assert expected(*whole, unedited) < expected(*whole)
 
 
+def test_what_is_ignored_stays_so_in_all_attempts_of_a_recurrence():
+    past = [learned(0.96, fingerprint={"args": x}, recurrence=n) for n, x in enumerate("abbc")]
+    failed = learned(0.5, fingerprint={"args": "d"}, recurrence=9, status=STOPPED)
+    now = problem(recurrence=9, fingerprint={"args": "d"})
+    for trials in (past, [*past, failed]):
+        assert {run.differs for run in read_history(now, trials)[1]} == {None}
+
+
 def test_a_trial_of_another_variant_teaches_nothing():
     fixed, adaptive = learned(0.96), learned(0.5, 0.96, variant="adaptive")
     assert [run.epochs for run in read_history(NOW, [fixed, adaptive])[1]] == [1]

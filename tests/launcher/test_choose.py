@@ -107,6 +107,13 @@ def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(submission, tmp_
     assert bound.cost_j > 100.0
 
 
+def test_a_policy_that_bounds_nothing_bounds_no_preempted_trial(submission, tmp_path):
+    submission = replace(submission, policy=create_policy("fixed"))
+    outcome, trial = preempted(tmp_path)
+    choice = choose_next(submission, [reached(1, 32, 100.0), trial.finish(outcome)], None, 1)
+    assert (choice.trial.trial, choice.decision.bound) == ("job-2-1", None)
+
+
 @pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
 def test_the_limit_of_today_is_not_that_of_what_was_trained_before(
     submission, tmp_path, time_s, limit_w

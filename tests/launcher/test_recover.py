@@ -121,6 +121,8 @@ def test_a_preemption_and_the_restarts_of_all_parts_are_told_in_seconds_of_train
     second = part(epochs=(3, 4), time_s=5.0, interruptions=(Interruption(3.0, 3),))
     both = after(first, second)
     assert both.interruptions == ((1.5, 1), (10.0, 2), (13.0, 3))
+    at_once = after(first, part(epochs=(3, 4), interruptions=(Interruption(0.5, 0),)))
+    assert at_once.interruptions == ((1.5, 1), (10.0, 2), (10.5, 2))
     never_trained = part(time_s=None, energy_j=None, energy_source=None)
     assert after(first, never_trained).interruptions == ((1.5, 1),)
 

@@ -324,6 +324,17 @@ def test_a_baseline_after_a_restart_is_again_no_epoch():
     assert (progress.epochs, epochs_of(progress.curve)) == (2, 2)
 
 
+def test_a_restored_model_that_is_evaluated_first_goes_on_where_it_was():
+    trained = take_step_clock(
+        after(started(100.0), report(101.0, 0, 0.1)), StepCount(2, 102.0, 103.0)
+    )
+    first = [report(103.0 + n, n, 0.1) for n in (1, 2)]
+    again = [report(111.0, 0, 0.1), report(112.0, 3, 0.1)]
+    progress = after(*first, started(110.0, restart=1), *again, start=trained)
+    assert [point.epoch for point in progress.curve] == [0, 1, 2, 3]
+    assert progress.epochs == 3
+
+
 def test_energy_that_is_unknown_stays_unknown():
     progress = after(report(101.0, 1, 0.1), energy_between=lambda _since, _until: None)
     assert progress.curve[0].energy_j is None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Choose: TypeAlias = Callable[[Problem, Sequence[Run]], Decision]
 
+_MOST_EPOCHS = 1e300  # JSON has no infinity
+
 
 def bounded_choice(
     choose: Choose,
@@ -55,7 +57,7 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     before = timed_runs(run for run in runs if run.recurrence != problem.recurrence)
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
-        return replace(bound, epochs=bound.cost_j / usual_j[arm])
+        return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MOST_EPOCHS))
     slower = [
         math.log(run.epoch_cost_j / usual_j[run.arm])
         for run in runs

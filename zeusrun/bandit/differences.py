@@ -113,7 +113,8 @@ def _job_differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]
 
 def _what_counts(problem: Problem, trial: Trial) -> str:
     run = read_trial(problem, trial) if trial.variant == problem.variant else None
-    timed = prove(trial).speed is not Doubt.INTERRUPTED
+    proof = prove(trial, learn_from_shared=problem.learn_from_shared)
+    timed = proof.speed is not Doubt.INTERRUPTED
     if run is None or (run.epochs is None and not timed):
         return "left out"
     if run.epochs is None:

@@ -60,13 +60,13 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
 
 
 def find_difference(
-    then: Mapping[str, str] | None, now: Mapping[str, str], ignored: Collection[str] = ()
+    then: Mapping[str, str], now: Mapping[str, str], ignored: Collection[str] = ()
 ) -> str | None:
     """Return the parts of a trial's fingerprint that are not as today, with their hashes.
 
     Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown.
     """
-    if not then or then == now:
+    if then == now:
         return None
     parts = _changed_parts(then, now, ignored)
     return " ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None
@@ -80,6 +80,22 @@ def _changed_parts(
         for part, print_ in then.items()
         if now.get(part, last := last_hash(print_)) != last and part not in ignored
     ]
+
+
+def find_differences(
+    trials: Sequence[Trial], now: Mapping[str, str], ignored: Collection[str] = ()
+) -> list[str | None]:
+    """Return ``find_difference`` of each of a job's trials, oldest first.
+
+    A part that is absent from a fingerprint, as in runs of an earlier zeusrun, is taken to be that
+    of the next trial that has it, else today's.
+    """
+    found, later = [], dict(now)
+    for trial in reversed(trials):
+        own = trial.fingerprint or {}
+        found.append(find_difference({**later, **own}, now, ignored))
+        later |= {part: print_.partition(THEN)[0] for part, print_ in own.items()}
+    return found[::-1]
 
 
 def last_hash(print_: str) -> str:

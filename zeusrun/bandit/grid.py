@@ -53,7 +53,7 @@ def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Sta
     if likeliest is not None:
         return likeliest[0], Stage.RETRY, likeliest[1]
     busy = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
-    tried = {*tally.results, *tally.out_of_memory}
+    tried = {*tally.results, *tally.out_of_memory, *tally.not_now}
     order = sorted(tally.fitting, key=lambda arm: (arm != problem.default, arm))
     for arm in order:
         if arm not in tried and arm not in busy:

@@ -65,8 +65,8 @@ class Running(NamedTuple):
 
 
 def finite_exp(log: float) -> float:
-    """Return e to a power, at most 1e304: a damaged history may have costs of any size."""
-    return math.exp(min(log, 700.0))
+    """Return e to a power, from 1e-304 to 1e304: a damaged history may have costs of any size."""
+    return math.exp(max(-700.0, min(log, 700.0)))
 
 
 def better(mode: str, value: float, other: float) -> bool:

@@ -101,8 +101,8 @@ def _drawn_w(problem: Problem, points: Points) -> float:
 
 
 def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
-    speed, draw = point.steps_per_s / other.steps_per_s, point.power_w / other.power_w
-    return abs(speed - 1) <= ALIKE and abs(draw - 1) <= ALIKE
+    pairs = (point.steps_per_s, other.steps_per_s), (point.power_w, other.power_w)
+    return all(abs(own - its) <= ALIKE * abs(its) for own, its in pairs)  # a draw may be 0 W
 
 
 def _neighbour_w(

@@ -5,6 +5,7 @@ Each of these has its own condition. What was paid is in the trial, and stays tr
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+_SAME_S = 1e-3  # times of one moment differ in their last digits
 
 
 class Doubt(Enum):
@@ -139,7 +141,10 @@ def as_undisturbed(trial: Trial) -> Trial:
 
 def _intact(trial: Trial) -> Way:
     """Add up the stretches between reports in which the run was not interrupted."""
-    points = [point for point in trial.curve if not is_baseline(point)]
+    end_s = math.inf  # what followed the target may have been interrupted, too
+    if trial.status is TrialStatus.REACHED and trial.time_s is not None:
+        end_s = trial.time_s + _SAME_S
+    points = [point for point in trial.curve if not is_baseline(point) and point.time_s <= end_s]
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
     stretches = [
         (since, until)

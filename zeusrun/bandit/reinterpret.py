@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.eras import compare_training, find_difference, last_hash
+from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
 from zeusrun.bandit.observation import FAILED, Run, better, step_cost_j
 from zeusrun.bandit.power import chosen_point
@@ -46,11 +46,11 @@ def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, li
     trials = [trial for trial in trials if trial.variant == problem.variant]
     problem = complete(problem, trials)
     now = problem.fingerprint or {}
-    ignored = compare_training(now, trials).ignored
-    read = (
-        (read_trial(problem, trial), find_difference(trial.fingerprint, now, ignored))
-        for trial in trials
-    )
+    # Earlier attempts of the recurrence trained as today, and are no further comparison.
+    others = [trial for trial in trials if trial.recurrence != problem.recurrence]
+    ignored = compare_training(now, others).ignored
+    differences = find_differences(trials, now, ignored)
+    read = zip((read_trial(problem, trial) for trial in trials), differences, strict=True)
     return problem, [
         run if differs is None else run._replace(differs=differs)
         for run, differs in read
@@ -86,7 +86,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
         return run._replace(profile=trial.power_profile if local_energy else ())
     # No attempt of the same recurrence makes the same failure again, whatever it proves.
     failed_now = status in FAILED and trial.recurrence == problem.recurrence
-    run = run._replace(status=TrialStatus.STOPPED if failed_now else CUT_SHORT, local=local_energy)
+    run = run._replace(status=status if failed_now else CUT_SHORT, local=local_energy)
     disturbed = shared and machine and same_energy(problem, trial)
     if proof.learning is None and same_learning(problem, trial):
         run = _with_learning(problem, trial, run)
@@ -212,7 +212,8 @@ def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, fl
     step_j = None if best is None else step_cost_j(best, problem)
     if step_j is None or problem.samples_per_epoch is None:
         return best, None
-    return best, step_j * problem.samples_per_epoch / trial.global_batch_size
+    epoch_j = step_j * problem.samples_per_epoch / trial.global_batch_size
+    return best, epoch_j if _LEAST_J < epoch_j < math.inf else None
 
 
 def _profiling_j(problem: Problem, trial: Trial) -> float | None:

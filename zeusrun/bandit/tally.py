@@ -61,7 +61,7 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
     mean = sum(costs_j) / runs
     if runs == 1:
         return CostBelief(1, mean, ONE_RUN_SD * mean)
-    return CostBelief(runs, mean, (sum((cost - mean) ** 2 for cost in costs_j) / runs) ** 0.5)
+    return CostBelief(runs, mean, math.hypot(*(cost - mean for cost in costs_j)) / runs**0.5)
 
 
 @dataclass(frozen=True)

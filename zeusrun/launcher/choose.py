@@ -175,8 +175,8 @@ def choose_next(
     problem, runs = read_history(problem, trials)
     limit_w = common_limit_w(submission)
     eras = compare_training(now.parts, trials)
+    own = [each for each in trials if each.recurrence == problem.recurrence]
     if preempted is None:
-        own = [each for each in trials if each.recurrence == problem.recurrence]
         decision = decide(submission, problem, runs, attempt, own)
         trial = draft_trial(submission, problem, decision, attempt, limit_w, fingerprint=now.parts)
         sentences += describe_eras(eras, now.script)
@@ -189,9 +189,11 @@ def choose_next(
             trial = replace(trial, power_limit_w=limit_w)
         # A speed check that it began with is over.
         stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
-        arm, bound = trial.global_batch_size, bound_of_proven(problem, runs)
-        if bound is not None:
-            bound = None if problem.attempts_left == 1 else fit_bound(problem, runs, arm, bound)
+        arm, bound = trial.global_batch_size, None
+        # A policy that would bound no run now, such as ``fixed``, bounds this one neither.
+        if decide(submission, problem, runs, trial.attempt, own).bound is not None:
+            bound = bound_of_proven(problem, runs)
+        bound = None if bound is None else fit_bound(problem, runs, arm, bound)
         decision = Decision(arm, stage, trial.why, bound=bound)
     earlier, kept = tuple(trials[-_COMPARED_WITH:]), tuple(sentences)
     return Choice(trial, problem, tuple(runs), decision, kept, limit_w, note, earlier)

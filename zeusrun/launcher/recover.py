@@ -276,9 +276,12 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         source = _same_source(trial.energy_source, outcome.energy_source)
         energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
         time_s = trial.time_s + outcome.time_s
-        now = Interruption(trial.time_s, trial.epochs or 0)
-        later = (each._replace(time_s=trial.time_s + each.time_s) for each in outcome.interruptions)
-        interruptions = (*trial.interruptions, now, *later)
+        reported = trial.epochs or 0  # the last part may have been interrupted before its first
+        later = [
+            (trial.time_s + each.time_s, each.epochs or reported) for each in outcome.interruptions
+        ]
+        now = (trial.time_s, reported)
+        interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
     if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
         outcome = replace(outcome, curve=outcome.curve[1:])
     first = outcome.curve[0].epoch if outcome.curve else None

@@ -364,8 +364,8 @@ def _report(
     others, reports = progress.curve[:kept], progress.reports[:kept]
     number = reports[-1][1] + 1 if reports else 1
     untrained = _restarted(progress) and event.epoch == 0 and progress.curve[:1]
-    if untrained and is_baseline(untrained[0]):  # its evaluation, once more
-        time_s, event = untrained[0].time_s, replace(event, t=progress.reports[0][0])
+    if untrained and is_baseline(untrained[0]):
+        return progress  # its evaluation, once more: the next report shows where it goes on
     epochs = _count_epochs(progress, others, CurvePoint(event.epoch, time_s, None, None), number)
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)

@@ -7,8 +7,18 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from tests.server.zeus.conftest import build_settings
+from zeusrun.bandit.registry import create_policy
 from zeusrun.job_name import is_job_name
-from zeusrun.server.zeus.job import build_problem, find_dead, job_names, run_directory
+from zeusrun.server.zeus.job import (
+    build_problem,
+    choose,
+    draft_trial,
+    find_dead,
+    job_names,
+    run_directory,
+)
+from zeusrun.server.zeus.messages import Report
+from zeusrun.server.zeus.progress import LEASE_S, Training
 from zeusrun.trial import TrialStatus
 
 REACHED, FAILED, LOST = TrialStatus.REACHED, TrialStatus.FAILED, TrialStatus.LOST
@@ -83,3 +93,33 @@ def test_a_job_becomes_a_problem():
     assert (problem.mode, problem.cost_factor, problem.window) == ("min", None, 5)
     assert (problem.recurrence, problem.gpu_count, problem.max_power_w) == (7, 2, 300.0)
     assert build_problem(build_settings(window_size=-1), 1).window is None
+
+
+def train(trials, number, epoch_s):
+    """Run a training that reaches the target in epoch 20 if nothing stops it."""
+    job, policy = build_settings(max_epochs=100), create_policy("auto")
+    decision = choose(job, policy, trials, number)
+    trial = draft_trial(job, "job", number, decision, started_at="", uuid="", host=None)
+    training, outcome = Training(trial, decision.bound, LEASE_S), None
+    for epoch in range(1, 101):
+        report = Report(
+            job_id="job",
+            batch_size=trial.global_batch_size,
+            trial_number=number,
+            time=epoch * epoch_s,
+            energy=epoch * epoch_s * 100,
+            metric=job.target_metric * min(1.0, epoch / 20),
+            current_epoch=epoch,
+        )
+        training = training.with_report(report)
+        outcome = training.judge(build_problem(job, number), policy, report, "")
+        if outcome is not None:
+            break
+    return trial.finish(outcome)
+
+
+def test_a_slow_machine_alone_stops_no_training():
+    trials = []
+    for number in range(1, 16):
+        trials.append(train(trials, number, 2.0 if number <= 12 else 6.0))
+    assert {trial.status for trial in trials[12:]} == {REACHED}

@@ -44,10 +44,17 @@ def judge(training, report):
 
 
 def test_it_reads_back_as_it_was_stored():
-    training = build_training(Bound(2e4, (((1, 0.5), (3, 0.9)), ())))
+    training = build_training(Bound(2e4, (((1, 0.5), (3, 0.9)), ()), 7.5))
     training = training.with_report(build_report(1, float("nan"))).with_report(build_report(2, 0.4))
     live = json.loads(json.dumps(training.to_json(NOW), allow_nan=False))
     assert Training.from_json(build_trial(), live) == training
+
+
+def test_a_bound_of_an_earlier_version_is_in_joules():
+    training = build_training(Bound(2e4))
+    live = training.to_json(NOW)
+    del live["bound"]["epochs"]
+    assert Training.from_json(training.trial, live) == training
 
 
 def test_without_what_is_stored_while_it_runs_it_goes_on_unbounded():

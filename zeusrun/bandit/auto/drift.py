@@ -182,7 +182,7 @@ def _compare(runs: Sequence[Run]) -> _Compared:
     rows = {arm: row for row, arm in enumerate(middle)}
     counts, sums = np.zeros((2, max(1, len(rows)), len(runs)))
     for i, (run, log) in enumerate(zip(runs, logs, strict=True)):
-        if run.arm not in middle or run.status is TrialStatus.CANCELLED:
+        if run.arm not in middle or run.status is TrialStatus.CANCELLED or run.epochs is None:
             continue
         far = _FARTHEST_SDS
         if run.status is not TrialStatus.MISSED:

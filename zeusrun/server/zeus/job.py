@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.job_name import is_job_name
@@ -111,11 +112,14 @@ def build_problem(settings: Settings, recurrence: int, dead: Collection[int] = (
 def choose(
     settings: Settings, policy: Policy, trials: Sequence[Trial], recurrence: int
 ) -> Decision:
-    """Let the policy choose the batch size of the next training; trials oldest first."""
+    """Let the policy choose the batch size of the next training; trials oldest first.
+
+    A slow machine alone stops no training: see ``fit_bound``.
+    """
     dead = find_dead(settings, trials)
     problem, runs = read_history(build_problem(settings, recurrence, dead), trials)
     rng = np.random.default_rng([abs(settings.mab_seed or 0), recurrence])
-    decision = policy.choose(problem, runs, rng)
+    decision = bounded_choice(lambda now, past: policy.choose(now, past, rng), problem, runs, [])
     if not dead:
         return decision
     left_out = ", ".join(f"{size} (its last {deaths} runs died)" for size, deaths in dead.items())

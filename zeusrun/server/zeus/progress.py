@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.observation import Running
@@ -51,7 +51,7 @@ class Training:
         own: dict[str, Any] = {"alive": True, "pid": None, "updated_at": updated_at}
         own["power_w"] = power_w if math.isfinite(power_w) else None
         own["last_metric"] = trial.curve[-1].value if trial.curve else None
-        kept = None if bound is None else {"cost_j": bound.cost_j, "paces": bound.paces}
+        kept = None if bound is None else asdict(bound)
         return {**trial.to_json(), **own, "bound": kept, "lease_s": self.lease_s}
 
     @classmethod
@@ -66,7 +66,8 @@ class Training:
         bound = None
         if kept is not None:
             paces = tuple(tuple((n, value) for n, value in pace) for pace in kept["paces"])
-            bound = Bound(kept["cost_j"], paces)
+            epochs = kept.get("epochs")  # an earlier version did not store it
+            bound = Bound(kept["cost_j"], paces, epochs)
         seen = Trial.from_json(live)
         newest = stored if len(stored.curve) > len(seen.curve) else seen
         return cls(newest, bound, live["lease_s"])
