@@ -149,15 +149,19 @@ def test_a_user_may_learn_from_shared_gpus_all_the_same():
 
 
 def test_it_is_said_what_is_kept_of_shared_trials():
+    why = "(with other programs, and policy.learn_from_shared is false)"
     past = [learned(0.96, shared=True), learned(0.97, shared=True), trial(64, OOM, shared=True)]
     assert describe_kept(NOW, past) == [
-        "2 runs shared their GPUs (with other programs): kept for their epochs",
-        "1 run shared its GPUs (with other programs): left out",
+        f"2 runs shared their GPUs {why}: kept for their epochs",
+        f"1 run shared its GPUs {why}: left out",
     ]
     on_cpu = dataclasses.replace(learned(0.96, shared=True), gpu_model=None, gpu_count=0)
-    assert "1 run shared its CPU (with other programs)" in describe_kept(NOW, [on_cpu])[0]
+    assert (
+        "1 run shared its CPU (with other programs, and policy.learn_from_shared is false)"
+        in describe_kept(NOW, [on_cpu])[0]
+    )
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
-    assert stopped == ["1 run shared its GPUs (with other programs): kept for its epochs"]
+    assert stopped == [f"1 run shared its GPUs {why}: kept for its epochs"]
 
 
 def test_a_history_of_shared_and_other_trials_is_read_in_order():

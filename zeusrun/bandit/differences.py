@@ -78,7 +78,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if proof.speed is Doubt.SHARED:
         device = "GPUs" if trial.gpu_count else "CPU"
-        yield f"shared {{own}} {device}", "with other programs"
+        why = "with other programs, and policy.learn_from_shared is false"
+        yield f"shared {{own}} {device}", why
     if not same_hardware(problem, trial):
         watts = "" if trial.max_power_w is None else f" of {trial.max_power_w:g} W"
         device = f"{trial.gpu_count} x {trial.gpu_model}" if trial.gpu_count else f"CPU{watts}"
