@@ -6,7 +6,7 @@ import pytest
 
 from tests.bandit.runs import run
 from tests.bandit.scripts import MISSED, OOM, STOPPED, trial
-from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.bandit.stopping import count_attempts_left, is_repeat, is_target_in_doubt
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 LOOKED = trial(128, TrialStatus.CANCELLED)
@@ -17,19 +17,20 @@ def made(*statuses):
 
 
 @pytest.mark.parametrize(
-    ("trials", "attempts", "last"),
+    ("trials", "attempts", "left"),
     [
-        ([], 1, False),  # the first attempt is free to try something
-        (made(MISSED), 2, True),
-        (made(MISSED), 3, False),
-        (made(STOPPED, OOM), 3, True),
-        ([*made(MISSED), LOOKED], 3, False),
-        ([LOOKED], 2, False),
-        (made(MISSED, MISSED, MISSED), 2, True),  # attempts was lowered in between
+        ([], 1, 1),
+        (made(MISSED), 2, 1),
+        (made(MISSED), 3, 2),
+        (made(STOPPED, OOM), 3, 1),
+        ([*made(MISSED), LOOKED], 3, 2),
+        ([LOOKED], 2, 2),
+        (made(MISSED, TrialStatus.PREEMPTED), 3, 2),  # it may be continued
+        (made(MISSED, MISSED, MISSED), 2, 1),  # attempts was lowered in between
     ],
 )
-def test_the_last_attempt_is_the_last_one_allowed_after_a_failure(trials, attempts, last):
-    assert is_last_attempt(trials, attempts) is last
+def test_attempts_that_failed_are_no_longer_left(trials, attempts, left):
+    assert count_attempts_left(trials, attempts) == left
 
 
 def repeats(trials, bound=None):

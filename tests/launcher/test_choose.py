@@ -40,7 +40,9 @@ def submission(tmp_path):
     ("endings", "last"),
     [((), False), ((MISSED,), False), ((MISSED, LOOKED), False), ((MISSED, LOOKED, MISSED), True)],
 )
-def test_the_policy_is_told_that_an_attempt_is_the_last_one(submission, endings, last):
+def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(
+    submission, endings, last
+):
     earlier = [build_trial(1, n, status=MISSED) for n in (1, 2)]
     now = [build_trial(2, n, status=status) for n, status in enumerate(endings, 1)]
     assert build_problem(submission, [*earlier, *now], 2).last_attempt is last

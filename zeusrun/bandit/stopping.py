@@ -65,12 +65,6 @@ def count_attempts_left(made: Sequence[Trial], attempts: int) -> int:
     return max(1, attempts - sum(trial.status not in open_ for trial in made))
 
 
-def is_last_attempt(made: Sequence[Trial], attempts: int) -> bool:
-    """Whether an attempt has failed, and only one more is allowed. A speed check is no attempt."""
-    failed = sum(trial.status is not TrialStatus.CANCELLED for trial in made)
-    return failed > 0 and failed + 1 >= attempts
-
-
 def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
     """Whether the batch size has failed in the recurrence, or one as small ran out of memory.
 

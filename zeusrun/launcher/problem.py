@@ -27,6 +27,7 @@ def build_problem(
     sources = [device.energy_source for device in submission.devices]
     most_w = [watts for device in submission.devices if (watts := device.max_power_w) is not None]
     made = [trial for trial in trials if trial.recurrence == recurrence]
+    left = stopping.count_attempts_left(made, spec.attempts)
     sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
     candidates, default = spec.batch_size.candidates, spec.batch_size.default
     if (ignored := find_ignored(trials)) is not None:  # no other one would arrive
@@ -44,8 +45,8 @@ def build_problem(
         cost_factor=spec.early_stop.cost_factor,
         window=spec.policy.window,
         recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
-        last_attempt=stopping.is_last_attempt(made, spec.attempts),
-        attempts_left=stopping.count_attempts_left(made, spec.attempts),
+        last_attempt=left == 1 < spec.attempts,
+        attempts_left=left,
         world_size=submission.world_size,
         gpu_model=gpus[0].model if gpus else None,
         gpu_count=len(gpus),

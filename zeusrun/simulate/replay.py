@@ -12,7 +12,7 @@ import numpy as np
 from zeusrun.bandit.observation import Run
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_trial
-from zeusrun.bandit.stopping import is_last_attempt, is_repeat, is_target_in_doubt
+from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial
 from zeusrun.trial import TrialStatus
 
@@ -161,8 +161,9 @@ class _Replay:
         """Start the next trial of a recurrence; return whether there was one left to start."""
         job, made = self.job, self.ended[recurrence]
         attempt = 1 + sum(trial.status is not TrialStatus.CANCELLED for trial in made)
-        last, left = is_last_attempt(made, self.attempts), self.attempts - attempt + 1
+        left = self.attempts - attempt + 1
         if (self.problem.recurrence, self.problem.attempts_left) != (recurrence, left):
+            last = left == 1 < self.attempts
             self.problem = replace(
                 self.problem, recurrence=recurrence, last_attempt=last, attempts_left=left
             )
