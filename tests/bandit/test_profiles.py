@@ -156,10 +156,7 @@ def test_it_is_said_what_is_kept_of_shared_trials():
         f"1 run shared its GPUs {why}: left out",
     ]
     on_cpu = dataclasses.replace(learned(0.96, shared=True), gpu_model=None, gpu_count=0)
-    assert (
-        "1 run shared its CPU (with other programs, and policy.learn_from_shared is false)"
-        in describe_kept(NOW, [on_cpu])[0]
-    )
+    assert f"1 run shared its CPU {why}" in describe_kept(NOW, [on_cpu])[0]
     stopped = describe_kept(NOW, [learned(0.5, status=STOPPED, shared=True)])
     assert stopped == [f"1 run shared its GPUs {why}: kept for its epochs"]
 
