@@ -107,7 +107,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     """Add to a problem what only the history shows."""
     if problem.samples_per_epoch is None:
-        sizes = [size for trial in trials[-20:] if (size := _samples_per_epoch(trial))]
+        sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
         if sizes:
             problem = replace(problem, samples_per_epoch=statistics.median(sizes))
     if problem.energy_measured is None:
@@ -120,7 +120,8 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     return problem
 
 
-def _samples_per_epoch(trial: Trial) -> float | None:
+def samples_per_epoch(trial: Trial) -> float | None:
+    """Return the samples of an epoch by a whole trial; ``None`` if it does not show them."""
     epochs = epochs_of(trial.curve)
     # Its steps had several batch sizes, or include those that an interruption lost.
     if trial.variant is not None or trial.preemptions or trial.interruptions:

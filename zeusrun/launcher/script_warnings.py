@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.reinterpret import samples_per_epoch
 from zeusrun.jobfile.guess.script import module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.launcher.supervision.outcome import observed_batch_size
@@ -18,7 +19,6 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
-from zeusrun.trial import TrialStatus, epochs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -312,10 +312,7 @@ def _newest_with_other_batch_size(
 ) -> tuple[float, Trial] | None:
     """Return the newest complete run with another batch size, and its steps per epoch."""
     for then in reversed(earlier):
-        whole = then.status in {TrialStatus.REACHED, TrialStatus.MISSED} and not then.preemptions
-        whole = whole and not then.interruptions
-        whole = whole and then.teaches and then.variant is None
-        epochs = epochs_of(then.curve)
-        if whole and then.steps and epochs and then.global_batch_size != trial.global_batch_size:
-            return then.steps / epochs, then
+        samples = samples_per_epoch(then)
+        if samples is not None and then.global_batch_size != trial.global_batch_size:
+            return samples / then.global_batch_size, then
     return None

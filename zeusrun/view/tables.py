@@ -111,11 +111,12 @@ def plan_sheet(
 ) -> RenderableType:
     """Return what a submit would choose and start; ``kept`` as for ``explain_table``."""
     variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
-    return Group(*_remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
+    return Group(_remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 
-def _remarks(kept: Sequence[str]) -> list[Text]:
-    return [Text(f"· history: {text}", style="dim") for text in kept]
+def _remarks(kept: Sequence[str]) -> Labelled:
+    texts = [Text(f"history: {text}", style="dim") for text in kept]
+    return Labelled([(Text("·", style="dim"), text) for text in texts], gap=1)
 
 
 def trial_head(trial: Trial) -> RenderableType:
@@ -360,11 +361,11 @@ def explain_table(
         legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
     if lead and any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
-    notes = [Text(f"  {text}", style="dim") for text in legend] + _remarks(kept)
+    notes = [Text(f"  {text}", style="dim") for text in legend]
     blank = Text("")
     first: list[RenderableType] = []
     if lead:
         sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
         first = [Text(lead[0], style="bold"), sentences, blank]
     head = Text(title, style="dim" if lead else "bold")
-    return Group(*first, head, blank, table, blank, verdicts, blank, *notes)
+    return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
