@@ -265,12 +265,16 @@ def test_the_last_attempt_goes_to_what_is_proven_though_nothing_is_lost_yet():
     assert decision.bound is not None
 
 
-def test_the_last_attempt_runs_what_was_only_stopped_again_once_the_best_has_failed():
-    """All data got harder; ``bounded_choice`` lifts the bound of the last attempt."""
+def test_the_last_attempt_is_not_bounded_once_the_best_has_failed():
+    """All data got harder: under bounds of before, every batch size would be stopped."""
     failed = run(64, 20, status=STOPPED, stage=Stage.EXPLOIT, recurrence=1000)
-    assert choose(*settled(), failed, last_attempt=True).global_batch_size == 64
+    assert choose(*settled(), failed).bound is not None
+    decision = choose(*settled(), failed, last_attempt=True)
+    assert (decision.global_batch_size, decision.bound) == (64, None)  # it was only stopped
     missed = failed._replace(status=MISSED)
     assert choose(*settled(), missed, last_attempt=True).global_batch_size in {32, 128}
+    tried = run(128, 15, status=STOPPED, recurrence=1000)
+    assert choose(*settled(), tried, last_attempt=True).bound is not None
 
 
 def test_after_a_crash_of_the_best_the_last_attempt_runs_it_again():
@@ -363,7 +367,7 @@ def test_the_last_attempt_judges_by_how_far_what_was_stopped_had_come():
     stopped = {"status": STOPPED, "stage": Stage.EXPLOIT, "recurrence": 1000}
     past += [run(64, 20, pace=half, **stopped), run(32, 18, pace=third, **stopped)]
     decision = choose(*past, last_attempt=True)
-    assert decision.global_batch_size == 32
+    assert (decision.global_batch_size, decision.bound) == (32, None)
     assert "64 failed in this recurrence; 32 has reached the target before" in decision.why
 
 

@@ -192,10 +192,16 @@ def _needs_speed_check(now: Assessment, index: int) -> bool:
 
 
 def _bound(now: Assessment, index: int, *, proven: bool) -> Bound | None:
-    """Return the user's bound for a proven arm, and a tighter one for a try."""
+    """Return the user's bound for a proven arm, and a tighter one for a try.
+
+    If the best arm has failed in the recurrence, the cost of a run today is unknown, and old bounds
+    may stop every batch size. The last attempt then has no bound.
+    """
     beliefs, factor = now.beliefs, now.problem.cost_factor
     incumbent, cost_j = beliefs.incumbent, beliefs.incumbent_cost_j
     if factor is None or incumbent is None or cost_j is None:
+        return None
+    if now.problem.last_attempt and now.evidence.proven_failed_now:
         return None
     if proven or index == incumbent:
         return Bound(max(factor, now.evidence.widest[beliefs.arms[incumbent]]) * cost_j)
