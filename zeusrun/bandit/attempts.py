@@ -57,7 +57,8 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     """
     before: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
-        if run.recurrence != problem.recurrence and run.epoch_cost_j is not None:
+        known = run.epoch_cost_j is not None and not _is_at_least(run)
+        if known and run.recurrence != problem.recurrence:
             before[run.arm].append(run)
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
@@ -69,6 +70,11 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     ]
     factor = math.exp(sum(slower) / len(slower)) if slower else 1.0
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
+
+
+def _is_at_least(run: Run) -> bool:
+    """Whether an epoch of a run costs more than known: it was stopped within the first one."""
+    return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
 
 
 def _may_another_run(problem: Problem, runs: Sequence[Run], decision: Decision) -> bool:
