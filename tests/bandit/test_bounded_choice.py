@@ -43,6 +43,12 @@ def test_where_it_is_unknown_the_bound_grows_as_known_batch_sizes_are_slower_ton
     assert fitted(128, *nights, past(64, 50.0, TONIGHT)) == (None, 3000)
 
 
+def test_a_run_that_was_stopped_in_its_first_epoch_shows_no_speed_that_bounds_another():
+    stopped = past(128, 20.0)._replace(status=STOPPED, epochs=None)
+    assert fitted(128, past(64), stopped) == (None, 3000)
+    assert fitted(128, past(64), stopped, past(128, 300.0, 2)) == (10, 3000)
+
+
 def test_its_own_first_steps_excuse_nothing():
     own = speed_checked(128, 900.0)._replace(recurrence=TONIGHT)
     assert fitted(128, past(64), own) == (None, 3000)

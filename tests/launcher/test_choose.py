@@ -13,11 +13,11 @@ from zeusrun.bandit.attempts import fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.launcher.choose import choose_next, decide
+from zeusrun.launcher.choose import Attempt, NothingLeft, choose_attempt, choose_next, decide
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
 
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
 
@@ -56,6 +56,27 @@ def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(submission,
     problem = build_problem(submission, [build_trial(global_batch_size=33)])
     assert problem.micro_batch_sizes == {32: 8, 64: 8}
     assert choose_next(submission, [], None, 1).trial.micro_batch_size == 8
+
+
+@pytest.mark.parametrize(("interruptions", "ends"), [((Interruption(2.0, 2),), False), ((), True)])
+def test_a_target_that_an_interrupted_run_has_reached_is_not_in_doubt(
+    submission, interruptions, ends
+):
+    curve = (CurvePoint(1, 3.0, 30.0, 0.4), CurvePoint(2, 4.0, 40.0, 0.6))
+    anew = build_trial(1, world_size=1).finish(
+        replace(REACHED, curve=curve, epochs=2, interruptions=interruptions)
+    )
+    anew = anew if interruptions else replace(anew, forgotten=True)
+    low = tuple(point._replace(value=0.1) for point in curve)
+    made = [
+        build_trial(2, n, world_size=1, global_batch_size=size).finish(
+            replace(REACHED, status=MISSED, curve=low, epochs=5)
+        )
+        for n, size in enumerate((32, 16), 1)
+    ]
+    attempts = [Attempt(trial, replaced=False) for trial in made]
+    choice = choose_attempt(submission, [anew, *made], attempts)
+    assert isinstance(choice, NothingLeft) is ends
 
 
 def test_a_script_that_ignores_the_batch_size_runs_with_its_own(submission):

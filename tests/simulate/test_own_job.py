@@ -88,6 +88,13 @@ def test_what_ran_is_known_and_what_did_not_follows_the_laws():
     assert arms[256].sd > arms[128].sd > arms[64].sd  # a guess further away is less certain
 
 
+def test_runs_before_an_edit_count_as_far_as_the_policy_believes_them():
+    old = [ran(n, 64 if n % 2 else 32, scale=0.4, fingerprint={"script": "a"}) for n in range(8)]
+    new = [ran(n, 32, fingerprint={"script": "b"}) for n in (8, 9)]
+    (arm,) = (each for each in learn("job", PROBLEM, [*old, *new]).arms if each.batch_size == 32)
+    assert math.exp(arm.log_epochs) == pytest.approx(law(32)[0], rel=0.15)
+
+
 def test_runs_without_a_known_energy_still_show_their_speed():
     half = [ran(n, 32, watts=None) for n in (7, 8, 9)]
     never = [ran(n, 128, watts=None) for n in (10, 11)]

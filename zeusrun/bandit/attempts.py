@@ -54,7 +54,9 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     Otherwise it grows as the batch sizes that ran in this recurrence were slower than usual. The
     run's own speed excuses nothing: it may be the batch size that is slow.
     """
-    before = timed_runs(run for run in runs if run.recurrence != problem.recurrence)
+    before = timed_runs(
+        run for run in runs if run.recurrence != problem.recurrence and not _is_at_least(run)
+    )
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
         return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MOST_EPOCHS))
@@ -65,6 +67,11 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     ]
     factor = math.exp(sum(slower) / len(slower)) if slower else 1.0
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
+
+
+def _is_at_least(run: Run) -> bool:
+    """Whether an epoch of a run costs more than known: it was stopped within the first one."""
+    return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
 
 
 def _may_another_run(problem: Problem, runs: Sequence[Run], decision: Decision) -> bool:

@@ -15,6 +15,7 @@ from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
+from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
@@ -105,9 +106,19 @@ def _why_no_other(spec: JobSpec, made: Sequence[Trial], choice: Choice) -> str |
         same = choice.decision.global_batch_size == last.global_batch_size
         if is_permanent(last.reason or "", last.cause, same_choice=same):
             return "there is no second attempt: the same error would occur"
-    if stopping.is_target_in_doubt([trial for trial in made if trial.teaches], choice.runs):
+    teaching = [trial for trial in made if trial.teaches]
+    in_doubt = stopping.is_target_in_doubt(teaching, choice.runs)
+    if in_doubt and not any(_met_target(spec, trial) for trial in choice.earlier):
         return _doubt_target(spec, made)
     return _nothing_left(spec, made) if stopping.is_repeat(choice.decision, made) else None
+
+
+def _met_target(spec: JobSpec, trial: Trial) -> bool:
+    """Whether a run shows that today's target can be met, even if not in how many epochs."""
+    goal = (spec.objective.metric, spec.objective.mode, spec.objective.target)
+    same = (trial.metric, trial.mode, trial.target) == goal
+    disturbed = prove(trial).learning in {Doubt.RESTARTED, Doubt.CHANGED}
+    return same and disturbed and trial.status is TrialStatus.REACHED
 
 
 def _doubt_target(spec: JobSpec, made: Sequence[Trial]) -> str:

@@ -185,18 +185,19 @@ def _learn_epochs(
 ) -> tuple[int, float, float, float, Sequence[Pace]]:
     """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
-    missed = sum(run.status is TrialStatus.MISSED for run in results)
-    newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + missed
+    missed = [run for run in results if run.status is TrialStatus.MISSED]
+    newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + len(missed)
     paces = [run.pace for run in reached if run.pace] or newest
     if reached:
-        return count, _log_epochs(reached), sd / math.sqrt(len(reached)), missed / count, paces
+        weight, lost = _weigh(reached), _weigh(missed)
+        return count, _log_epochs(reached), sd / math.sqrt(weight), lost / (lost + weight), paces
     if missed:  # it has never reached the target
         return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
     if stopped and newest:
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
         run, way = max(ways, key=lambda each: each[1])
-        return 0, math.log((run.epochs or 1) / way), sd + GUESS_SD * (1 - way), 0.0, paces
+        return 0, math.log(run.epochs_today / way), sd + GUESS_SD * (1 - way), 0.0, paces
     return 0, *_guess_log_epochs(size, job, evidence, trials), 0.0, paces
 
 
@@ -209,7 +210,7 @@ def _guess_log_epochs(
     spread = math.hypot(evidence.run_sd, GUESS_SD * math.log2(near / size))
     if len(known) > 1:
         epochs = {float(arm): math.exp(log) for arm, log in known.items()}
-        fixed, growing = fit_line(epochs, [len(evidence.reached[arm]) for arm in known])
+        fixed, growing = fit_line(epochs, [_weigh(evidence.reached[arm]) for arm in known])
         return math.log(fixed + growing * size), spread
     noise = [critical for trial in trials[-20:] if (critical := trial.critical_batch_size)]
     if not noise:
@@ -223,4 +224,10 @@ def _guess_log_epochs(
 
 
 def _log_epochs(runs: Sequence[Run]) -> float:
-    return statistics.fmean(math.log(run.epochs or 1) for run in runs)
+    logs = [run.weight * math.log(run.epochs_today) for run in runs]
+    return sum(logs) / _weigh(runs)
+
+
+def _weigh(runs: Sequence[Run]) -> float:
+    """Return how many runs they count as: their training may have changed since."""
+    return sum(run.weight for run in runs)

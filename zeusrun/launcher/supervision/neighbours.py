@@ -68,7 +68,7 @@ class Neighbours:
             return None
         try:
             names = self._others.largest()
-        except OSError:
+        except (OSError, ValueError):
             names = []
         most = f" (most of it: {', '.join(names)})" if names else ""
         return (
@@ -82,7 +82,7 @@ class Neighbours:
             if self._others is None:
                 self._others = self._begin()
             load = self._others.measure()
-        except DeviceError:  # then it is unknown
+        except (DeviceError, OSError, ValueError):  # then it is unknown; it must not end a run
             return
         if load is not None and load.seconds >= LEAST_S:
             self._load = load
