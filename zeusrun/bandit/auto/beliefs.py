@@ -46,7 +46,6 @@ class Beliefs:
     mean: Array  # of log joules to the target
     covariance: Array  # of the mean, shape ``(n, n)``; without the spread between runs
     run_sd: float  # of one run's log cost
-    freedom: float  # degrees of freedom of ``run_sd``
     bound_factor: float | None  # other arms are stopped at this multiple of the incumbent's cost
     incumbent: int | None  # index of the arm of least mean among those that have reached the target
     incumbent_cost_j: float | None  # expected of its next run; ``None`` while no cost is known
@@ -93,8 +92,6 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
         mean=mean,
         covariance=(epochs_covariance + speed_covariance)[:n, :n],
         run_sd=math.sqrt(run_sd**2 + noise),
-        freedom=(run_sd**2 + noise) ** 2
-        / (run_sd**4 / evidence.freedom + noise**2 / evidence.speed_freedom),  # Satterthwaite
         bound_factor=bound_factor,
         incumbent=incumbent,
         incumbent_cost_j=cost_j,

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.acquisition import HORIZON
 from zeusrun.bandit.auto.drift import describe_outdated
-from zeusrun.bandit.auto.evidence import CRASH_LIMIT, was_bounded
+from zeusrun.bandit.auto.evidence import (
+    CRASH_LIMIT,
+    NOISY_SHARE_OF_RANGES,
+    find_speed_variance,
+    was_bounded,
+)
 from zeusrun.bandit.auto.spread import student
 from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.bandit.problem import ArmBelief
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zeusrun.bandit.auto.acquisition import Assessment
+    from zeusrun.bandit.auto.evidence import Evidence
     from zeusrun.trial import Bound
 
 # 90 % of a Gaussian lie within 1.645 standard deviations. Both spreads, the mean and the level are
@@ -119,7 +125,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         far = (math.log(bound.cost_j) - log_cost) / sd
         failure_chance = 0.5 * math.erfc(far / math.sqrt(2))
     if cost_j is not None:
-        far = student(_SDS90, beliefs.freedom) * sd
+        far = _find_reach(evidence, arm, sd)
         cost_range_j = finite_exp(log_cost - far), finite_exp(log_cost + far)
     if now.values is not None and cost_j is not None:
         worth_j = float(now.values[index]) * cost_j
@@ -137,6 +143,19 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         chance=float(why is not None),
         verdict=_verdict(now, index) if why is None else f"next: {why}",
     )
+
+
+def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
+    """Return how far from its mean the next run's log cost lies in nine runs of ten, at most.
+
+    ``sd`` is the standard deviation by which ``auto`` chooses.
+    """
+    noise, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
+    runs = max(1, len(evidence.speeds.get(arm, ())))
+    sd = math.sqrt(sd**2 + (noise - evidence.speed_sd**2) * (1 + 1 / runs))
+    own = evidence.run_sd**2
+    both = (own + noise) ** 2 / (own**2 / evidence.freedom + noise**2 / freedom)  # Satterthwaite
+    return student(_SDS90, both) * sd
 
 
 def _verdict(now: Assessment, index: int) -> str:
