@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from tests.bandit.scripts import problem
 from tests.factories import build_trial as trial
-from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, ten_watts
+from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, started, ten_watts
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import Run, Running
 from zeusrun.launcher.choose import Choice
+from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.speed_check import (
     SPEED_CHECK_STEPS,
+    PolicyControl,
     begins_with_speed_check,
     has_seen_enough,
     measure_speed,
@@ -141,3 +143,49 @@ def test_a_look_that_saw_no_energy_says_nothing():
     progress = after(report(105.0, 1, 0.1), energy_between=lambda _since, _until: None)
     unmetered = replace(UNMETERED, max_power_w=None)
     assert read_speed_check(KNOWN, trial(), progress, None, unmetered) is None
+
+
+@dataclass
+class Asked:
+    """A policy that keeps what it was asked, as the policy of a submission."""
+
+    running: list[Running] = field(default_factory=list)
+    name: str = "asked"
+
+    @property
+    def policy(self):
+        return self
+
+    def review(self, problem, decision, running):
+        self.running.append(running)
+
+
+def cost_in_review(progress, of=None):
+    """Return the cost so far that a policy sees."""
+    progress = replace(progress, energy_j=ten_watts(101.0, progress.now_t))
+    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=of or trial(7, max_epochs=9))
+    assert PolicyControl(asked, chosen, METERED).review(progress) is None
+    return asked.running[-1].cost_j
+
+
+def test_a_review_sees_what_the_epochs_cost():
+    # the first step of training is its start, at 101 s; half of 10 W and half of 40 W
+    steady = after(started(101.0), report(111.0, 1, 0.1), report(121.0, 2, 0.2))
+    assert cost_in_review(steady) == pytest.approx(20.0 * 25.0)
+
+
+def test_what_a_restart_lost_is_no_cost_of_the_batch_size():
+    first = after(started(101.0), report(111.0, 1, 0.1), report(121.0, 2, 0.2))
+    again = [report(161.0, 1, 0.1), report(171.0, 2, 0.2), report(181.0, 3, 0.3)]
+    restarted = replace(first, ranks=first.ranks.take(started(151.0, restart=1), 2))
+    assert cost_in_review(after(*again, start=restarted)) == pytest.approx(30.0 * 25.0)
+
+
+def test_what_a_preemption_lost_is_no_cost_of_the_batch_size():
+    first = after(started(101.0), report(111.0, 1, 0.1), report(121.0, 2, 0.2))
+    first = replace(first, time_s=25.0, energy_j=250.0)
+    cut = trial(7, max_epochs=9)
+    cut = cut.finish(outcome_now(cut, first, METERED, TrialStatus.PREEMPTED, "preempted"))
+    now = after(started(101.0), report(131.0, 3, 0.3), report(141.0, 4, 0.4))
+    resumed = cut.resume("2026-01-02T00:00:00Z")
+    assert cost_in_review(now, resumed) == pytest.approx(40.0 * 25.0)

@@ -10,9 +10,10 @@ import numpy as np
 from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.observation import Running
+from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
-from zeusrun.launcher.recover import cost_with_earlier
+from zeusrun.launcher.recover import join
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -82,14 +83,19 @@ class PolicyControl:
         return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was checked: {why}")
 
     def review(self, progress: Progress) -> StopOrder | None:
-        """Ask the policy, at the end of an epoch, whether another one is worth it."""
+        """Ask the policy, at the end of an epoch, whether another one is worth it.
+
+        What a restart or a preemption lost is no cost of the batch size.
+        """
         trial = self._choice.trial
         last = progress.epochs == trial.max_epochs
         if progress.reached is not None or last or progress.may_be_baseline:
             return None
-        point = progress.curve[-1]
-        spent_j = cost_j(point.energy_j, self._meter.max_power_w, point.time_s, trial.eta_knob)
-        spent_j = cost_with_earlier(trial, spent_j)
+        _, time_s, energy_j, _ = progress.curve[-1]
+        outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST, "it goes on")
+        spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
+        outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
+        spent_j = as_undisturbed(trial.finish(join(trial, outcome))).cost_j
         running = Running(progress.epochs, spent_j, progress.best_value)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
         return None if reason is None else StopOrder(StopCause.HOPELESS, reason)
