@@ -33,7 +33,7 @@ CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and n
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and
 # how many machines are noisy. A range has to hold on these, too, so it assumes more of them; for
 # choices that would cost 3 % of the regret. docs/policies.md shows the ranges that follow.
-STEADY_SD, NOISY_SD, NOISY_SHARE, NOISY_SHARE_OF_RANGES = 0.01, 0.2, 0.1, 0.25
+STEADY_SD, NOISY_SD, NOISY_SHARE, NOISY_SHARE_OF_RANGES = 0.01, 0.2, 0.1, 0.18
 # Differences of successive runs overlap, so one says less than a deviation from a known mean (von
 # Neumann, Annals of Mathematical Statistics, 1941: 0.8 of three runs, 0.7 of nine).
 DIFFERENCE_WEIGHT = 0.75
