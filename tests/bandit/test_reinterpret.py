@@ -131,6 +131,12 @@ def test_another_eta_knob_reprices_a_trial_and_doubts_a_stop():
     assert read_trial(problem(eta_knob=0.0), stopped).status is CANCELLED
 
 
+@pytest.mark.parametrize("target", [0.9, 0.99])
+def test_a_stop_at_the_bound_of_another_target_is_no_failure_today(target):
+    """A harder one costs more, and so may its runs."""
+    assert read_trial(problem(target=target), learned(0.5, 0.6, status=STOPPED)).status is CANCELLED
+
+
 @pytest.mark.parametrize(
     "changes", [{"gpu_model": "H100"}, {"gpu_count": 8}, {"world_size": 4}, {"gpu_model": None}]
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.observation import FAILED, Run, better, step_cost_j
+from zeusrun.bandit.observation import FAILED, Run, step_cost_j
 from zeusrun.bandit.power import chosen_point
 from zeusrun.bandit.proof import CRASHED, Doubt, Way, prove, undisturbed, whole_way
 from zeusrun.cost import cost_j
@@ -200,8 +200,8 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     if trial.status is TrialStatus.MISSED:
         same = trial.max_epochs >= problem.max_epochs
     elif trial.status is TrialStatus.STOPPED:
-        easier = better(problem.mode, trial.target, problem.target)
-        same = trial.eta_knob == problem.eta_knob and not easier
+        # Another target has other costs, and so has its bound.
+        same = (trial.eta_knob, trial.target) == (problem.eta_knob, problem.target)
     return trial.status if same else CUT_SHORT
 
 

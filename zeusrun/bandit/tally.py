@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.auto.drift import without_edited
+from zeusrun.bandit.observation import OUTDONE, timed_runs, usual_speed
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Stage, TrialStatus
 
@@ -77,14 +78,20 @@ class Tally:
 
 
 def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
-    """Sort a job's runs, oldest first; those measured otherwise than today do not count."""
+    """Sort a job's runs, oldest first; those of another machine do not count.
+
+    Nor do those of an edited training that probably takes another number of epochs. A run that
+    shared its devices counts by its epochs, at the cost that they have without the others.
+    """
     results: defaultdict[int, list[Run]] = defaultdict(list)
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
     exploring = False
+    runs = without_edited(runs)
+    timed = timed_runs(runs)
     for run in runs:
         arm, status = run.arm, run.status
-        if not run.local:
+        if not (run.local or run.disturbed):
             continue
         if status is TrialStatus.OOM:  # also of a batch size between candidates: larger ones fail
             out_of_memory[arm] += 1
@@ -94,6 +101,8 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
             results[arm].append(run)
             if run.cost_j is not None:
                 costs_j[arm].append(run.cost_j)
+            elif run.disturbed and status is TrialStatus.REACHED and run.epochs and arm in timed:
+                costs_j[arm].append(run.epochs * usual_speed(timed[arm]))
         elif status is TrialStatus.DISPATCHED and run.recurrence != problem.recurrence:
             exploring = exploring or run.stage is Stage.EXPLORE
     window = problem.window or 0  # [-0:] is everything
@@ -148,7 +157,8 @@ def fitting(
 
     An arm that has trained for an epoch fits, and so do all smaller ones.
     """
-    trained = (r.arm for r in runs if r.local and r.epochs and r.status in _TRAINED)
+    here = (run for run in runs if run.local or run.disturbed)
+    trained = (run.arm for run in here if run.epochs and run.status in _TRAINED)
     proven = max(trained, default=0)
     too_large = [
         arm

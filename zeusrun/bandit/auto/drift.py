@@ -63,6 +63,19 @@ def describe_edited(runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def without_edited(runs: Sequence[Run]) -> Sequence[Run]:
+    """Leave out runs of other trainings that probably needed another number of epochs."""
+    if all(run.differs is None for run in runs):
+        return runs
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    out = {
+        id(run)
+        for run, each in zip(shown, weigh_runs(shown), strict=True)
+        if run.differs is not None and each.chance < DOUBTED
+    }
+    return [run for run in runs if id(run) not in out]
+
+
 class Relevance(NamedTuple):
     """What the epochs of an older run say of a run today."""
 
