@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from tests.server.zeus.conftest import build_settings
+from zeusrun.bandit.auto.evidence import PROVEN
 from zeusrun.bandit.registry import create_policy
 from zeusrun.job_name import is_job_name
 from zeusrun.server.zeus.job import (
@@ -21,7 +23,8 @@ from zeusrun.server.zeus.messages import Report
 from zeusrun.server.zeus.progress import LEASE_S, Training
 from zeusrun.trial import TrialStatus
 
-REACHED, FAILED, LOST = TrialStatus.REACHED, TrialStatus.FAILED, TrialStatus.LOST
+REACHED, STOPPED = TrialStatus.REACHED, TrialStatus.STOPPED
+FAILED, LOST = TrialStatus.FAILED, TrialStatus.LOST
 
 
 def build_trials(*ended, gpu_model="Fake A100"):
@@ -62,7 +65,7 @@ class TestDeaths:
         assert find_dead(build_settings(), trials) == {64: 2}
 
     def test_a_result_between_them_starts_the_count_again(self):
-        trials = build_trials((64, FAILED), (64, TrialStatus.STOPPED), (64, FAILED))
+        trials = build_trials((64, FAILED), (64, STOPPED), (64, FAILED))
         assert find_dead(build_settings(), trials) == {}
 
     def test_one_that_has_reached_the_target_may_die_more_often(self):
@@ -95,9 +98,9 @@ def test_a_job_becomes_a_problem():
     assert build_problem(build_settings(window_size=-1), 1).window is None
 
 
-def train(trials, number, epoch_s):
-    """Run a training that reaches the target in epoch 20 if nothing stops it."""
-    job, policy = build_settings(max_epochs=100), create_policy("auto")
+def train(trials, number, epoch_s, epochs=20, policy="auto"):
+    """Run a training that reaches the target in its last epoch if nothing stops it."""
+    job, policy = build_settings(max_epochs=100), create_policy(policy)
     decision = choose(job, policy, trials, number)
     trial = draft_trial(job, "job", number, decision, started_at="", uuid="", host=None)
     training, outcome = Training(trial, decision.bound, LEASE_S), None
@@ -108,7 +111,7 @@ def train(trials, number, epoch_s):
             trial_number=number,
             time=epoch * epoch_s,
             energy=epoch * epoch_s * 100,
-            metric=job.target_metric * min(1.0, epoch / 20),
+            metric=job.target_metric * min(1.0, epoch / epochs),
             current_epoch=epoch,
         )
         training = training.with_report(report)
@@ -123,3 +126,16 @@ def test_a_slow_machine_alone_stops_no_training():
     for number in range(1, 16):
         trials.append(train(trials, number, 2.0 if number <= 12 else 6.0))
     assert {trial.status for trial in trials[12:]} == {REACHED}
+
+
+@pytest.mark.parametrize("policy", ["auto", "zeus", "grid"])
+def test_after_a_training_of_a_proven_batch_size_was_stopped_the_next_ends_with_a_model(policy):
+    """After new data, a training takes five times the epochs."""
+    trials = []
+    for number in range(1, 31):
+        epochs = 12 if number <= 15 else 60
+        trials.append(train(trials, number, 2.0, epochs, policy))
+    proven = [trial.status is STOPPED and trial.stage in PROVEN for trial in trials]
+    assert any(proven)
+    after = [trial.status for trial, stopped in zip(trials[1:], proven, strict=False) if stopped]
+    assert set(after) == {REACHED}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,6 +13,8 @@ from urllib.parse import quote
 import numpy as np
 
 from zeusrun.bandit.attempts import bounded_choice
+from zeusrun.bandit.auto.evidence import PROVEN
+from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.job_name import is_job_name
@@ -114,10 +117,16 @@ def choose(
 ) -> Decision:
     """Let the policy choose the batch size of the next training; trials oldest first.
 
-    A slow machine alone stops no training: see ``fit_bound``.
+    A slow machine alone stops no training: see ``fit_bound``. A client makes no further attempt, so
+    after a training of a proven batch size was stopped, the next ones have no bound until one
+    reaches the target or fails without a bound.
     """
     dead = find_dead(settings, trials)
     problem, runs = read_history(build_problem(settings, recurrence, dead), trials)
+    newest = reversed([run for run in runs if run.status in {*FAILED, TrialStatus.REACHED}])
+    stopped = takewhile(lambda run: run.status is TrialStatus.STOPPED, newest)
+    if any(run.stage in PROVEN for run in stopped):
+        problem = replace(problem, attempts_left=1)
     rng = np.random.default_rng([abs(settings.mab_seed or 0), recurrence])
     decision = bounded_choice(lambda now, past: policy.choose(now, past, rng), problem, runs, [])
     if not dead:
