@@ -6,8 +6,10 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
+from zeusrun.trial import Stage
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from zeusrun.trial import Trial
 
@@ -46,6 +48,26 @@ def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
     for trial in trials:
         found.setdefault(trial.recurrence, []).append(trial)
     return found
+
+
+def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Return the attempts of each recurrence that has ended."""
+    return [own for own in by_recurrence(trials).values() if all(each.status.final for each in own)]
+
+
+def has_explored(own: Sequence[Trial]) -> bool:
+    """Whether zeusrun chose another batch size than the default in a recurrence."""
+    return any(is_other(trial) for trial in own) and not is_forced(own)
+
+
+def is_forced(own: Sequence[Trial]) -> bool:
+    """Whether the user chose a batch size of a recurrence."""
+    return any(trial.stage is Stage.FORCED for trial in own)
+
+
+def is_other(trial: Trial) -> bool:
+    """Whether a trial had another batch size than the default."""
+    return trial.default_batch_size not in {None, trial.global_batch_size}
 
 
 def _finite(amount: float) -> float | None:

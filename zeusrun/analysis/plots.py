@@ -63,15 +63,16 @@ def cost_plot(job: str, trials: Sequence[Trial]) -> Plot:
             continue
         name = names[0 if each.is_default else 1] if each.reached else names[2]
         points[name].append((each.recurrence, each.cost_j))
-    newest = list(savings.by_trial.values())[-1:]
-    text = "mean of batch size {}, the default: {}"
-    levels = [(text.format(e.default, energy_text(e.default_j)), e.default_j) for e in newest]
+    level = None
+    if savings.default_j is not None:
+        expected = f"expected of batch size {savings.default}, the default"
+        level = f"{expected}: {energy_text(savings.default_j)}", savings.default_j
     return Plot(
         f"{job}: cost of each recurrence",
         ("recurrence", ""),
         "J",
         [Series(name, _kept(points[name])) for name in names],
-        levels[0] if levels else None,
+        level,
         notes=_left_out(unknown, "recurrence", "without a known cost") + _estimated(trials),
     )
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import sum_attempts
-from zeusrun.analysis.savings import find_ended
+from zeusrun.analysis.amounts import find_ended, sum_attempts
 from zeusrun.analysis.sizes import size_label
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.savings import Savings
+    from zeusrun.analysis.estimate import Estimate, Savings
     from zeusrun.trial import Trial
 
 
@@ -33,9 +32,9 @@ class RecurrenceFacts:
     energy_j: float | None
     time_s: float | None
     epochs: int | None  # of the last attempt
-    saved_share: float | None  # ``None``: unknown, or it used the default alone
-    saved_j: float | None
-    default_j: float | None  # what the default costs
+    saved: Estimate | None  # joules of cost; ``None``: unknown
+    saved_share: float | None  # ``None``: unknown, in doubt, or it used the default alone
+    default_j: float | None  # what a run of the default is expected to cost
     price: float | None
     currency: str | None
     carbon_g: float | None
@@ -64,8 +63,8 @@ def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
         energy_j=sum_attempts(own, lambda trial: trial.energy_j),
         time_s=sum_attempts(own, lambda trial: trial.time_s),
         epochs=last.epochs,
-        saved_share=None if saving is None or not saving.explored else saving.share,
-        saved_j=None if saving is None else saving.saved_j,
+        saved=None if saving is None else saving.saved,
+        saved_share=None if saving is None else saving.shown_share,
         default_j=None if saving is None else saving.default_j,
         price=sum_attempts(own, lambda trial: trial.price) if currency else None,
         currency=currency,

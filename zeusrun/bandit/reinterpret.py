@@ -36,26 +36,32 @@ _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
 def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
+    """Return ``read_trials`` without what teaches nothing."""
+    problem, runs = read_trials(problem, trials)
+    return problem, [run for run in runs if run is not None]
+
+
+def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list[Run | None]]:
     """Read the trials of a job, oldest first; those of another variant do not count.
 
     Returns:
         The problem, completed by what only the history shows (the length of an epoch; unless it is
-        known, the kind of energy and the fingerprint of the newest trial); the runs in the same
-        order.
+        known, the kind of energy and the fingerprint of the newest trial); a run for each trial,
+        ``None`` if it teaches nothing.
     """
-    trials = [trial for trial in trials if trial.variant == problem.variant]
+    trials = [trial for trial in every if trial.variant == problem.variant]
     problem = complete(problem, trials)
     now = problem.fingerprint or {}
     # Earlier attempts of the recurrence trained as today, and are no further comparison.
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
     ignored = compare_training(now, others).ignored
     differences = find_differences(trials, now, ignored)
-    read = zip((read_trial(problem, trial) for trial in trials), differences, strict=True)
-    return problem, [
-        run if differs is None else run._replace(differs=differs)
-        for run, differs in read
-        if run is not None
-    ]
+    read = [read_trial(problem, trial) for trial in trials]
+    runs = iter(
+        run if run is None or differs is None else run._replace(differs=differs)
+        for run, differs in zip(read, differences, strict=True)
+    )
+    return problem, [next(runs) if each.variant == problem.variant else None for each in every]
 
 
 def read_trial(problem: Problem, trial: Trial) -> Run | None:

@@ -6,6 +6,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.analysis.estimate import SAVED
 from zeusrun.clock import local_time
 from zeusrun.errors import HistoryError
 from zeusrun.plain_text import storable_text
@@ -24,7 +25,7 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
     A list of points is a list of structs, and a time is a timestamp in UTC.
 
     Args:
-        records: As ``history --json`` prints them, ``saved_j`` included.
+        records: As ``history --json`` prints them, what they saved included.
 
     Raises:
         UsageError: If pyarrow is not installed.
@@ -34,7 +35,7 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow as pa  # noqa: PLC0415 - optional, and slow to import
     from pyarrow.parquet import write_table  # noqa: PLC0415
 
-    kinds = {**typing.get_type_hints(Trial), "saved_j": float}
+    kinds = {**typing.get_type_hints(Trial), **dict.fromkeys(SAVED, float)}
     columns = {}
     for name, kind in kinds.items():
         cells = [_cell(name, kind, record.get(name)) for record in records]

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.analysis.estimate import SAVED, name_ends
 from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
@@ -18,7 +19,7 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.analysis.savings import Savings
+    from zeusrun.analysis.estimate import Savings
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.sight import Sight
 
@@ -34,10 +35,13 @@ def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, A
         "exit_code": int(result.exit_code),
         "trials": trial_records(result.trials, savings),
         "savings": {
-            "net_j": savings.net_j,
+            "batch_size": savings.in_use,
+            **name_ends("share", savings.share),
+            **name_ends("net_j", savings.net),
             "default_j": savings.default_j,
             "recurrences": len(savings.by_trial),
             "pays_back_in": savings.pays_back_in,
+            "note": savings.note,
         },
     }
 
@@ -45,17 +49,18 @@ def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, A
 def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, Any]]:
     """Return trials as ``history --json`` prints them.
 
-    ``saved_j`` is what a recurrence saved. It is set on its last trial, and ``None`` on the others
+    ``saved_j`` is what a recurrence is expected to have saved, from ``saved_low_j`` to
+    ``saved_high_j`` in nine of ten cases. It is set on its last trial, and ``None`` on the others
     and where there is nothing to compare with. ``recurrence`` is ``None`` until the server of an
     offline trial has numbered it.
     """
-    saved = {name: each.saved_j for name, each in savings.by_trial.items()}
+    saved = {name: each.saved for name, each in savings.by_trial.items()}
     unknown = {"recurrence": None}
     return [
         {
             **trial.to_json(),
             **(unknown if is_offline(trial) else {}),
-            "saved_j": saved.get(trial.trial),
+            **name_ends("saved_j", saved.get(trial.trial)),
         }
         for trial in trials
     ]
@@ -95,7 +100,7 @@ def utf8(text: str | bytes) -> bytes:
 
 def field_names() -> list[str]:
     """Return the names of all fields of a record, in order."""
-    return [*(field.name for field in dataclasses.fields(Trial)), "saved_j"]
+    return [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
 
 
 def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:

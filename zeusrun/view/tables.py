@@ -15,6 +15,7 @@ from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
+from zeusrun.view.claims import claim_amount, claim_share, is_good
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 from zeusrun.view.gradients import WAYS
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.savings import Saving, Savings
+    from zeusrun.analysis.estimate import Savings
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
@@ -62,48 +63,37 @@ _LEGEND = {
 
 
 def net_lines(savings: Savings) -> list[Text]:
-    """Return what exploring has saved or cost so far, and what the default alone would have cost.
+    """Return what the batch size in use saves, and what all recurrences saved with exploring.
 
     Empty before any exploration.
     """
     if not savings.explored:
         return []
-    net_j, compared = savings.net_j, len(savings.by_trial)
-    of = f"{compared} of {savings.ended}" if compared < savings.ended else str(compared)
-    net = f"exploring has {_saved(net_j)} so far ({of} recurrences)"
-    if net_j < 0 and savings.coming_j == 0:
-        net += "; the default is in use"
-    elif savings.pays_back_in is not None:
-        net += f"; pays back in about {savings.pays_back_in} more"
-    default_j = units.energy(savings.default_j)
-    bases = {(each.default, _mean(each)): each.default_runs for each in savings.by_trial.values()}
-    (default, mean), runs = next(iter(bases)), sum(bases.values())
-    basis = f"batch size {default} alone would have cost {default_j} ({mean})"
-    if len(bases) > 1:
-        basis = f"the default alone would have cost {default_j} ({runs} comparable runs of it)"
-    style = "green" if net_j >= 0 else "yellow"
-    return [Text(f"  {net}", style=style), Text(f"  {basis}", style="dim")]
+    if savings.share is None or savings.net is None or savings.default_j is None:
+        return [Text(f"  savings: {savings.note}", style="dim")]
+    in_use, default = savings.in_use, f"{savings.default}, the default"
+    head = f"batch size {default}, is in use"
+    if in_use != savings.default:
+        claim = claim_share(savings.share)
+        head = f"batch size {in_use} {claim} compared with {default}"
+        if not savings.share.is_shown:
+            head = f"batch size {in_use} against {default}: {claim}"
+    style = _STYLES[is_good(savings.share)]
+    count = len(savings.by_trial)
+    of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
+    net = claim_amount(savings.net, units.energy, " of cost")
+    basis = f"{of} recurrences, exploring included: {net}"
+    if savings.pays_back_in is not None:
+        basis += f"; pays back in about {savings.pays_back_in} more"
+    return [Text(f"  {head}", style=style), Text(f"  {basis}", style="dim")]
+
+
+_STYLES = {True: "green", False: "yellow", None: ""}
 
 
 def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
-    """Return what the recurrence of its last trial saved, and what all recurrences saved."""
-    saving = savings.by_trial.get(trial.trial)
-    if saving is None:
-        return []
-    against = f"batch size {saving.default} ({_mean(saving)})"
-    than = "compared with" if saving.saved_j >= 0 else "more than"
-    own = Text(f"  this recurrence {_saved(saving.saved_j)} {than} {against}")
-    return [*([own] if saving.explored else []), *net_lines(savings)[:1]]
-
-
-def _saved(joules: float) -> str:
-    amount = units.energy(abs(joules))
-    return f"saved {amount} of cost" if joules >= 0 else f"cost {amount}"
-
-
-def _mean(saving: Saving) -> str:
-    runs = "1 run" if saving.default_runs == 1 else f"mean of {saving.default_runs} runs"
-    return f"{units.energy(saving.default_j)}, {runs}"
+    """Return ``net_lines`` where the recurrence of a trial can be compared."""
+    return net_lines(savings) if trial.trial in savings.by_trial else []
 
 
 def plan_sheet(
@@ -152,7 +142,8 @@ def history_table(
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
-    shares = {name: each.share for name, each in savings.by_trial.items() if each.explored}
+    found = {name: each.shown_share for name, each in savings.by_trial.items()}
+    shares = {name: share for name, share in found.items() if share is not None}
     proved = any(trial.trial in shares for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
     names = ["when", "run", *(["host"] if len({each.host for each in shown} - {None}) > 1 else [])]
@@ -198,7 +189,7 @@ def history_table(
     sources = {trial.energy_source for trial in shown}
     differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
-    notes += ["saved: counts all attempts"] if proved else []
+    notes += ["saved: expected of its batch size, all attempts included"] if proved else []
     notes += [
         f"{each}: trained with {each.partition('≠')[2]}, teaches nothing" for each in differing
     ]

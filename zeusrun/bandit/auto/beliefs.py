@@ -56,7 +56,7 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     arms, run_sd = problem.candidates, evidence.run_sd
     seen = tuple(dict.fromkeys((*arms, *evidence.results, *evidence.cut, *evidence.speeds)))
     x = np.log2(np.array(seen, dtype=float) / problem.default)
-    prior = _covariance(x)
+    prior = prior_covariance(x)
     bound_factor = None
     if problem.cost_factor is not None:
         bound_factor = min(problem.cost_factor, math.exp(BOUND_SDS * run_sd))
@@ -67,13 +67,13 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
         for arm, own in evidence.speeds.items()
     }
     speed_prior = _speed_prior(x, evidence.power_w, problem.max_power_w)
-    speed, speed_covariance = _condition(prior, speed_prior, seen, speeds)
+    speed, speed_covariance = condition(prior, speed_prior, seen, speeds)
 
     speed_by_arm = dict(zip(seen, speed.tolist(), strict=True))
     counts = _epochs(problem.mode, evidence, bound_factor or 0.0, speed_by_arm)
     epochs_seen = {arm: _weigh(own, run_sd) for arm, own in counts.items()}
     cliff = np.array([arm in evidence.results and arm not in evidence.reached for arm in seen])
-    epochs, epochs_covariance = _condition(
+    epochs, epochs_covariance = condition(
         prior + CLIFF_SD**2 * np.diag(cliff), np.zeros(len(x)), seen, epochs_seen
     )
 
@@ -98,17 +98,18 @@ def believe(problem: Problem, evidence: Evidence) -> Beliefs:
     )
 
 
-def _covariance(x: Array) -> Array:
+def prior_covariance(x: Array, steepness: float = 1.0) -> Array:
     """Return the prior covariance of either process, shape ``(n, n)``.
 
     The curve is relative to the default (``x = 0``), where only ``OWN_SD`` and the level are
-    uncertain.
+    uncertain. It is ``steepness`` times as steep as usual.
     """
     near = np.exp(-0.5 * (x / BEND_DOUBLINGS) ** 2)
     apart = np.exp(-0.5 * ((x[:, None] - x) / BEND_DOUBLINGS) ** 2)
     bend = apart - near[:, None] - near + 1
-    covariance: Array = LEVEL_VARIANCE + SLOPE_SD**2 * x[:, None] * x + BEND_SD**2 * bend
-    return covariance + OWN_SD**2 * np.eye(len(x))
+    curve = SLOPE_SD**2 * x[:, None] * x + BEND_SD**2 * bend
+    covariance: Array = LEVEL_VARIANCE + steepness**2 * curve + OWN_SD**2 * np.eye(len(x))
+    return covariance
 
 
 def _speed_prior(x: Array, power_w: float | None, max_power_w: float | None) -> Array:
@@ -124,7 +125,7 @@ def _speed_prior(x: Array, power_w: float | None, max_power_w: float | None) -> 
     return prior
 
 
-def _condition(
+def condition(
     covariance: Array, prior: Array, seen: Sequence[int], data: Mapping[int, tuple[float, float]]
 ) -> tuple[Array, Array]:
     """Condition a Gaussian process on ``(value, variance)`` by arm; mean and covariance."""

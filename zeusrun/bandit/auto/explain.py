@@ -13,7 +13,7 @@ from zeusrun.bandit.auto.evidence import (
     find_speed_variance,
     was_bounded,
 )
-from zeusrun.bandit.auto.spread import student
+from zeusrun.bandit.auto.spread import SDS90, student
 from zeusrun.bandit.observation import FAILED, finite_exp
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.cost import energy_text
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from zeusrun.bandit.auto.acquisition import Assessment
     from zeusrun.bandit.auto.evidence import Evidence
     from zeusrun.trial import Bound
-
-# 90 % of a Gaussian lie within 1.645 standard deviations. Both spreads, the mean and the level are
-# estimates: benchmarks/range.py finds 82 to 95 % in there, and from 85 % on in these.
-_SDS90 = 1.78
 
 
 def why_first(now: Assessment, index: int) -> str:
@@ -155,7 +151,7 @@ def _find_reach(evidence: Evidence, arm: int, sd: float) -> float:
     sd = math.sqrt(sd**2 + (noise - evidence.speed_sd**2) * (1 + 1 / runs))
     own = evidence.run_sd**2
     both = (own + noise) ** 2 / (own**2 / evidence.freedom + noise**2 / freedom)  # Satterthwaite
-    return student(_SDS90, both) * sd
+    return student(SDS90, both) * sd
 
 
 def _verdict(now: Assessment, index: int) -> str:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import sum_known
-from zeusrun.analysis.net_amounts import NetAmounts
+from zeusrun.analysis.estimate import NetAmounts, add_estimates
 from zeusrun.analysis.sizes import size_label
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.tables import status_text, turning
 from zeusrun.view import units
-from zeusrun.view.report.headline import net_text, percent
+from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
 from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
@@ -64,12 +64,12 @@ def _head(view: Overview, running: int) -> Html:
     digests = list(view.digests.values())
     runs = sum(head.runs for head in view.heads)
     net = _join_net([digest.net for digest in digests if digest.net is not None])
-    net_cost_j = sum(digest.net_cost_j for digest in digests)
+    net_cost = add_estimates(digest.net_cost for digest in digests)
     compared = [digest.compared for digest in digests if digest.compared]
     unknown = None if len(digests) == len(view.heads) else "yes"
-    if compared:
-        text = net_text(net, net_cost_j)
-        good = net_cost_j >= 0
+    if compared and net_cost is not None:
+        text = net_text(net, net_cost)
+        good = is_good(net_cost)
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
             f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
@@ -99,11 +99,15 @@ def _head(view: Overview, running: int) -> Html:
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
     currencies = sorted({currency for net in nets for currency in net.money})
     return NetAmounts(
-        energy_j=sum_known(net.energy_j for net in nets),
+        energy_j=add_estimates(net.energy_j for net in nets),
         energy_runs=sum(net.energy_runs for net in nets),
-        money={name: sum(net.money.get(name, 0.0) for net in nets) for name in currencies},
+        money={
+            name: total
+            for name in currencies
+            if (total := add_estimates(net.money.get(name) for net in nets)) is not None
+        },
         money_runs=sum(net.money_runs for net in nets),
-        carbon_g=sum_known(net.carbon_g for net in nets),
+        carbon_g=add_estimates(net.carbon_g for net in nets),
         carbon_runs=sum(net.carbon_runs for net in nets),
     )
 
@@ -124,17 +128,16 @@ def _row(view: Overview, head: JobHead) -> dict[str, str]:
     trial, digest = view.newest.get(head.newest), view.digests.get(head.job)
     running = view.running_jobs.get(head.job, 0)
     net = None if digest is None else digest.net
-    money = net.money.items() if net else ()
     values = {
         "when": UNKNOWN if trial is None else units.minute(trial.started_at),
         "status": UNKNOWN if trial is None else status_text(trial),
         "batch size": UNKNOWN if trial is None else size_label(trial),
         "saved a run": UNKNOWN
         if digest is None or digest.share is None
-        else coloured(percent(digest.share), digest.good),
-        "energy saved": units.electricity(net.energy_j if net else None),
-        "money": ", ".join(units.money(sum_, name) for name, sum_ in money) or UNKNOWN,
-        "CO2e": units.carbon(net.carbon_g if net else None),
+        else coloured(short_share(digest.share), digest.good),
+        "energy saved": short_amount(net.energy_j if net else None, units.electricity),
+        "money": UNKNOWN if net is None else money_saved(net),
+        "CO2e": short_amount(net.carbon_g if net else None, units.carbon),
         "energy": units.electricity(
             sum_known(part.sums["energy_j"] for part in digest.parts) if digest else None
         ),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.net_amounts import NetAmounts
+    from zeusrun.analysis.estimate import Estimate, NetAmounts
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial
@@ -64,10 +64,10 @@ class Digest(NamedTuple):
 
     changes: int  # ``JobHead.changes``
     parts: Sequence[Part]  # of what its runs have taken
-    share: float | None = None  # of the cost of the default that a run saves
+    share: Estimate | None = None  # of the cost of the default that a run saves
     good: bool | None = None  # see ``headline``
     net: NetAmounts | None = None
-    net_cost_j: float = 0.0
+    net_cost: Estimate | None = None
     compared: int = 0  # recurrences
 
 
@@ -162,11 +162,11 @@ class Reports:
         return Digest(
             head.changes,
             parts,
-            facts.saved_share if facts.explored else None,
+            facts.savings.share,
             headline(facts)[1],
             facts.net,
-            facts.net_cost_j,
-            facts.compared if facts.explored else 0,
+            facts.savings.net,
+            len(facts.savings.by_trial),
         )
 
     def _entry(self, job: str) -> _Kept:

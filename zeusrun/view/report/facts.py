@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.curves import build_curves, newest_curves
-from zeusrun.analysis.net_amounts import NetAmounts, find_net_amounts
 from zeusrun.analysis.recurrences import build_recurrences
-from zeusrun.analysis.savings import find_savings
+from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.sizes import build_sizes, size_label
 from zeusrun.analysis.totals import Total, add_up
 from zeusrun.bandit.observation import OUTDONE
@@ -22,6 +20,7 @@ from zeusrun.view.units import plural, shortened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.analysis.estimate import NetAmounts, Savings
     from zeusrun.analysis.curves import CurveFacts
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.analysis.sizes import SizeFacts
@@ -73,14 +72,7 @@ class JobFacts:
     total: Total  # of all runs that have ended
     sources: tuple[str, ...]  # of their energy
     by_energy: bool  # whether curves are drawn against energy
-    compared: int  # recurrences
-    against: str  # the default that they are compared with
-    default_runs: int  # runs of the default that they are compared with
-    since: str | None  # when the first of them began
-    explored: bool  # whether one ran another batch size than the default
-    saved_share: float | None  # median
-    net_cost_j: float
-    pays_back_in: int | None
+    savings: Savings
     net: NetAmounts
     recurrences: tuple[RecurrenceFacts, ...]
     sizes: tuple[SizeFacts, ...]
@@ -90,6 +82,12 @@ class JobFacts:
     overhead: tuple[OverheadFacts, ...]
     stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
     remarks: tuple[str, ...]  # on what has changed
+
+    @property
+    def against(self) -> str:
+        """The batch size that it is compared with."""
+        default = self.savings.default or self.default
+        return "the default batch size" if default is None else f"batch size {default}"
 
 
 @dataclass(frozen=True)
@@ -116,8 +114,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
     savings = find_savings(trials)
     net, recurrences = find_net_amounts(trials, savings), build_recurrences(trials, savings)
     trials = [trial for trial in trials if trial.status.finished]
-    newest, compared = trials[-1], savings.by_trial.values()
-    defaults: set[int | None] = {saving.default for saving in compared}
+    newest = trials[-1]
     sizes, left_out = build_sizes(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
@@ -134,14 +131,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         total=add_up(job, trials),
         sources=tuple(s.value for s in EnergySource if s in {t.energy_source for t in trials}),
         by_energy=by_energy,
-        compared=len(compared),
-        against=f"batch size {defaults.pop()}" if len(defaults) == 1 else "the default batch size",
-        default_runs=len({trial.trial for each in compared for trial in each.compared}),
-        since=next((each.started_at for each in recurrences if each.saved_j is not None), None),
-        explored=savings.explored,
-        saved_share=statistics.median(each.share for each in compared) if compared else None,
-        net_cost_j=savings.net_j,
-        pays_back_in=savings.pays_back_in,
+        savings=savings,
         net=net,
         recurrences=tuple(recurrences),
         sizes=tuple(sizes),

@@ -7,6 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import MOST
+from zeusrun.view.claims import is_good
 from zeusrun.view.report.canvas import (
     LEFT,
     RIGHT,
@@ -59,7 +60,7 @@ def figure_height(name: str, report: JobReport) -> float | None:
     """
     facts = report.facts
     if name == "cost":
-        return (326.0 if facts.explored else 236.0) if _known_costs(facts) else None
+        return (326.0 if facts.savings.by_trial else 236.0) if _known_costs(facts) else None
     if name == "curves":
         return 272.0 if facts.curves else None
     if name == "arms":
@@ -124,14 +125,18 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
     limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
-    if facts.explored:
+    if drawn:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
         set_title(below, f"net saved so far, {unit}", palette)
-        sums = itertools.accumulate((each.saved_j or 0.0) / factor for each in compared)
+        sums = itertools.accumulate(
+            (each.saved.value if each.saved else 0.0) / factor for each in compared
+        )
         saved = zip((each.recurrence for each in compared), sums, strict=True)
         steps = list(saved)[-max(1, len(drawn)) :]
         xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
-        for colour, keep in ((palette.good, max), (palette.bad, min)):
+        shown = is_good(facts.savings.net) is not None
+        good, bad = (palette.good, palette.bad) if shown else (palette.muted, palette.muted)
+        for colour, keep in ((good, max), (bad, min)):
             part = [keep(y, 0.0) for y in ys]
             if any(part):
                 below.fill_between(xs, part, step="post", color=colour, alpha=0.3, lw=0)
@@ -142,7 +147,7 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
         each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
     panels[-1].set_xlabel("recurrence", color=palette.muted, fontsize=TEXT)
-    panel.tick_params(labelbottom=not facts.explored)
+    panel.tick_params(labelbottom=not drawn)
 
 
 def _draw_curves(figure: Figure, facts: JobFacts, palette: Palette) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
+from zeusrun.view.claims import money_saved, short_amount
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import basis, headline, percent, target
 from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
@@ -74,10 +75,9 @@ def overview(reports: Sequence[JobReport]) -> Html:
             "job": tag("a", facts.job, href=f"#j{number}-top") if number in shown else facts.job,
             "runs": str(facts.total.runs),
             "its batch sizes": headline(facts)[0],
-            "net energy saved": units.electricity(facts.net.energy_j),
-            "money": ", ".join(units.money(sum_, name) for name, sum_ in facts.net.money.items())
-            or UNKNOWN,
-            "carbon": _carbon(facts.net.carbon_g),
+            "net energy saved": short_amount(facts.net.energy_j, units.electricity),
+            "money": money_saved(facts.net),
+            "carbon": short_amount(facts.net.carbon_g, _carbon),
         }
         for number, facts in enumerate(report.facts for report in reports)
     ]
@@ -181,8 +181,8 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     if count > DRAWN_RUNS:
         dots = f"The dots are the newest {DRAWN_RUNS} recurrences, each"
     caption = f"{dots} with all its attempts, in the colour of its last batch size."
-    if facts.compared:
-        caption += " Dashed: the mean of the comparable runs of the default."
+    if facts.savings.default_j is not None:
+        caption += " Dashed: what a run of the default is expected to cost."
     listed = table(f"Recurrences: {which}", rows)
     folded = details("Table of the recurrences", listed) if rows else listed
     return figure("cost of the recurrences", frame.picture("cost", label), caption, folded)

@@ -1,0 +1,152 @@
+"""How often a claimed saving is true, in simulated jobs whose savings are known.
+
+    python benchmarks/savings_truth.py [--seeds 100] [--control 10]
+
+Every job has three batch sizes under policy ``auto``, and is looked at after each recurrence from
+the fifth on. What is claimed is what ``zeusrun history`` says of the batch size in use: a saving is
+claimed if its range excludes 0. In jobs without any difference, a claim beyond 5 % is false. The
+other jobs save a share with the largest batch size, and lose as much with the smallest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from timing import describe_machine
+
+from zeusrun.analysis.savings import find_savings
+from zeusrun.bandit.registry import create_policy
+from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.replay import build_problem, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
+FIRST_LOOK = 5
+CLAIM = 0.05
+SDS = (0.14, 0.25)
+
+
+class Cell(NamedTuple):
+    """One simulated job; everything drawn in it depends on its seed."""
+
+    sd: float  # of log epochs
+    saving: float  # share that the largest batch size saves
+    drift: bool  # whether new data change the epochs of all batch sizes
+    recurrences: int
+    control: int | None
+    seed: int
+
+
+class Look(NamedTuple):
+    """What is claimed after a recurrence, and the truth."""
+
+    share: float
+    low: float
+    high: float
+    truth: float
+
+    @property
+    def claimed(self) -> bool:
+        """Whether a saving or a loss beyond ``CLAIM`` is claimed."""
+        return (self.low > 0 or self.high < 0) and abs(self.share) > CLAIM
+
+
+def true_saving(cell: Cell, arm: int) -> float:
+    """Return what a batch size truly saves, as a share of the default's cost."""
+    return {32: 1 - 1 / (1 - cell.saving), 64: 0.0, 128: cell.saving}[arm]
+
+
+def build_job(cell: Cell) -> SimulatedJob:
+    """Build the job of a cell."""
+    rng = np.random.default_rng([cell.seed, 1])
+
+    def draw_curves(factor: float) -> dict[int, list[LearningCurve]]:
+        curves = {}
+        for arm in ARMS:
+            usual = EPOCHS * factor * (1 - true_saving(cell, arm))
+            epochs = np.maximum(3, np.round(usual * rng.lognormal(0, cell.sd, CURVES)))
+            curves[arm] = [
+                LearningCurve(n, ((1, 0.3), (n // 2 + 1, 0.7), (n, 1.0)))
+                for n in epochs.astype(int).tolist()
+            ]
+        return curves
+
+    eras = [(1, draw_curves(1.0))]
+    if cell.drift:
+        since = int(rng.integers(FIRST_LOOK, 60))
+        eras.append((since, draw_curves(float(rng.choice([0.6, 1.6])))))
+    return SimulatedJob(
+        name="truth",
+        default=DEFAULT,
+        mode="max",
+        target=1.0,
+        max_epochs=2000,
+        max_power_w=300.0,
+        rates={arm: {300.0: Rate(1000.0, 200.0)} for arm in ARMS},
+        eras=eras,
+    )
+
+
+def look(cell: Cell) -> list[Look | None]:
+    """Look at a job after each recurrence; ``None``: nothing can be compared."""
+    job = build_job(cell)
+    policy = create_policy("auto")
+    problem = build_problem(job, 0.5, 2.0)
+    played = replay(job, policy, problem, cell.recurrences, cell.seed)
+    trials = [each.trial for each in played]
+    looks: list[Look | None] = []
+    for count in range(FIRST_LOOK, cell.recurrences + 1):
+        savings = find_savings([trial for trial in trials if trial.recurrence <= count])
+        if savings.share is None or savings.in_use is None:
+            looks.append(None)
+        else:
+            looks.append(Look(*savings.share, true_saving(cell, savings.in_use)))
+    return looks
+
+
+def describe(cells: Sequence[Cell], found: Sequence[list[Look | None]]) -> Iterator[str]:
+    """Yield the cells of a row: shares of jobs with claims, and of looks that are right."""
+    claims = [[each is not None and each.claimed for each in own] for own in found]
+    by_look = [statistics.fmean(each) for each in zip(*claims, strict=True)]
+    yield f"{statistics.fmean(by_look):.1%}, {max(by_look):.0%}"
+    yield f"{statistics.fmean(map(any, claims)):.0%}"
+    known = [each for own in found for each in own if each is not None]
+    right = [each.low <= each.truth <= each.high for each in known]
+    yield f"{statistics.fmean(right):.0%}" if right else "none"
+    saving = [[each is not None and each.claimed and each.share > 0 for each in o] for o in found]
+    for count in (8, 20, cells[0].recurrences):
+        yield f"{statistics.fmean(any(own[: count - FIRST_LOOK + 1]) for own in saving):.0%}"
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--control", type=int, help="as policy.control in a job file")
+    options = parser.parse_args()
+    print(f"{describe_machine()}; {options.seeds} seeds; control: {options.control}\n")
+    print("| saving | sd | drift | claimed at a look: mean, most | ever | range holds |", end="")
+    print(" saving claimed by 8 | by 20 | by the last |\n|---|---|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for saving in (0.0, 0.1, 0.3, 0.6):
+            for sd in SDS:
+                for drift in (False, True) if not saving else (False,):
+                    recurrences = 40 if saving else 100
+                    cells = [
+                        Cell(sd, saving, drift, recurrences, options.control, seed)
+                        for seed in range(options.seeds)
+                    ]
+                    found = list(pool.map(look, cells, chunksize=2))
+                    row = [f"{saving:.0%}", f"{sd:.2f}", "yes" if drift else "no"]
+                    print(f"| {' | '.join([*row, *describe(cells, found)])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

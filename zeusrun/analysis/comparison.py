@@ -1,0 +1,379 @@
+"""Compares the recurrences of a job with its default batch size, by draws of what runs cost."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from zeusrun.analysis.amounts import MOST, find_ended, is_forced, is_other, never_trained
+from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.estimate import Estimate, NetAmounts, Saving, Savings
+from zeusrun.analysis.run_costs import draw_run_costs
+from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
+from zeusrun.bandit.problem import Problem
+from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
+from zeusrun.bandit.reinterpret import read_trials
+from zeusrun.clock import local_time
+from zeusrun.trial import Stage, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zeusrun.bandit.auto.beliefs import Array
+    from zeusrun.bandit.observation import Run
+    from zeusrun.trial import Trial
+
+LOOKS = 3  # a difference counts once it was there at so many looks in a row
+_QUANTILES = (0.05, 0.5, 0.95)
+_ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
+
+
+class Compared(NamedTuple):
+    """A recurrence that is compared with a run of the default."""
+
+    own: Sequence[Trial]  # its attempts
+    arm: int | None  # the batch size that reached the target; ``None``: it ended without a model
+
+    @property
+    def last(self) -> Trial:
+        """Its last attempt."""
+        return self.own[-1]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The recurrences that are compared, and what runs are believed to cost."""
+
+    problem: Problem  # the conditions of the newest run that shows its cost
+    newest: Trial  # that run
+    trials: Sequence[Trial]
+    read: Sequence[Run | None]  # the trials under ``problem``
+    era: Sequence[Run]  # runs since the training last changed, oldest first
+    compared: Sequence[Compared]
+
+    def draw_looks(self) -> list[dict[int, Array]]:
+        """Draw what runs cost, as known now and before each of the last recurrences."""
+        numbers = sorted({run.recurrence for run in self.era})
+        return [
+            draw_run_costs(
+                self.problem, [run for run in self.era if run.recurrence not in numbers[cut:]]
+            )
+            for cut in (len(numbers) - back for back in range(LOOKS))
+        ]
+
+
+def build_comparison(
+    trials: Sequence[Trial], ended: Sequence[Sequence[Trial]], *, by_energy: bool = False
+) -> Comparison | None:
+    """Find out what can be compared; ``None`` if no run shows its cost.
+
+    ``by_energy``: amounts are joules of energy, not of cost.
+    """
+    newest = next((trial for trial in reversed(trials) if has_cost(trial)), None)
+    if newest is None or newest.default_batch_size is None:
+        return None
+    problem = _problem_like(newest, trials)
+    if by_energy:
+        problem = replace(problem, eta_knob=1.0)
+    problem, read = read_trials(problem, trials)
+    era = _find_era([run for run in read if run is not None])
+    numbers = {run.recurrence for run in era}
+    reached = {
+        (run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED and run.epochs
+    }
+    compared = []
+    for own in ended:
+        last = own[-1]
+        arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
+        known = last.recurrence in numbers and _job(last) == _job(newest)
+        known = known and (arm is None or (last.recurrence, arm) in reached)
+        odd = own[0].attempt != 1 or any(prove(each).learning in _ODD for each in own)
+        # Nobody chose the default: that it failed is no loss.
+        chosen = arm is not None or any(map(is_other, own))
+        if known and chosen and not odd and not is_forced(own):
+            compared.append(Compared(own, arm))
+    return Comparison(problem, newest, trials, read, era, compared)
+
+
+def _job(trial: Trial) -> tuple[object, ...]:
+    return trial.default_batch_size, trial.variant, setting(trial)
+
+
+def _find_era(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that count fully: the training has not changed since."""
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    sure = {id(run) for run, each in zip(shown, weigh_runs(shown), strict=True) if each.sure}
+    return [run for run in shown if id(run) in sure]
+
+
+def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
+    """Return the problem under whose conditions a trial ran."""
+    default = newest.default_batch_size or newest.global_batch_size
+    sizes = {trial.global_batch_size for trial in trials}
+    source = newest.energy_source
+    return Problem(
+        candidates=tuple(sorted({*sizes, default})),
+        default=default,
+        metric=newest.metric,
+        mode="min" if newest.mode == "min" else "max",
+        target=newest.target,
+        max_epochs=newest.max_epochs,
+        eta_knob=newest.eta_knob,
+        recurrence=newest.recurrence + 1_000_000,  # none of theirs is decided now
+        world_size=newest.world_size,
+        gpu_model=newest.gpu_model,
+        gpu_count=newest.gpu_count,
+        energy_measured=None if source is None else source.measured,
+        learning_rates=_rates_like(newest, default, trials),
+        micro_batch_sizes={
+            trial.global_batch_size: trial.micro_batch_size
+            for trial in trials
+            if trial.micro_batch_size is not None
+        },
+        max_power_w=newest.max_power_w,
+        variant=newest.variant,
+    )
+
+
+def _rates_like(newest: Trial, default: int, trials: Sequence[Trial]) -> dict[int, float | None]:
+    """Return the newest learning rate of each batch size that follows the same rule.
+
+    A job file has three rules: the rate is constant, or grows with the batch size or with its
+    square root. A batch size without such a rate gets one that no run had.
+    """
+    rate, at = newest.learning_rate, newest.global_batch_size / default
+    rates: dict[int, float | None] = {}
+    for trial in trials:
+        arm, then = trial.global_batch_size, trial.learning_rate
+        ratio = arm / default / at
+        if rate is None or then is None:
+            alike = rate == then
+        else:
+            factors = (1.0, ratio, math.sqrt(ratio))
+            alike = any(math.isclose(then, rate * factor, rel_tol=1e-9) for factor in factors)
+        if alike:
+            rates[arm] = then
+        else:
+            rates.setdefault(arm, math.nan)
+    return rates
+
+
+def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Savings:
+    """Return the savings of a job that has explored; see ``find_savings``."""
+    found = build_comparison(trials, ended)
+    if found is None:
+        return Savings(len(ended), explored=True, note="no run shows its cost yet")
+    default, looks = found.problem.default, found.draw_looks()
+    now = looks[0]
+    if default not in now:
+        note = _why_nothing(found)
+        return Savings(len(ended), explored=True, default=default, note=note)
+    default_j = float(np.median(now[default]))
+    by_trial: dict[str, Saving] = {}
+    counted: list[tuple[int | None, float]] = []
+    for each in found.compared:
+        lost = lost_j(each.own, spent_j)
+        if lost is None or (each.arm is not None and each.arm not in now):
+            continue
+        counted.append((each.arm, lost))
+        saved = estimate_saved(looks, default, [counted[-1]])
+        by_trial[each.last.trial] = Saving(saved, default_j, any(map(is_other, each.own)))
+    kept = [each for each in found.compared if each.last.trial in by_trial]
+    in_use = _find_in_use(kept)
+    return Savings(
+        ended=len(ended),
+        explored=True,
+        by_trial=by_trial,
+        default=default,
+        default_j=default_j,
+        default_runs=sum(
+            run.arm == default and run.status is TrialStatus.REACHED for run in found.era
+        ),
+        in_use=in_use,
+        share=None if in_use is None else estimate_share(looks, default, in_use),
+        net=estimate_saved(looks, default, counted) if counted else None,
+        since=kept[0].own[0].started_at if kept else None,
+        note=None if kept else "no recurrence can be compared with the default yet",
+    )
+
+
+def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
+    """Return the energy, money and carbon that recurrences saved; see ``find_net_amounts``."""
+    found = build_comparison(trials, find_ended(trials), by_energy=True)
+    if found is None:
+        return NetAmounts()
+    default, looks = found.problem.default, found.draw_looks()
+    counted: list[tuple[int | None, float]] = []
+    grams: list[float | None] = []
+    prices: defaultdict[str, dict[int, float]] = defaultdict(dict)  # per joule, by place
+    for each in found.compared:
+        lost = lost_j(each.own, undisturbed_energy_j)
+        if lost is None or each.last.trial not in savings.by_trial:
+            continue
+        if default not in looks[0] or (each.arm is not None and each.arm not in looks[0]):
+            continue
+        grams.append(rate_of(each.own, [trial.carbon_g for trial in each.own]))
+        price = rate_of(each.own, [trial.price for trial in each.own])
+        currencies = {trial.currency for trial in each.own if trial.price is not None}
+        if price is not None and len(currencies) == 1:
+            prices[currencies.pop() or ""][len(counted)] = price
+        counted.append((each.arm, lost))
+    if not counted:
+        return NetAmounts()
+    with_carbon = {at: gram for at, gram in enumerate(grams) if gram is not None}
+
+    def weigh(rates: Mapping[int, float]) -> Estimate:
+        own = [counted[at] for at in rates]
+        return estimate_saved(looks, default, own, list(rates.values()))
+
+    return NetAmounts(
+        energy_j=estimate_saved(looks, default, counted),
+        energy_runs=len(counted),
+        money={currency: weigh(rates) for currency, rates in prices.items()},
+        money_runs=sum(map(len, prices.values())),
+        carbon_g=weigh(with_carbon) if with_carbon else None,
+        carbon_runs=len(with_carbon),
+    )
+
+
+def estimate_saved(
+    looks: Sequence[dict[int, Array]],
+    default: int,
+    counted: Sequence[tuple[int | None, float]],
+    worth: Sequence[float] | None = None,
+) -> Estimate:
+    """Return what recurrences saved: of each its batch size, and the joules that it lost.
+
+    ``worth`` weighs them, such as by their price per joule; ``None``: 1 each.
+    """
+    weights = [1.0] * len(counted) if worth is None else worth
+    reached: dict[int, float] = {}
+    lost = 0.0
+    for (arm, lost_joules), weight in zip(counted, weights, strict=True):
+        lost += weight * lost_joules
+        if arm is not None and arm != default:
+            reached[arm] = reached.get(arm, 0.0) + weight
+    return _over_looks(
+        [
+            np.asarray(sum(n * (drawn[default] - drawn[arm]) for arm, n in reached.items()) - lost)
+            if drawn.keys() >= {default, *reached}
+            else None
+            for drawn in looks
+        ]
+    )
+
+
+def estimate_share(looks: Sequence[dict[int, Array]], default: int, arm: int) -> Estimate:
+    """Return what a run with a batch size saves, as a share of what the default costs."""
+    return _over_looks(
+        [
+            1 - drawn[arm] / drawn[default] if drawn.keys() >= {default, arm} else None
+            for drawn in looks
+        ]
+    )
+
+
+def _over_looks(looks: Sequence[Array | None]) -> Estimate:
+    """Return the newest median, and the widest range of all looks.
+
+    A look at which too little was known includes 0.
+    """
+    value, lows, highs = 0.0, [], []
+    for drawn in reversed(looks):
+        low, value, high = (0.0, value, 0.0) if drawn is None else np.quantile(drawn, _QUANTILES)
+        lows.append(float(low))
+        highs.append(float(high))
+    return Estimate(float(value), min(lows), max(highs))
+
+
+def _find_in_use(compared: Sequence[Compared]) -> int | None:
+    """Return the batch size that was exploited last, else the one that reached the target last."""
+    reached = [each for each in compared if each.arm is not None]
+    exploited = (each for each in reversed(reached) if each.last.stage is Stage.EXPLOIT)
+    newest = next(exploited, reached[-1] if reached else None)
+    return None if newest is None else newest.arm
+
+
+def _why_nothing(found: Comparison) -> str:
+    """Say why no run of the default can be compared with the newest runs."""
+    newest, default = found.newest, found.problem.default
+    own = [
+        trial for trial in found.trials if trial.global_batch_size == default and has_cost(trial)
+    ]
+    size = f"batch size {default}, the default,"
+    if not own:
+        return f"{size} has never shown what it costs"
+    then = own[-1]
+    what = "the training"
+    if then.variant != newest.variant:
+        what = "how the batch size is adapted"
+    elif setting(then) != setting(newest):
+        what = _changed_setting(then, newest)
+    later = found.trials[found.trials.index(then) + 1 :]
+    first = next((each for each in later if _job(each) == _job(newest)), newest)
+    if what == "the training":
+        counts = {run.recurrence for run in found.era}
+        first = next((each for each in later if each.recurrence in counts), newest)
+    moment = local_time(first.started_at)
+    when = "" if moment is None else f" on {moment.day} {moment:%B}"
+    return (
+        f"{what} changed{when}, and {size} has not run since: counting begins again when it has "
+        "(policy.control)"
+    )
+
+
+def _changed_setting(then: Trial, now: Trial) -> str:
+    objective, hardware, _ = setting(then)
+    if objective != setting(now)[0]:
+        return "the objective"
+    return "the hardware" if hardware != setting(now)[1] else "how energy is measured"
+
+
+def lost_j(own: Sequence[Trial], amount: Callable[[Trial], float | None]) -> float | None:
+    """Return what attempts with other batch sizes took that ended without a model.
+
+    ``amount`` is what a trial took; ``None`` if that of one is unknown.
+    """
+    lost = [
+        trial
+        for trial in own
+        if is_other(trial) and trial.status is not TrialStatus.REACHED and not never_trained(trial)
+    ]
+    found = [amount(trial) for trial in lost]
+    return None if None in found else math.fsum(each or 0.0 for each in found)
+
+
+def spent_j(trial: Trial) -> float | None:
+    """Return what a trial cost without interruptions; ``None`` if unknown."""
+    cost_j = as_undisturbed(trial).cost_j
+    return cost_j if cost_j is not None and 0 <= cost_j < MOST else None
+
+
+def undisturbed_energy_j(trial: Trial) -> float | None:
+    """Return what a trial took without interruptions, in joules; ``None`` if unknown."""
+    return _known(as_undisturbed(trial).energy_j)
+
+
+def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+    """Return the amount for a joule, by the attempts of a recurrence with energy.
+
+    ``amounts`` are those of the attempts; ``None`` if one with energy has none.
+    """
+    pairs = [
+        (trial.energy_j, _known(amount))
+        for trial, amount in zip(own, amounts, strict=True)
+        if trial.energy_j
+    ]
+    total_j = sum(energy_j for energy_j, _ in pairs)
+    if not total_j or any(amount is None for _, amount in pairs):
+        return None
+    return _known(sum(amount or 0.0 for _, amount in pairs) / total_j)
+
+
+def _known(amount: float | None) -> float | None:
+    """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
+    return amount if amount is not None and abs(amount) < MOST else None

@@ -1,0 +1,111 @@
+"""What was saved, each amount with its doubt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Estimate(NamedTuple):
+    """An amount, and from where to where it lies in nine of ten cases."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it differs from 0 beyond doubt."""
+        return self.low > 0 or self.high < 0
+
+    def scaled(self, factor: float) -> Estimate:
+        """Return it in another unit; ``factor`` is positive."""
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What one recurrence is expected to have saved, exploring included.
+
+    A recurrence without a model has lost what its attempts with other batch sizes cost.
+    """
+
+    saved: Estimate  # joules of cost; negative for a loss
+    default_j: float  # expected cost of a run of the default
+    explored: bool  # whether an attempt had another batch size
+
+    @property
+    def shown_share(self) -> float | None:
+        """What was saved, as a share of what the default costs; ``None`` while in doubt."""
+        return self.saved.value / self.default_j if self.explored and self.saved.is_shown else None
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What all recurrences saved that can be compared with the default.
+
+    ``by_trial`` is empty, and the estimates are ``None``, where nothing can be compared.
+    """
+
+    ended: int  # recurrences that have ended, compared or not
+    explored: bool  # whether zeusrun has ever chosen another batch size than the default
+    by_trial: Mapping[str, Saving] = field(default_factory=dict)  # by a recurrence's last trial
+    default: int | None = None
+    default_j: float | None = None  # expected cost of a run of the default
+    default_runs: int = 0  # that show it
+    in_use: int | None = None  # the batch size that was exploited last
+    share: Estimate | None = None  # that a run with it saves of the cost of the default
+    net: Estimate | None = None  # joules of cost that all of them saved
+    since: str | None = None  # when the first of them began
+    note: str | None = None  # why nothing can be compared: a sentence
+
+    @property
+    def pays_back_in(self) -> int | None:
+        """Recurrences until the loss so far is recovered; ``None``: no loss, or unknown."""
+        if self.net is None or self.share is None or not self.default_j:
+            return None
+        if self.net.value >= 0 or self.share.low <= 0:
+            return None
+        return math.ceil(-self.net.value / (self.share.value * self.default_j))
+
+
+@dataclass(frozen=True)
+class NetAmounts:
+    """Sums over the recurrences that can be compared; negative for a loss, ``None``: unknown."""
+
+    energy_j: Estimate | None = None
+    energy_runs: int = 0  # recurrences of which the energy is known
+    money: Mapping[str, Estimate] = field(default_factory=dict)  # by currency
+    money_runs: int = 0
+    carbon_g: Estimate | None = None
+    carbon_runs: int = 0
+
+
+def add_estimates(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """Return the sum of what is known of different jobs; ``None`` if nothing is.
+
+    Their doubts are independent, so the squares of the distances to the ends add up.
+    """
+    known = [each for each in estimates if each is not None]
+    if not known:
+        return None
+    value = math.fsum(each.value for each in known)
+    below = math.hypot(*(each.value - each.low for each in known))
+    above = math.hypot(*(each.high - each.value for each in known))
+    return Estimate(value, value - below, value + above)
+
+
+def name_ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """Return an estimate and its ends as JSON: ``saved_j``, ``saved_low_j``, ``saved_high_j``."""
+    head, _, unit = name.partition("_")
+    unit = unit and f"_{unit}"
+    names = (name, f"{head}_low{unit}", f"{head}_high{unit}")
+    return dict(zip(names, estimate or (None, None, None), strict=True))
+
+
+SAVED = tuple(name_ends("saved_j", None))
+"""The fields of what a recurrence saved."""

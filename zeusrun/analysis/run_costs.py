@@ -1,0 +1,91 @@
+"""What a run with each batch size costs, as draws of what is believed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zeusrun.bandit.auto.beliefs import condition, prior_covariance
+from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
+from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT, SDS90, student
+from zeusrun.bandit.observation import average_speed, finite_exp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.auto.beliefs import Array
+    from zeusrun.bandit.auto.evidence import Evidence
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import Problem
+
+DRAWS = 2000
+# How steep the curve of epochs over batch sizes is: as policy ``auto`` believes, which draws small
+# differences together, or four times that, which leaves large ones as they are.
+_STEEPNESS = (1.0, 4.0)
+_GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
+
+
+def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
+    """Draw what a run costs with each batch size of known epochs and speed, in joules.
+
+    ``runs`` are of one training, oldest first. Each array has the shape ``(DRAWS,)``; the same luck
+    is in the draws of all batch sizes. Empty without a run of the default.
+    """
+    evidence = gather(problem, runs)
+    arms = [arm for arm in evidence.reached if arm in evidence.speeds]
+    if problem.default not in arms:
+        return {}
+    rng = np.random.default_rng(0)
+    epochs = _draw_log_epochs(problem.default, arms, evidence, rng)
+    variance, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
+    wider = student(SDS90, freedom) / _GAUSSIAN90
+    drawn = {}
+    for arm, own in zip(arms, epochs.T, strict=True):
+        speeds = evidence.speeds[arm]
+        sd = wider * math.sqrt(variance / len(speeds))
+        drawn[arm] = average_speed(speeds) * np.exp(own + sd * rng.standard_normal(DRAWS))
+    return drawn
+
+
+def _draw_log_epochs(
+    default: int, arms: Sequence[int], evidence: Evidence, rng: np.random.Generator
+) -> Array:
+    """Draw the mean log epochs of each arm, shape ``(DRAWS, n)``.
+
+    The spread between runs is the job's own; what other jobs show counts as one run.
+    """
+    less = RUN_SD_WEIGHT - 1
+    freedom = evidence.freedom - less
+    variance = (evidence.freedom * evidence.run_sd**2 - less * RUN_SD**2) / freedom
+    means, counts = [], []
+    for arm in arms:
+        own = evidence.reached[arm]
+        counts.append(sum(run.weight for run in own))
+        logs = (run.weight * math.log(run.epochs_today) for run in own)
+        means.append(sum(logs) / counts[-1])
+    level = float(np.mean(means))
+    data = {
+        arm: (mean - level, variance / count)
+        for arm, mean, count in zip(arms, means, counts, strict=True)
+    }
+    x = np.log2(np.array(arms, dtype=float) / default)
+    away = np.array(means) - level
+    log_weights, posteriors = [], []
+    for steepness in _STEEPNESS:
+        prior = prior_covariance(x, steepness)
+        posteriors.append(condition(prior, np.zeros(len(arms)), arms, data))
+        seen = prior + np.diag(variance / np.array(counts))
+        _, size = np.linalg.slogdet(seen)
+        log_weights.append(-(away @ np.linalg.solve(seen, away) + size) / 2)
+    usual = round(DRAWS / (1 + finite_exp(log_weights[1] - log_weights[0])))
+    wider = student(SDS90, freedom) / _GAUSSIAN90
+    luck = wider * rng.standard_normal((DRAWS, len(arms)))
+    drawn = np.empty((DRAWS, len(arms)))
+    for part, (mean, covariance) in zip(
+        (slice(usual), slice(usual, None)), posteriors, strict=True
+    ):
+        factor = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(arms)))
+        drawn[part] = level + mean + luck[part] @ factor.T
+    return drawn

@@ -1,0 +1,91 @@
+"""What is said of a saving, wherever it is said: a number with its range, or that nothing shows."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from zeusrun.view import units
+from zeusrun.view.units import MINUS, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeusrun.analysis.estimate import Estimate, NetAmounts
+
+
+def is_good(estimate: Estimate | None) -> bool | None:
+    """Whether something is saved (``True``) or lost (``False``); ``None``: neither is sure."""
+    return None if estimate is None or not estimate.is_shown else estimate.low > 0
+
+
+def claim_share(share: Estimate) -> str:
+    """Return what a run saves: ``saves 14 % (9 to 19 %)``, or that no difference shows."""
+    if share.low > 0:
+        return f"saves {_percent(share.value)} % ({_range(share.low, share.high)})"
+    if share.high < 0:
+        return f"costs {_percent(-share.value)} % more ({_range(-share.high, -share.low)})"
+    return f"no difference can be shown yet ({_range(share.low, share.high)})"
+
+
+def claim_amount(amount: Estimate, text: Callable[[float], str], what: str = "") -> str:
+    """Return what was saved or lost in all: ``12.4 kWh of energy saved (9.1 kWh to 15.7 kWh)``.
+
+    ``text`` writes an amount that is not negative; ``what`` is such as `` of energy``.
+    """
+    ends = f"({_signed(amount.low, text)} to {_signed(amount.high, text)})"
+    if amount.low > 0:
+        return f"{text(amount.value)}{what} saved {ends}"
+    if amount.high < 0:
+        ends = f"({text(-amount.high)} to {text(-amount.low)})"
+        return f"{text(-amount.value)}{what} more than the default alone {ends}"
+    return f"no saving{what} can be shown yet {ends}"
+
+
+def net_text(net: NetAmounts, net_cost: Estimate) -> str:
+    """Return what was saved in all, with its range, in energy, money and carbon."""
+    amounts = []
+    if net.energy_j is not None:
+        amounts.append(claim_amount(net.energy_j, units.electricity, " of energy"))
+    for name, sum_ in net.money.items():
+        amounts.append(claim_amount(sum_, functools.partial(_money, name)))
+    if net.carbon_g is not None:
+        amounts.append(claim_amount(net.carbon_g, units.carbon, " CO2e"))
+    return "; ".join(amounts or [claim_amount(net_cost, units.energy, " of cost")])
+
+
+def short_share(share: Estimate) -> str:
+    """Return a share with its range for a cell of a table: ``14 % (9 to 19 %)``."""
+    return f"{_percent(share.value)} % ({_range(share.low, share.high)})"
+
+
+def money_saved(net: NetAmounts) -> str:
+    """Return the money that was saved for a cell of a table."""
+    sums = [
+        short_amount(amount, functools.partial(_money, currency))
+        for currency, amount in net.money.items()
+    ]
+    return ", ".join(sums) or UNKNOWN
+
+
+def _money(currency: str, amount: float) -> str:
+    return units.money(amount, currency)
+
+
+def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
+    """Return an amount for a cell of a table; a dash if none is shown."""
+    if amount is None or not amount.is_shown:
+        return UNKNOWN
+    return _signed(amount.value, text)
+
+
+def _signed(amount: float, text: Callable[[float], str]) -> str:
+    return f"{MINUS}{text(-amount)}" if amount < 0 else text(amount)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_percent(low)} to {_percent(high)} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}".replace("-0", "0").replace("-", MINUS)
