@@ -20,8 +20,8 @@ from zeusrun.view.units import plural, shortened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.estimate import NetAmounts, Savings
     from zeusrun.analysis.curves import CurveFacts
+    from zeusrun.analysis.estimate import NetAmounts, Savings
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.analysis.sizes import SizeFacts
     from zeusrun.bandit.problem import ArmBelief
