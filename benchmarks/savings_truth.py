@@ -107,7 +107,7 @@ def look(cell: Cell) -> list[Look | None]:
         if savings.share is None or savings.in_use is None:
             looks.append(None)
         else:
-            looks.append(Look(*savings.share, true_saving(cell, savings.in_use)))
+            looks.append(Look(*vars(savings.share).values(), true_saving(cell, savings.in_use)))
     return looks
 
 

@@ -1,214 +1,366 @@
-"""What choosing batch sizes has saved against the default every time."""
+"""What choosing batch sizes has saved against the default every time, and how sure that is."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.analysis.net_amounts import find_net_amounts
-from zeusrun.analysis.savings import find_savings
-from zeusrun.analysis.sizes import build_sizes
+from zeusrun.analysis.estimate import Estimate, add_estimates, name_ends
+from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
 
+COUNTER, ESTIMATED = EnergySource.COUNTER, EnergySource.ESTIMATED
+FAILED = [
+    TrialStatus.MISSED,
+    TrialStatus.STOPPED,
+    TrialStatus.OOM,
+    TrialStatus.FAILED,
+    TrialStatus.CANCELLED,
+    TrialStatus.LOST,
+]
 
-def run(recurrence, arm=32, cost_j=100.0, attempt=1, **changes):
-    """A run that has reached the target; the default batch size is 32."""
+
+def run(recurrence, arm=32, epochs=100, attempt=1, per_epoch=1.0, **changes):
+    """A run that has reached the target, of 1 J an epoch; the default batch size is 32."""
     values = {
         "status": TrialStatus.REACHED,
         "global_batch_size": arm,
-        "cost_j": cost_j,
-        "time_s": 1.0,
-        "energy_source": EnergySource.ESTIMATED,
-    }
-    return build_trial(recurrence, attempt, **{**values, **changes})
-
-
-STOPPED = {"status": TrialStatus.STOPPED}
-
-
-def saved(*trials):
-    found = find_savings(trials).by_trial
-    return {name.removeprefix("job-"): each.saved_j for name, each in found.items()}
-
-
-def test_a_recurrence_is_compared_with_the_mean_cost_of_the_default():
-    trials = [run(1, cost_j=90.0), run(2, cost_j=110.0), run(3, 16, 70.0)]
-    assert saved(*trials) == {"1-1": 10.0, "2-1": -10.0, "3-1": 30.0}
-    found = find_savings(trials)
-    assert (found.net_j, found.default_j, found.ended, found.explored) == (30.0, 300.0, 3, True)
-    assert found.by_trial["job-3-1"].default_runs == 2
-
-
-def interrupted(recurrence, arm=32, epochs=4, lost_s=96.0, left=1, **changes):
-    """A run of 1 s and 25 J an epoch that lost some seconds; reports of so many epochs are left."""
-    times = [float(n + (lost_s if n > left else 0.0)) for n in range(1, epochs + 1)]
-    curve = tuple(CurvePoint(n, t, 25.0 * t, 0.1 * n) for n, t in enumerate(times, 1))
-    values = {
-        "curve": curve,
         "epochs": epochs,
-        "time_s": times[-1],
-        "energy_j": 25.0 * times[-1],
-        "max_power_w": 25.0,
-        "interruptions": (Interruption(left + lost_s / 2, 3),),
+        "max_epochs": 1000,
+        "time_s": float(epochs),
+        "energy_j": per_epoch * epochs,
+        "cost_j": per_epoch * epochs,
+        "energy_source": COUNTER,
+        "eta_knob": 1.0,
+        "max_power_w": 100.0,
     }
-    return run(recurrence, arm, 25.0 * times[-1], **{**values, **changes})
+    values |= changes
+    if "cost_j" not in changes:
+        values["cost_j"] = values["energy_j"]
+    return build_trial(recurrence, attempt, **values)
 
 
-def test_an_interruption_is_charged_to_neither_side():
-    usual = {"max_power_w": 25.0}
-    lost = [interrupted(1), run(2, 64, 60.0, **usual), interrupted(3, 64)]
-    assert saved(*lost) == {"1-1": 0.0, "2-1": 40.0, "3-1": 0.0}
-    net = find_net_amounts(lost, find_savings(lost))
-    assert (net.energy_j, net.energy_runs) == (0.0, 2)
-    (default, other), _ = build_sizes(lost)
-    assert (default.costs_j, default.time_s) == ((100.0,), 4.0)
-    assert sorted(other.costs_j) == [60.0, 100.0]
+def default_then(arm, epochs, runs=12, defaults=6, **changes):
+    """Runs of the default of 100 epochs, and then of another batch size."""
+    before = [run(n, **changes) for n in range(1, defaults + 1)]
+    count = range(defaults + 1, defaults + runs + 1)
+    return before + [run(n, arm, epochs, stage=Stage.EXPLOIT, **changes) for n in count]
 
 
-def test_a_run_that_began_anew_is_neither_measured_nor_a_measure():
-    usual = {"max_power_w": 25.0}
-    anew = interrupted(2, 64, left=0)
-    assert saved(run(1, **usual), anew) == {"1-1": 0.0}
-    assert saved(interrupted(1, left=0), run(2, 64, 60.0, **usual)) == {}
-    assert build_sizes([anew])[0][0].costs_j == ()
+def saved(trials):
+    """The joules that each recurrence saved, rounded."""
+    found = find_savings(trials).by_trial
+    return {name.removeprefix("job-"): round(each.saved.value) for name, each in found.items()}
 
 
-def test_a_lost_attempt_cost_what_it_would_have_undisturbed():
-    missed = interrupted(2, 64, status=TrialStatus.MISSED)
-    tried = [run(1, max_power_w=25.0), missed, run(2, attempt=2, max_power_w=25.0)]
-    assert saved(*tried) == {"1-1": 0.0, "2-2": -100.0}
-    assert saved(*tried[:2]) == {"1-1": 0.0, "2-1": -100.0}
+def test_what_many_runs_show_is_claimed_with_its_range():
+    found = find_savings(default_then(16, 60))
+    assert (found.default, found.in_use, found.default_runs) == (32, 16, 6)
+    assert found.share.value == pytest.approx(0.4, abs=0.03)
+    assert 0.25 < found.share.low < found.share.value < found.share.high < 0.55
+    assert found.default_j == pytest.approx(100, rel=0.03)
+    assert found.net.value == pytest.approx(12 * 40, rel=0.1)
+    assert (found.ended, len(found.by_trial), found.since) == (
+        18,
+        18,
+        "2025-06-01T12:00:00.000+00:00",
+    )
 
 
-def test_attempts_that_failed_are_part_of_what_a_recurrence_cost():
-    tried = run(2, 64, 150.0, **STOPPED)
-    assert saved(run(1), tried, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -150.0}
-    looked = replace(tried, status=TrialStatus.CANCELLED, stage=Stage.SPEED_CHECK, cost_j=5.0)
-    assert saved(run(1), looked, run(2, attempt=2)) == {"1-1": 0.0, "2-2": -5.0}
+def test_a_loss_is_claimed_as_well():
+    found = find_savings(default_then(16, 160))
+    assert found.share.high < -0.3
+    assert found.net.high < 0
+    assert found.pays_back_in is None
 
 
-def test_the_default_alone_saves_nothing_and_loses_nothing():
-    found = find_savings([run(n, cost_j=cost) for n, cost in enumerate((80.0, 100.0, 120.0), 1)])
-    assert (found.net_j, found.explored, found.pays_back_in) == (0.0, False, None)
+def test_no_look_at_equal_batch_sizes_shows_a_difference_more_often_than_it_may():
+    """Batch sizes that are alike: a claim beyond 5 % in at most 5 % of jobs."""
+    claims = 0
+    for seed in range(60):
+        epochs = np.round(100 * np.random.default_rng(seed).lognormal(0, 0.14, 20)).astype(int)
+        arms = [32, 16, 64, *([16] * 17)]
+        runs = [
+            run(n, arm, int(taken), stage=Stage.EXPLOIT)
+            for n, (arm, taken) in enumerate(zip(arms, epochs, strict=True), 1)
+        ]
+        share = find_savings(runs).share
+        claims += share.is_shown and abs(share.value) > 0.05
+    assert claims <= 4
+
+
+def test_a_claim_needs_three_looks_in_a_row():
+    trials = default_then(16, 20, runs=3, defaults=6)
+    assert [find_savings(trials[:n]).share.is_shown for n in (7, 8, 9)] == [False, False, True]
+
+
+def test_a_run_that_was_lucky_has_saved_no_more_than_the_others():
+    trials = default_then(16, 60)
+    trials[-1] = run(18, 16, 30, stage=Stage.EXPLOIT)
+    own = {saved(trials)[f"{n}-1"] for n in (16, 17, 18)}
+    assert len(own) == 1
+
+
+def test_the_range_of_few_runs_of_the_default_is_wider():
+    few, many = (find_savings(default_then(16, 60, defaults=n)).share for n in (1, 10))
+    assert few.high - few.low > 1.5 * (many.high - many.low)
+
+
+@pytest.mark.parametrize("status", FAILED)
+def test_an_attempt_with_another_batch_size_that_failed_was_paid_for(status):
+    lost = run(19, 64, 30, status=status)
+    again = run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)
+    trials = [*default_then(16, 60), lost, again]
+    found = saved(trials)
+    assert found["19-2"] == found["18-1"] - 30
+    assert saved(trials[:-1])["19-1"] == -30
+
+
+def test_that_the_default_failed_is_not_charged_to_exploring():
+    missed = run(19, status=TrialStatus.MISSED)
+    again = run(19, 16, 60, attempt=2, stage=Stage.RETRY)
+    trials = default_then(16, 60)
+    found = saved([*trials, missed, again])
+    assert found["19-2"] == found["18-1"]
+    assert "19-1" not in saved([*trials, missed])
+
+
+def test_what_the_user_chose_is_no_saving_and_still_shows_what_runs_cost():
+    forced = [run(n, 16, 60, stage=Stage.FORCED) for n in range(7, 13)]
+    trials = default_then(16, 60, runs=0) + forced
+    assert not find_savings(trials).explored
+    chosen = run(13, 16, 60, stage=Stage.EXPLOIT)
+    found = find_savings([*trials, chosen])
+    assert [*found.by_trial][-1] == "job-13-1"
+    assert not any(f"job-{n}-1" in found.by_trial for n in range(7, 13))
+    assert found.share.is_shown
+
+
+def test_the_default_alone_claims_nothing():
+    found = find_savings([run(n, epochs=80 + n) for n in range(1, 9)])
+    assert (found.explored, found.by_trial, found.share, found.net) == (False, {}, None, None)
+    assert find_savings([]).ended == 0
+
+
+def test_when_the_default_is_in_use_nothing_is_saved_but_what_exploring_cost():
+    tried = run(7, 64, 30, status=TrialStatus.STOPPED, stage=Stage.EXPLORE)
+    back = run(7, attempt=2, stage=Stage.RETRY)
+    trials = [*default_then(16, 100, runs=0), tried, back]
+    found = find_savings([*trials, *(run(n, stage=Stage.EXPLOIT) for n in range(8, 12))])
+    assert (found.in_use, found.share, found.net) == (
+        32,
+        Estimate(0, 0, 0),
+        Estimate(-30, -30, -30),
+    )
+
+
+OTHERS = {
+    "the objective": {"target": 0.9},
+    "the hardware": {"gpu_model": "another"},
+    "the hardware ": {"world_size": 4},
+    "how energy is measured": {"energy_source": ESTIMATED},
+    "how the batch size is adapted": {"variant": "noise-scale"},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_runs_of_the_default_under_other_conditions_are_no_measure_and_it_is_said_why(what):
+    trials = default_then(16, 60)
+    before = [replace(each, **OTHERS[what]) for each in trials[:6]]
+    moved = [replace(each, started_at="2025-07-03T12:00:00.000+00:00") for each in trials[6:]]
+    found = find_savings([*before, *moved])
+    assert (found.share, found.net, found.by_trial) == (None, None, {})
+    assert found.note == (
+        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not run since: "
+        "counting begins again when it has (policy.control)"
+    )
+
+
+def test_another_eta_knob_reads_what_runs_cost_anew_and_counts_from_now_on():
+    trials = default_then(16, 60)
+    before = [replace(each, eta_knob=0.5) for each in trials[:12]]
+    found = find_savings([*before, *trials[12:]])
+    assert found.share == find_savings(trials).share
+    assert [*found.by_trial] == [f"job-{n}-1" for n in range(13, 19)]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"metric": "loss"},
-        {"mode": "min"},
-        {"target": 0.9},
-        {"eta_knob": 0.1},
-        {"world_size": 4},
-        {"gpu_model": "another"},
-        {"gpu_count": 2},
-        {"max_power_w": 40.0},
-        {"energy_source": EnergySource.COUNTER},
-        {"learning_rate": 0.1},
-        {"variant": "noise-scale"},
-        {"shared": True},
         {"forgotten": True},
         {"status": TrialStatus.MISSED},
-        {"status": TrialStatus.STOPPED},
-        {"cost_j": None},
-        {"cost_j": 0.0},
-        {"cost_j": 1e300},
-        {"default_batch_size": 64},
+        {"energy_j": None},
+        {"energy_j": 0.0},
+        {"observed_batch_size": 64},
     ],
     ids=str,
 )
-def test_runs_of_the_default_under_other_conditions_are_no_measure(other):
-    assert "2-1" not in saved(run(1, **other), run(2, 16, 50.0))
-
-
-def test_adaptive_runs_are_compared_with_adaptive_runs_of_the_default_only():
-    adaptive = {"variant": "noise-scale"}
-    trials = [run(1), run(2, cost_j=60.0, **adaptive), run(3, 16, 50.0, **adaptive), run(4, 16, 80)]
-    assert saved(*trials) == {"1-1": 0.0, "2-1": 0.0, "3-1": 10.0, "4-1": 20.0}
+def test_runs_of_the_default_that_prove_nothing_are_no_measure(other):
+    trials = default_then(16, 60)
+    found = find_savings(
+        [*(replace(each, cost_j=None, **other) for each in trials[:6]), *trials[6:]]
+    )
+    assert (found.share, found.by_trial) == (None, {})
+    assert found.note == "batch size 32, the default, has never shown what it costs"
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"shared": True},
         {"forgotten": True},
         {"status": TrialStatus.DISPATCHED},
         {"status": TrialStatus.PREEMPTED},
-        {"cost_j": None},
-        {"cost_j": 1e300},
+        {"energy_j": None},
         {"default_batch_size": None},
-        {"world_size": 4},
     ],
     ids=str,
 )
 def test_a_recurrence_with_such_an_attempt_is_not_compared(other):
-    failed = replace(run(2, 64, 20.0, **STOPPED), **other)
-    assert "2-2" not in saved(run(1), failed, run(2, 16, 50.0, attempt=2))
-
-
-def test_an_attempt_that_never_trained_has_cost_nothing():
-    crashed = run(2, 64, None, status=TrialStatus.OOM, time_s=None)
-    assert saved(run(1), crashed, run(2, 16, 80.0, attempt=2))["2-2"] == 20.0
-
-
-def test_a_recurrence_of_which_nothing_was_measured_is_not_counted():
-    timed_out = run(2, 64, None, time_s=None, **STOPPED)
-    found = find_savings([run(1), timed_out])
-    assert (list(found.by_trial), found.default_j, found.ended) == (["job-1-1"], 100.0, 2)
-    both = saved(run(1), timed_out, run(2, 16, 30.0, attempt=2, **STOPPED))
-    assert both["2-2"] == -30.0
-
-
-def test_a_default_batch_size_of_0_in_a_damaged_record_is_not_compared():
-    assert saved(run(1, arm=0, default_batch_size=0), run(2, 16, default_batch_size=0)) == {}
-
-
-def test_energy_that_does_not_count_may_come_from_anywhere():
-    default = run(1, eta_knob=0.0, energy_source=EnergySource.COUNTER)
-    assert saved(default, run(2, 16, 80.0, eta_knob=0.0, energy_source=None))["2-1"] == 20.0
-
-
-@pytest.mark.parametrize(("rate", "comparable"), [(0.1, 1), (0.2, 1), (0.1 * 2**0.5, 1), (0.3, 0)])
-def test_a_learning_rate_must_belong_to_the_rule_of_the_default_s(rate, comparable):
-    found = saved(run(1, learning_rate=0.1), run(2, 64, 80.0, learning_rate=rate))
-    assert ("2-1" in found) == comparable
-
-
-def test_where_two_rates_of_the_default_fit_the_newest_counts():
-    old, new = run(1, cost_j=500.0, learning_rate=0.1), run(2, learning_rate=0.2)
-    assert saved(old, new, run(3, 64, 80.0, learning_rate=0.2))["3-1"] == 20.0
-
-
-def test_a_recurrence_that_other_batch_sizes_have_failed_is_a_loss():
-    tried, last = run(2, 64, 30.0, **STOPPED), run(2, cost_j=70.0, attempt=2, **STOPPED)
-    assert saved(run(1), tried, last) == {"1-1": 0.0, "2-2": -30.0}
-    assert "2-2" not in saved(run(1), replace(tried, global_batch_size=32), last)
+    lost = replace(run(19, 64, 30, status=TrialStatus.STOPPED), cost_j=None, **other)
+    trials = [*default_then(16, 60), lost, run(19, 16, 60, attempt=2)]
+    known = other == {"default_batch_size": None}  # then it was nobody's choice
+    assert ("19-2" in saved(trials)) == known
 
 
 def test_a_history_that_begins_in_the_middle_of_a_recurrence_leaves_it_out():
-    assert saved(run(1, 16, 50.0, attempt=2), run(2)) == {"2-1": 0.0}
+    assert "1-2" not in saved([run(1, attempt=2), *default_then(16, 60)[1:]])
+
+
+def test_an_attempt_that_never_trained_has_cost_nothing():
+    trials = default_then(16, 60)
+    nothing = dict.fromkeys(("time_s", "energy_j", "cost_j", "epochs"))
+    crashed = replace(run(19, 64, status=TrialStatus.OOM), **nothing)
+    found = saved([*trials, crashed, run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)])
+    assert found["19-2"] == found["18-1"]
+
+
+def test_a_claim_goes_away_with_new_data_and_one_sentence_says_why():
+    trials = default_then(16, 60)
+    moved = [
+        replace(run(n, 16, 6), started_at="2025-05-03T12:00:00.000+00:00", stage=Stage.EXPLOIT)
+        for n in range(19, 27)
+    ]
+    found = find_savings([*trials, *moved])
+    assert (found.share, found.by_trial) == (None, {})
+    assert found.note == (
+        "the training changed on 3 May, and batch size 32, the default, has not run since: "
+        "counting begins again when it has (policy.control)"
+    )
+    again = find_savings([*trials, *moved, *(run(n, epochs=10) for n in range(27, 31))])
+    assert again.since == "2025-05-03T12:00:00.000+00:00"
+    assert again.share.value == pytest.approx(0.4, abs=0.06)
+
+
+def test_an_edit_of_the_script_that_changes_the_epochs_begins_again():
+    """It once "saved 89 %"."""
+    trials = [replace(each, fingerprint={"script": "a"}) for each in default_then(16, 100)]
+    edited = [
+        replace(run(n, 16, 11, stage=Stage.EXPLOIT), fingerprint={"script": "b"})
+        for n in range(19, 25)
+    ]
+    found = find_savings([*trials, *edited])
+    assert found.share is None
+    assert "the training changed" in found.note
+
+
+def test_a_harmless_edit_keeps_the_claim():
+    trials = [replace(each, fingerprint={"script": "a"}) for each in default_then(16, 60)]
+    edited = [
+        replace(run(n, 16, 60, stage=Stage.EXPLOIT), fingerprint={"script": "b"})
+        for n in range(19, 25)
+    ]
+    found = find_savings([*trials, *edited])
+    assert found.share.is_shown
+    assert len(found.by_trial) == 24
 
 
 @pytest.mark.parametrize(
-    ("costs_j", "stage", "arm", "more"),
-    [
-        ((80.0, 80.0), Stage.EXPLOIT, 16, 8),
-        ((80.0, 80.0), Stage.EXPLORE, 16, None),
-        ((120.0, 120.0), Stage.EXPLOIT, 16, None),
-        ((100.0, 100.0), Stage.EXPLOIT, 32, None),
-    ],
+    ("rate", "alike"), [(0.1, True), (0.05, True), (0.1 / 2**0.5, True), (0.3, False)]
 )
-def test_a_loss_is_made_good_by_what_the_batch_size_in_use_saves(costs_j, stage, arm, more):
-    lost = [run(1), run(2, 64, 200.0, **STOPPED), run(2, attempt=2)]
-    now = [run(n, arm, cost_j, stage=stage) for n, cost_j in enumerate(costs_j, 3)]
-    found = find_savings([*lost, *now])
-    assert found.pays_back_in == more
-    if arm == 32:
-        assert found.coming_j == 0
+def test_a_learning_rate_must_belong_to_the_rule_of_the_default_s(rate, alike):
+    trials = default_then(16, 60, learning_rate=0.1)
+    trials[6:] = [replace(each, learning_rate=rate) for each in trials[6:]]
+    assert (find_savings(trials).share is not None) == alike
 
 
-def test_nothing_is_known_of_no_trials():
-    found = find_savings([])
-    assert (found.by_trial, found.ended, found.net_j, found.pays_back_in) == ({}, 0, 0, None)
+def test_a_new_rule_of_the_learning_rate_does_not_rewrite_what_was_saved():
+    trials = default_then(16, 60, learning_rate=0.1)
+    later = [run(n, 16, 300, learning_rate=0.7, stage=Stage.EXPLOIT) for n in range(19, 23)]
+    assert find_savings([*trials, *later]).share is None
+    back = [run(n, 16, 60, learning_rate=0.1, stage=Stage.EXPLOIT) for n in range(23, 25)]
+    assert find_savings([*trials, *later, *back]).share.value == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_shared_machine_counts_by_its_epochs():
+    trials = default_then(16, 60)
+    slow = run(19, 16, 60, per_epoch=3.0, shared=True, stage=Stage.EXPLOIT)
+    found = saved([*trials, slow])
+    assert found["19-1"] == found["18-1"]
+
+
+def interrupted(recurrence, arm=32, lost_s=96.0, left=1, **changes):
+    """A run of 4 epochs, 1 s and 25 J each, that lost some seconds."""
+    times = [float(n + (lost_s if n > left else 0.0)) for n in range(1, 5)]
+    return run(
+        recurrence,
+        arm,
+        4,
+        curve=tuple(CurvePoint(n, t, 25.0 * t, 0.1 * n) for n, t in enumerate(times, 1)),
+        time_s=times[-1],
+        energy_j=25.0 * times[-1],
+        interruptions=(Interruption(left + lost_s / 2, 3),),
+        **changes,
+    )
+
+
+def test_an_interruption_is_charged_to_neither_side():
+    usual = [run(n, arm, 4, per_epoch=25.0) for n, arm in enumerate([32] * 4 + [16] * 4, 1)]
+    trials = [*usual, interrupted(9, 16), interrupted(10)]
+    assert set(saved(trials).values()) <= {-1, 0, 1}
+    lost = interrupted(11, 64, status=TrialStatus.MISSED)
+    assert saved([*trials, lost])["11-1"] == -100
+
+
+def test_only_the_newest_thousand_runs_are_compared_however_many_are_read():
+    old = [run(n, 16, 20, stage=Stage.EXPLOIT) for n in range(1, 500)]
+    new = [run(n, 32 if n % 2 else 16, stage=Stage.EXPLOIT) for n in range(500, 1500)]
+    found = find_savings([*old, *new])
+    assert find_savings(new).by_trial == found.by_trial
+    assert found.net == find_savings(new).net
+
+
+def test_energy_by_the_counter_is_not_compared_with_an_estimate():
+    """At ``eta_knob`` 0 the source of the energy does not matter to the cost."""
+    trials = default_then(16, 60, eta_knob=0.0)
+    mixed = [*(replace(each, energy_source=ESTIMATED) for each in trials[:6]), *trials[6:]]
+    found = find_savings(mixed)
+    assert found.share.value == pytest.approx(0.4, abs=0.03)
+    assert find_net_amounts(mixed, found).energy_j is None
+    assert find_net_amounts(trials, find_savings(trials)).energy_j.is_shown
+
+
+def test_what_a_loss_takes_to_be_made_good():
+    tried = run(7, 64, 300, status=TrialStatus.STOPPED)
+    lost = [*default_then(16, 60, runs=0), tried, run(7, attempt=2, stage=Stage.RETRY)]
+    trials = [*lost, *(run(n, 16, 60, stage=Stage.EXPLOIT) for n in range(8, 13))]
+    found = find_savings(trials)
+    assert found.net.value == pytest.approx(-100, abs=15)
+    assert found.pays_back_in == pytest.approx(3, abs=1)
+
+
+def test_doubts_of_jobs_add_up_as_squares():
+    assert add_estimates([]) is None
+    assert add_estimates([None, Estimate(1, 0, 2)]) == Estimate(1, 0, 2)
+    assert add_estimates([Estimate(10, 7, 14), Estimate(5, 1, 8)]) == Estimate(15, 10, 20)
+
+
+def test_the_ends_of_an_estimate_have_names():
+    assert name_ends("saved_j", Estimate(2, 1, 3)) == {
+        "saved_j": 2,
+        "saved_low_j": 1,
+        "saved_high_j": 3,
+    }
+    assert set(name_ends("share", None)) == {"share", "share_low", "share_high"}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import after, report, started
-from tests.view.test_tables import LARGE, LONG_JOB, reached, render, widest
+from tests.view.test_tables import LARGE, LONG_JOB, reached, render, saving, widest
 from zeusrun.analysis.totals import add_up, find_totals
 from zeusrun.view import units
 from zeusrun.view.live import live_panel, summary
@@ -93,7 +93,7 @@ def test_a_history_has_columns_of_price_and_carbon_where_a_run_has_them():
 
 def test_a_history_without_room_leaves_out_carbon_then_epochs_then_price():
     values = {"time_s": 43_200.0, **SPENT}
-    trials = [reached(1, 50.0, **values), reached(2, 40.0, global_batch_size=64, **values)]
+    trials = [replace(each, **values) for each in saving()]
     limited = [replace(each, power_limit_w=450.0) for each in trials]
     optional = ("limit", "epochs", "price", "carbon", "saved")
     shown = [[name for name in optional if name in columns(trials, w)] for w in (80, 90, 100)]

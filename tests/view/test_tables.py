@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -27,8 +28,8 @@ from zeusrun.view.sheets import limit_text, trial_sheet
 from zeusrun.view.tables import (
     explain_table,
     history_table,
+    net_lines,
     plan_sheet,
-    saving_lines,
     status_table,
 )
 from zeusrun.view.units import UNKNOWN
@@ -96,11 +97,11 @@ def test_a_history_of_large_numbers_fits_80_columns_and_cuts_nothing_that_matter
 
 
 def test_a_history_shows_each_trial_oldest_first():
-    trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
+    trials = saving()
     text = render(history_table("job", trials, None))
     rows = [line.split() for line in text.splitlines() if line[:2] == "06"]
-    assert [row[2] for row in rows] == ["1-1", "2-1"]
-    assert rows[1][3:] == ["16", "3", "10.0", "s", "~40.0", "J", "40.0", "J", "REACHED", "20%"]
+    assert [row[2] for row in rows] == [f"{n}-1" for n in range(1, 13)]
+    assert rows[11][3:] == ["16", "3", "10.0", "s", "~50.0", "J", "50.0", "J", "REACHED", "50%"]
     assert "~ estimated from CPU time" in text
 
 
@@ -142,11 +143,18 @@ def test_a_history_with_limits_cuts_no_heading_and_shows_epochs_where_there_is_r
         assert ("epochs" in text) is epochs
 
 
-def test_a_column_of_savings_is_left_out_where_nothing_is_saved_yet():
-    first = reached(1, 50.0)
-    assert "saved" not in render(history_table("job", [first], None))
-    second = reached(2, 40.0, global_batch_size=64)
-    assert "saved" in render(history_table("job", [first, second], None))
+def saving(**changes):
+    """Runs of the default of 100 J, and then of another batch size of half of that."""
+    usual = {"eta_knob": 1.0, "stage": Stage.EXPLOIT, **changes}
+    first = [reached(n, 100.0, **usual) for n in range(1, 7)]
+    return first + [reached(n, 50.0, global_batch_size=16, **usual) for n in range(7, 13)]
+
+
+def test_a_column_of_savings_is_left_out_where_nothing_is_shown_to_be_saved():
+    trials = saving()
+    assert "saved" not in render(history_table("job", trials[:6], None))
+    assert "saved" not in render(history_table("job", trials[:7], None)).replace("be saved", "")
+    assert "saved" in render(history_table("job", trials, None))
 
 
 def test_limits_that_were_tried_beside_the_one_held_are_counted():
@@ -183,21 +191,32 @@ def test_an_empty_history_is_a_table_without_rows():
     assert "status" in render(history_table("job", [], None))
 
 
-def test_the_net_of_exploring_stands_above_the_table_with_what_it_rests_on():
-    trials = [
-        reached(1, 138.0),
-        reached(2, 300.0, global_batch_size=64, status=TrialStatus.STOPPED),
-        reached(2, 138.0, attempt=2, trial="job-2-2"),
-        reached(3, 88.0, global_batch_size=16, stage=Stage.EXPLOIT),
-    ]
-    lines = render(history_table("job", trials, None)).splitlines()
-    assert lines[:3] == [
-        "job",
-        "  exploring has cost 250 J so far (3 recurrences); pays back in about 5 more",
-        "  batch size 32 alone would have cost 414 J (138 J, mean of 2 runs)",
-    ]
-    rows = [line for line in lines if line[:2] == "06"]
-    assert [row.split()[-1] for row in rows] == [UNKNOWN, UNKNOWN, "\u2212217%", "36%"]
+def test_what_is_saved_stands_above_the_table_with_its_range():
+    lines = render(history_table("job", saving(), None)).splitlines()
+    assert lines[0] == "job"
+    assert re.fullmatch(
+        r"  batch size 16 saves 50 % \(4\d to 5\d %\) compared with 32, the default", lines[1]
+    )
+    assert re.fullmatch(
+        r"  12 recurrences, exploring included: 30\d J of cost saved \(2\d\d J to 3\d\d J\)",
+        lines[2],
+    )
+
+
+def test_what_is_in_doubt_is_said_without_colour():
+    found = find_savings(saving()[:8])
+    head, basis = net_lines(found)
+    pattern = "batch size 16 against 32, the default: no difference can be shown yet ("
+    assert pattern in head.plain
+    assert head.style == ""
+    assert " of cost can be shown yet (" in basis.plain
+
+
+def test_a_claim_that_went_away_says_why():
+    moved = [*saving()[:6], *(replace(each, gpu_model="new") for each in saving()[6:])]
+    text = render(history_table("job", moved, None))
+    assert "  savings: the hardware changed on 1 June, and batch size 32, the default, has" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("width", [120, 80, 50])
@@ -214,33 +233,17 @@ def test_a_history_of_several_machines_names_them_where_there_is_room(width):
     assert "host" not in render(history_table("job", trials[:1], width=width), width)
 
 
-def test_a_loss_is_not_made_good_while_the_default_is_in_use():
-    trials = [
-        reached(1, 138.0, stage=Stage.EXPLOIT),
-        reached(2, 300.0, global_batch_size=64, stage=Stage.EXPLORE),
-    ]
-    text = render(history_table("job", trials, None))
-    assert "so far (2 recurrences); the default is in use\n" in text
+def test_where_the_default_is_in_use_exploring_may_have_cost_something():
+    tried = {"global_batch_size": 64, "status": TrialStatus.STOPPED, "eta_knob": 1.0}
+    trials = [*saving()[:6], reached(7, 300.0, **tried), reached(8, 100.0, eta_knob=1.0)]
+    text = render(history_table("job", trials, None), 120)
+    assert "  batch size 32, the default, is in use\n" in text
+    assert "exploring included: 300 J of cost more than the default alone" in text
 
 
 def test_what_cannot_be_compared_is_counted():
-    trials = [
-        reached(1, 50.0),
-        reached(2, 40.0, global_batch_size=16),
-        reached(3, 9.0, shared=True),
-    ]
-    assert "(2 of 3 recurrences)" in render(history_table("job", trials, None))
-
-
-def test_a_submit_says_what_its_recurrence_saved_and_what_all_have():
-    trials = [reached(1, 50.0), reached(2, 40.0, global_batch_size=16)]
-    savings = find_savings(trials)
-    assert list(map(str, saving_lines(savings, trials[1]))) == [
-        "  this recurrence saved 10.0 J of cost compared with batch size 32 (50.0 J, 1 run)",
-        "  exploring has saved 10.0 J of cost so far (2 recurrences)",
-    ]
-    assert len(saving_lines(savings, trials[0])) == 1
-    assert saving_lines(find_savings(trials[:1]), trials[0]) == []
+    trials = [*saving(), reached(13, 9.0, eta_knob=1.0, forgotten=True)]
+    assert "12 of 13 recurrences" in render(history_table("job", trials, None))
 
 
 def test_a_running_trial_has_its_live_numbers_and_a_dead_launcher_is_told():

@@ -81,7 +81,7 @@ def build_comparison(
         problem = replace(problem, eta_knob=1.0)
     problem, read = read_trials(problem, trials)
     era = _find_era([run for run in read if run is not None])
-    numbers = {run.recurrence for run in era}
+    since = min((run.recurrence for run in era), default=math.inf)
     reached = {
         (run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED and run.epochs
     }
@@ -89,7 +89,7 @@ def build_comparison(
     for own in ended:
         last = own[-1]
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
-        known = last.recurrence in numbers and _job(last) == _job(newest)
+        known = last.recurrence >= since and _job(last) == _job(newest)
         known = known and (arm is None or (last.recurrence, arm) in reached)
         odd = own[0].attempt != 1 or any(prove(each).learning in _ODD for each in own)
         # Nobody chose the default: that it failed is no loss.
@@ -301,23 +301,24 @@ def _find_in_use(compared: Sequence[Compared]) -> int | None:
 def _why_nothing(found: Comparison) -> str:
     """Say why no run of the default can be compared with the newest runs."""
     newest, default = found.newest, found.problem.default
-    own = [
-        trial for trial in found.trials if trial.global_batch_size == default and has_cost(trial)
-    ]
     size = f"batch size {default}, the default,"
+    costly = [at for at, trial in enumerate(found.trials) if has_cost(trial)]
+    own = [at for at in costly if found.trials[at].global_batch_size == default]
     if not own:
         return f"{size} has never shown what it costs"
-    then = own[-1]
-    what = "the training"
+    then, run = found.trials[own[-1]], found.read[own[-1]]
+    later = [found.trials[at] for at in costly if at > own[-1]]
     if then.variant != newest.variant:
         what = "how the batch size is adapted"
     elif setting(then) != setting(newest):
         what = _changed_setting(then, newest)
-    later = found.trials[found.trials.index(then) + 1 :]
-    first = next((each for each in later if _job(each) == _job(newest)), newest)
-    if what == "the training":
-        counts = {run.recurrence for run in found.era}
-        first = next((each for each in later if each.recurrence in counts), newest)
+    elif run is not None and run.status is TrialStatus.REACHED and run.epoch_cost_j is not None:
+        what = "the training"
+        era = {run.recurrence for run in found.era}
+        later = [trial for trial in later if trial.recurrence in era]
+    else:
+        return f"no run of {size} can be compared with the newest runs"
+    first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
     return (

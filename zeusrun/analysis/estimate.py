@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate:
     """An amount, and from where to where it lies in nine of ten cases."""
 
     value: float
@@ -21,10 +22,6 @@ class Estimate(NamedTuple):
     def is_shown(self) -> bool:
         """Whether it differs from 0 beyond doubt."""
         return self.low > 0 or self.high < 0
-
-    def scaled(self, factor: float) -> Estimate:
-        """Return it in another unit; ``factor`` is positive."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,8 @@ def name_ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     head, _, unit = name.partition("_")
     unit = unit and f"_{unit}"
     names = (name, f"{head}_low{unit}", f"{head}_high{unit}")
-    return dict(zip(names, estimate or (None, None, None), strict=True))
+    ends = (None,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
+    return dict(zip(names, ends, strict=True))
 
 
 SAVED = tuple(name_ends("saved_j", None))

@@ -51,7 +51,7 @@ from zeusrun.schedule.store import Schedules
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 from zeusrun.view.live import SubmitView
-from zeusrun.view.tables import plan_sheet, saving_lines
+from zeusrun.view.tables import plan_sheet, savings_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -276,8 +276,8 @@ def run_recurrence(
             told.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
-    for line in [] if quiet else saving_lines(savings, result.trials[-1]):
-        shown.print(line)
+    for block in [] if quiet else savings_block(savings):
+        shown.print(block)
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code

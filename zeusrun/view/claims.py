@@ -33,13 +33,18 @@ def claim_amount(amount: Estimate, text: Callable[[float], str], what: str = "")
 
     ``text`` writes an amount that is not negative; ``what`` is such as `` of energy``.
     """
-    ends = f"({_signed(amount.low, text)} to {_signed(amount.high, text)})"
     if amount.low > 0:
-        return f"{text(amount.value)}{what} saved {ends}"
+        return f"{text(amount.value)}{what} saved{_ends(amount.low, amount.high, text)}"
     if amount.high < 0:
-        ends = f"({text(-amount.high)} to {text(-amount.low)})"
-        return f"{text(-amount.value)}{what} more than the default alone {ends}"
-    return f"no saving{what} can be shown yet {ends}"
+        ends = _ends(-amount.high, -amount.low, text)
+        return f"{text(-amount.value)}{what} more than the default alone{ends}"
+    return f"no saving{what} can be shown yet{_ends(amount.low, amount.high, text)}"
+
+
+def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
+    """Return where an amount lies, such as `` (9 J to 12 J)``; nothing if there is no doubt."""
+    ends = _signed(low, text), _signed(high, text)
+    return "" if len(set(ends)) == 1 else f" ({ends[0]} to {ends[1]})"
 
 
 def net_text(net: NetAmounts, net_cost: Estimate) -> str:

@@ -70,7 +70,7 @@ def net_lines(savings: Savings) -> list[Text]:
     if not savings.explored:
         return []
     if savings.share is None or savings.net is None or savings.default_j is None:
-        return [Text(f"  savings: {savings.note}", style="dim")]
+        return [Text(f"savings: {savings.note}", style="dim")]
     in_use, default = savings.in_use, f"{savings.default}, the default"
     head = f"batch size {default}, is in use"
     if in_use != savings.default:
@@ -85,15 +85,16 @@ def net_lines(savings: Savings) -> list[Text]:
     basis = f"{of} recurrences, exploring included: {net}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
-    return [Text(f"  {head}", style=style), Text(f"  {basis}", style="dim")]
+    return [Text(head, style=style), Text(basis, style="dim")]
 
 
 _STYLES = {True: "green", False: "yellow", None: ""}
 
 
-def saving_lines(savings: Savings, trial: Trial) -> list[Text]:
-    """Return ``net_lines`` where the recurrence of a trial can be compared."""
-    return net_lines(savings) if trial.trial in savings.by_trial else []
+def savings_block(savings: Savings) -> list[RenderableType]:
+    """Return ``net_lines`` as they are printed."""
+    lines = net_lines(savings)
+    return [Labelled([(Text(), line) for line in lines])] if lines else []
 
 
 def plan_sheet(
@@ -196,7 +197,7 @@ def history_table(
     notes += ["costs of different eta_knob"] if len({each.eta_knob for each in shown}) > 1 else []
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
-    parts: list[RenderableType] = [Text(job, style="bold"), *net_lines(savings), Text(""), table]
+    parts = [Text(job, style="bold"), *savings_block(savings), Text(""), table]
     parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
 

@@ -61,9 +61,10 @@ def test_json_has_everything():
     report = JobReport(build_facts("job", TRIALS))
     found = json.loads(reports_json([report]))
     (job,) = found["jobs"]
-    assert job["saves"] is True
+    assert job["saves"] is None  # two runs show nothing
+    assert set(job["savings"]["net"]) == {"value", "low", "high"}
     assert [each["recurrence"] for each in job["recurrences"]] == [1, 2]
-    assert job["net"]["energy_j"] == 0.5 * 3.6e6
+    assert job["net"]["energy_j"]["high"] > 0
     assert job["sizes"][0]["label"] == "32"
 
 
