@@ -131,7 +131,7 @@ def test_parquet_is_a_file(cli, record, zeusrun):
     told = "wrote job.parquet: 1 run\n"
     assert cli("export", "--format", "parquet", "-o", "job.parquet") == (0, "", told)
     (row,) = parquet.read_table(zeusrun.folder / "job.parquet").to_pylist()
-    assert (row["trial"], row["saved_j"], len(row["curve"])) == ("job-1-1", 0, 2)
+    assert (row["trial"], row["saved_j"], len(row["curve"])) == ("job-1-1", None, 2)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_page_is_written_and_says_what_was_saved_and_what_comes_next(cli, ru
     assert (code, said) == (0, "")
     assert out.startswith("report.html (")
     text = (zeusrun.folder / "report.html").read_text()
-    assert "saves 10\u00a0% a run against batch size 32" in text
+    assert "no difference can be shown yet (" in text
     assert "The next run uses batch size" in text
     assert "<dt>from</dt><dd>2025-06-01 to 2025-07-01</dd>" in text
     assert "mean in training</th>" in text
@@ -80,7 +80,7 @@ def test_a_damaged_history_keeps_no_other_job_from_its_report(cli, runs, record,
         True,
         True,
     )
-    assert "saves 10\u00a0% a run" in (zeusrun.folder / "report.html").read_text()
+    assert "no difference can be shown yet (" in (zeusrun.folder / "report.html").read_text()
     code, out, _ = cli("report", "--format", "md")
     assert (code, out.startswith("### job")) == (6, True)
     code, out, _ = cli("report", "other", "-o", "other.html")

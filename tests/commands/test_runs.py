@@ -16,6 +16,7 @@ import pytest
 
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
+from zeusrun.analysis.estimate import SAVED
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import TrialStatus
 
@@ -97,7 +98,7 @@ def test_history_as_json_is_the_trials_oldest_first(cli, record):
     expected = [record(3, job="b"), record(4, job="a")]
     trials = json.loads(cli("history", "--json")[1])
     assert [found["trial"] for found in trials] == ["b-1-1", "a-2-1", "b-3-1", "a-4-1"]
-    assert trials[2:] == [{**found.to_json(), "saved_j": 0} for found in expected]
+    assert trials[2:] == [{**found.to_json(), **dict.fromkeys(SAVED)} for found in expected]
 
 
 def test_history_as_csv_has_a_header_and_a_row_for_each_trial(cli, record):
@@ -153,15 +154,21 @@ def test_totals_take_no_option_that_leaves_runs_out(cli, record, other):
 
 
 def test_json_and_csv_say_what_each_recurrence_saved(cli, record):
-    record(1)
-    record(2, replace(DONE, cost_j=60.0), global_batch_size=16)
-    record(3, None)
+    for number in range(1, 4):
+        record(number)
+    half = replace(DONE, time_s=2.0, energy_j=20.0)
+    for number in range(4, 8):
+        record(number, half, global_batch_size=16)
+    record(8, None)
     found = json.loads(cli("history", "--json")[1])
-    assert [each["saved_j"] for each in found] == [0, 40, None]
-    (last,) = json.loads(cli("history", "job", "--json", "--last", "1")[1])
-    assert (last["trial"], last["saved_j"]) == ("job-3-1", None)
-    rows = csv.DictReader(io.StringIO(cli("history", "--csv", "--last", "2")[1]))
-    assert [row["saved_j"] for row in rows] == ["40.0", ""]
+    assert found[0]["saved_j"] == 0
+    first, last = found[3], found[-1]
+    assert 0 < first["saved_low_j"] < first["saved_j"] < first["saved_high_j"]
+    assert [last[name] for name in SAVED] == [None] * 3
+    few = json.loads(cli("history", "job", "--json", "--last", "2")[1])
+    assert few == found[-2:]
+    rows = list(csv.DictReader(io.StringIO(cli("history", "--csv", "--last", "2")[1])))
+    assert [row["saved_j"] for row in rows] == [str(found[-2]["saved_j"]), ""]
 
 
 def test_a_running_trial_is_running_in_the_history(cli, record):
@@ -185,7 +192,7 @@ def test_a_trial_is_forgotten_and_remembered(cli, record):
     assert "forgotten" in cli("history")[1]
     first, second = json.loads(cli("history", "--json")[1])
     assert (first["forgotten"], second["forgotten"]) == (True, False)
-    assert {**first, "forgotten": False, "saved_j": None} == {**bad.to_json(), "saved_j": None}
+    assert {**first, "forgotten": False} == {**bad.to_json(), **dict.fromkeys(SAVED)}
     assert cli("history", "--forget", "1-1")[:2] == (0, out)  # once more is fine
     told = json.loads(cli("history", "--unforget", "job-1-1", "--json")[1])
     assert told == bad.to_json()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import DONE, REACHED, build_trial
+from zeusrun.analysis.estimate import SAVED
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.export.parquet import parquet_bytes
 from zeusrun.trial import CurvePoint, PowerPoint, SizeChange, Trial
@@ -19,7 +20,7 @@ def read():
     parquet = pytest.importorskip("pyarrow.parquet")
 
     def table(*trials):
-        records = [{**trial.to_json(), "saved_j": None} for trial in trials]
+        records = [{**trial.to_json(), **dict.fromkeys(SAVED)} for trial in trials]
         return parquet.read_table(io.BytesIO(parquet_bytes(records)))
 
     return table
@@ -27,11 +28,11 @@ def read():
 
 def test_every_field_has_a_column_of_its_type(read):
     schema = read(build_trial(1)).schema
-    assert schema.names == [*(field.name for field in dataclasses.fields(Trial)), "saved_j"]
+    assert schema.names == [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
     kinds = {name: str(schema.field(name).type) for name in schema.names}
     assert kinds["trial"] == kinds["status"] == kinds["energy_source"] == "string"
     assert kinds["recurrence"] == kinds["steps"] == "int64"
-    assert kinds["cost_j"] == kinds["saved_j"] == "double"
+    assert kinds["cost_j"] == kinds["saved_low_j"] == "double"
     assert kinds["forgotten"] == kinds["shared"] == "bool"
     assert kinds["started_at"] == kinds["finished_at"] == "timestamp[ms, tz=UTC]"
     assert kinds["warnings"] == "list<element: string>"

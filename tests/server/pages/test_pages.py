@@ -27,6 +27,7 @@ from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server.pages import overview, pictures, reports
+from zeusrun.trial import TrialStatus
 
 PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
 
@@ -96,7 +97,7 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     text = fetch_whole(port)
-    assert ">800 Wh of energy, 0.30 EUR, 400 g CO2e saved</span>" in text
+    assert ">no saving of energy can be shown yet (" in text
     for what in ("energy", "price", "carbon"):
         assert f"<dt>{what} of all runs</dt>" in text
     assert ": 3 recurrences of 1 job, exploring included" in text
@@ -109,7 +110,7 @@ def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
 
 def test_a_job_has_its_report_its_belief_its_schedule_and_all_runs(port):
     text = fetch(port, "/job/job").text
-    assert "saves 30\N{NO-BREAK SPACE}% a run against batch size 32" in text
+    assert "no difference can be shown yet (" in text
     assert "The next run uses batch size" in text
     assert "every day at 01:00" in text
     assert "ended with exit code 4" in text
@@ -369,14 +370,15 @@ def test_launchers_do_not_wait_for_pages(store, monkeypatch):
 def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     priced = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
     tried = {"price": 0.9, "currency": "EUR", "carbon_g": 1200.0}
-    store.add([run(1, 32, **priced), run(2, 64, 3.0, **tried), run(3, 32, **priced)])
+    lost = run(2, 64, 3.0, status=TrialStatus.STOPPED, **tried)
+    store.add([run(1, 32, **priced), lost, run(2, 32, attempt=2, **priced)])
     with serve(store) as port:
         text = fetch_whole(port)
     assert (
-        '<span class="bad">2.00 kWh of energy, 0.60 EUR, 800 g CO2e more than the default alone'
-        in text
+        '<span class="bad">3.00 kWh of energy more than the default alone; '
+        "0.90 EUR more than the default alone; 1.20 kg CO2e more than the default alone" in text
     )
-    assert ": 3 recurrences of 1 job, exploring included." in text
+    assert ": 2 recurrences of 1 job, exploring included." in text
 
 
 def test_an_empty_history_says_what_to_do(store):
