@@ -257,6 +257,8 @@ def estimate_saved(
         lost += weight * lost_joules
         if arm is not None and arm != default:
             reached[arm] = reached.get(arm, 0.0) + weight
+    if not reached:  # what was lost is known
+        return Estimate(-lost, -lost, -lost)
     return _over_looks(
         [
             np.asarray(sum(n * (drawn[default] - drawn[arm]) for arm, n in reached.items()) - lost)

@@ -55,7 +55,7 @@ def net_text(net: NetAmounts, net_cost: Estimate) -> str:
     for name, sum_ in net.money.items():
         amounts.append(claim_amount(sum_, functools.partial(_money, name)))
     if net.carbon_g is not None:
-        amounts.append(claim_amount(net.carbon_g, units.carbon, " CO2e"))
+        amounts.append(claim_amount(net.carbon_g, _carbon))
     return "; ".join(amounts or [claim_amount(net_cost, units.energy, " of cost")])
 
 
@@ -71,6 +71,10 @@ def money_saved(net: NetAmounts) -> str:
         for currency, amount in net.money.items()
     ]
     return ", ".join(sums) or UNKNOWN
+
+
+def _carbon(grams: float) -> str:
+    return f"{units.carbon(grams)} CO2e"
 
 
 def _money(currency: str, amount: float) -> str:
