@@ -71,9 +71,9 @@ def net_lines(savings: Savings) -> list[Text]:
         return []
     if savings.share is None or savings.net is None or savings.default_j is None:
         return [Text(f"savings: {savings.note}", style="dim")]
-    in_use, default = savings.in_use, f"{savings.default}, the default"
-    head = f"batch size {default}, is in use"
-    if in_use != savings.default:
+    in_use, default = savings.in_use, savings.default
+    head = f"batch size {default}, the default, is in use"
+    if in_use != default:
         claim = claim_share(savings.share)
         head = f"batch size {in_use} {claim} compared with {default}"
         if not savings.share.is_shown:
@@ -82,7 +82,7 @@ def net_lines(savings: Savings) -> list[Text]:
     count = len(savings.by_trial)
     of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
     net = claim_amount(savings.net, units.energy, " of cost")
-    basis = f"{of} recurrences, exploring included: {net}"
+    basis = f"{of} recurrences: {net}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
     return [Text(head, style=style), Text(basis, style="dim")]
@@ -190,7 +190,7 @@ def history_table(
     sources = {trial.energy_source for trial in shown}
     differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
     notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
-    notes += ["saved: expected of its batch size, all attempts included"] if proved else []
+    notes += ["saved: expected, all attempts counted"] if proved else []
     notes += [
         f"{each}: trained with {each.partition('≠')[2]}, teaches nothing" for each in differing
     ]
