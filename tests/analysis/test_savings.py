@@ -342,6 +342,31 @@ def test_energy_by_the_counter_is_not_compared_with_an_estimate():
     assert find_net_amounts(trials, find_savings(trials)).energy_j.is_shown
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"default_batch_size": 0},
+        {"default_batch_size": -3},
+        {"global_batch_size": 0},
+        {"global_batch_size": -8},
+        {"eta_knob": 7.0},
+        {"epochs": 10**300, "energy_j": 1e29, "cost_j": 1e29},
+        {"energy_j": 1e-300, "cost_j": 1e-300},
+        {"learning_rate": float("nan")},
+        {"max_epochs": 0},
+        {"target": float("inf")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("at", [0, -1])
+def test_damaged_records_break_nothing(damage, at):
+    trials = default_then(16, 60)
+    trials[at] = replace(trials[at], **damage)
+    found = find_savings(trials)
+    find_net_amounts(trials, found)
+    assert all(np.isfinite(each.saved.value) for each in found.by_trial.values())
+
+
 def test_what_a_loss_takes_to_be_made_good():
     tried = run(7, 64, 300, status=TrialStatus.STOPPED)
     lost = [*default_then(16, 60, runs=0), tried, run(7, attempt=2, stage=Stage.RETRY)]

@@ -74,8 +74,8 @@ def build_comparison(
     ``by_energy``: amounts are joules of energy, not of cost.
     """
     newest = next((trial for trial in reversed(trials) if has_cost(trial)), None)
-    if newest is None or newest.default_batch_size is None:
-        return None
+    if newest is None or (newest.default_batch_size or 0) < 1 or not 0 <= newest.eta_knob <= 1:
+        return None  # unknown, or a damaged record
     problem = _problem_like(newest, trials)
     if by_energy:
         problem = replace(problem, eta_knob=1.0)
@@ -107,13 +107,13 @@ def _find_era(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count fully: the training has not changed since."""
     shown = [run for run in runs if is_settled(run) or is_cut(run)]
     sure = {id(run) for run, each in zip(shown, weigh_runs(shown), strict=True) if each.sure}
-    return [run for run in shown if id(run) in sure]
+    return [run for run in shown if id(run) in sure and run.arm > 0]
 
 
 def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
     """Return the problem under whose conditions a trial ran."""
     default = newest.default_batch_size or newest.global_batch_size
-    sizes = {trial.global_batch_size for trial in trials}
+    sizes = {trial.global_batch_size for trial in trials if trial.global_batch_size > 0}
     source = newest.energy_source
     return Problem(
         candidates=tuple(sorted({*sizes, default})),
@@ -128,7 +128,7 @@ def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
         gpu_model=newest.gpu_model,
         gpu_count=newest.gpu_count,
         energy_measured=None if source is None else source.measured,
-        learning_rates=_rates_like(newest, default, trials),
+        learning_rates=_rates_like(newest, trials),
         micro_batch_sizes={
             trial.global_batch_size: trial.micro_batch_size
             for trial in trials
@@ -139,17 +139,17 @@ def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
     )
 
 
-def _rates_like(newest: Trial, default: int, trials: Sequence[Trial]) -> dict[int, float | None]:
+def _rates_like(newest: Trial, trials: Sequence[Trial]) -> dict[int, float | None]:
     """Return the newest learning rate of each batch size that follows the same rule.
 
     A job file has three rules: the rate is constant, or grows with the batch size or with its
     square root. A batch size without such a rate gets one that no run had.
     """
-    rate, at = newest.learning_rate, newest.global_batch_size / default
+    rate, size = newest.learning_rate, max(1, newest.global_batch_size)
     rates: dict[int, float | None] = {}
     for trial in trials:
-        arm, then = trial.global_batch_size, trial.learning_rate
-        ratio = arm / default / at
+        arm, then = max(1, trial.global_batch_size), trial.learning_rate
+        ratio = arm / size
         if rate is None or then is None:
             alike = rate == then
         else:

@@ -24,6 +24,7 @@ DRAWS = 2000
 # How steep the curve of epochs over batch sizes is: as policy ``auto`` believes, which draws small
 # differences together, or four times that, which leaves large ones as they are.
 _STEEPNESS = (1.0, 4.0)
+_MOST_LOG = 100.0  # of joules; more comes from a damaged record
 _GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
 
 
@@ -45,7 +46,8 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
     for arm, own in zip(arms, epochs.T, strict=True):
         speeds = evidence.speeds[arm]
         sd = wider * math.sqrt(variance / len(speeds))
-        drawn[arm] = average_speed(speeds) * np.exp(own + sd * rng.standard_normal(DRAWS))
+        log = math.log(average_speed(speeds)) + own + sd * rng.standard_normal(DRAWS)
+        drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
     return drawn
 
 
