@@ -235,7 +235,7 @@ import zeusrun.view.tables
 def lines(*_):
     os.dup2({writer if sink is None else f"os.open({sink!r}, os.O_WRONLY)"}, {1 + len(arguments)})
     return ["saved"] * 2
-zeusrun.view.tables.saving_lines = lines
+zeusrun.view.tables.savings_block = lines
 """
     job = zeusrun.job(args=["--gain", "0"], attempts=1)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pass_fds": [writer]}

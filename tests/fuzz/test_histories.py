@@ -30,7 +30,7 @@ from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.snippet import job_snippet, reports_json
 from zeusrun.view.sheets import trial_sheet
-from zeusrun.view.tables import history_table, saving_lines
+from zeusrun.view.tables import history_table, savings_block
 
 NOW = "2025-06-01T13:00:00.000+00:00"
 
@@ -73,7 +73,7 @@ def use(trials):
     console.print(history_table("job", trials, 30))
     for each in trials[:2]:
         console.print(trial_sheet(each, None, run_dir_exists=False))
-        saving_lines(find_savings(trials), each)
+    savings_block(find_savings(trials))
     if any(each.status.finished for each in trials):
         report = JobReport(build_facts("job", trials))
         reports_json([report]).encode()

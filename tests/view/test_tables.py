@@ -194,7 +194,9 @@ def test_an_empty_history_is_a_table_without_rows():
 def test_what_is_saved_stands_above_the_table_with_its_range():
     lines = render(history_table("job", saving(), None)).splitlines()
     assert lines[0] == "job"
-    assert re.fullmatch(r"  batch size 16 saves 50 % \(4\d to 5\d %\) compared with 32", lines[1])
+    assert re.fullmatch(
+        r"  batch size 16 saves 50 % a run \(4\d to 5\d %\) compared with 32", lines[1]
+    )
     assert re.fullmatch(
         r"  12 recurrences: 30\d J of cost saved \(2\d\d J to 3\d\d J\)",
         lines[2],

@@ -19,12 +19,15 @@ def is_good(estimate: Estimate | None) -> bool | None:
     return None if estimate is None or not estimate.is_shown else estimate.low > 0
 
 
-def claim_share(share: Estimate) -> str:
-    """Return what a run saves: ``saves 14 % (9 to 19 %)``, or that no difference shows."""
+def claim_share(share: Estimate, of: str = "") -> str:
+    """Return what is saved: ``saves 14 % (9 to 19 %)``, or that no difference shows.
+
+    ``of`` is what saves, such as `` a run``.
+    """
     if share.low > 0:
-        return f"saves {_percent(share.value)} % ({_range(share.low, share.high)})"
+        return f"saves {_percent(share.value)} %{of} ({_range(share.low, share.high)})"
     if share.high < 0:
-        return f"costs {_percent(-share.value)} % more ({_range(-share.high, -share.low)})"
+        return f"costs {_percent(-share.value)} % more{of} ({_range(-share.high, -share.low)})"
     return f"no difference can be shown yet ({_range(share.low, share.high)})"
 
 

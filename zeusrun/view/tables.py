@@ -74,7 +74,7 @@ def net_lines(savings: Savings) -> list[Text]:
     in_use, default = savings.in_use, savings.default
     head = f"batch size {default}, the default, is in use"
     if in_use != default:
-        claim = claim_share(savings.share)
+        claim = claim_share(savings.share, " a run")
         head = f"batch size {in_use} {claim} compared with {default}"
         if not savings.share.is_shown:
             head = f"batch size {in_use} against {default}: {claim}"

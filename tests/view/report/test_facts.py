@@ -28,11 +28,9 @@ def test_the_headline_is_what_a_run_saves_with_the_net_of_everything():
     trials = several(32, 1.0, range(1, 7), **PRICED) + several(64, 0.5, range(7, 17), **PRICED)
     facts = build_facts("job", trials)
     text, good = headline(facts)
-    assert (text[:11], text[-31:], good) == (
-        "saves 50\u00a0% ",
-        "\u00a0%) a run against batch size 32",
-        True,
-    )
+    assert text.startswith("saves 50\u00a0% a run (4")
+    assert text.endswith("\u00a0%) against batch size 32")
+    assert good is True
     # Each saved 0.5 kWh, priced with the 0.3 EUR and 400 g that its 0.5 kWh cost.
     net = facts.net
     assert net.energy_j.value == pytest.approx(5 * KWH, rel=0.03)
@@ -58,7 +56,7 @@ def test_a_loss_is_called_a_loss():
     trials = several(32, 1.0, range(1, 7)) + several(64, 2.0, range(7, 12))
     facts = build_facts("job", trials)
     text, good = headline(facts)
-    assert text.startswith("costs 100\u00a0% more (")
+    assert text.startswith("costs 100\u00a0% more a run (")
     assert good is False
     assert " of energy more than the default alone (" in basis(facts)
     assert "Exploring has cost more than it has saved so far" in basis(facts)

@@ -41,13 +41,13 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    claim = claim_share(share).replace(" %", "\N{NO-BREAK SPACE}%")
+    claim = claim_share(share, " a run").replace(" %", "\N{NO-BREAK SPACE}%")
     if not share.is_shown:
         return f"{claim} against {facts.against}", None
     good = is_good(share)
     if is_good(net) is not None and is_good(net) is not good:
         good = None
-    return f"{claim} a run against {facts.against}", good
+    return f"{claim} against {facts.against}", good
 
 
 def _without_saving(facts: JobFacts) -> str:
