@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.view import units
 from zeusrun.view.units import MINUS, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zeusrun.analysis.estimate import Estimate, NetAmounts
+
+    Amount: TypeAlias = tuple[Estimate, Callable[[float], str], str]
 
 
 def is_good(estimate: Estimate | None) -> bool | None:
@@ -32,16 +34,34 @@ def claim_share(share: Estimate, of: str = "") -> str:
 
 
 def claim_amount(amount: Estimate, text: Callable[[float], str], what: str = "") -> str:
-    """Return what was saved or lost in all: ``12.4 kWh of energy saved (9.1 kWh to 15.7 kWh)``.
+    """Return what was saved or lost in all: ``12.4 kWh of energy (9.1 kWh to 15.7 kWh) saved``.
 
     ``text`` writes an amount that is not negative; ``what`` is such as `` of energy``.
     """
-    if amount.low > 0:
-        return f"{text(amount.value)}{what} saved{_ends(amount.low, amount.high, text)}"
-    if amount.high < 0:
-        ends = _ends(-amount.high, -amount.low, text)
-        return f"{text(-amount.value)}{what} more than the default alone{ends}"
-    return f"no saving{what} can be shown yet{_ends(amount.low, amount.high, text)}"
+    return _claim([(amount, text, what)])
+
+
+def _claim(amounts: Sequence[Amount]) -> str:
+    """Return what was saved, then what was lost, then what shows neither."""
+    saved = [
+        f"{text(each.value)}{what}{_ends(each.low, each.high, text)}"
+        for each, text, what in amounts
+        if each.low > 0
+    ]
+    lost = [
+        f"{text(-each.value)}{what}{_ends(-each.high, -each.low, text)}"
+        for each, text, what in amounts
+        if each.high < 0
+    ]
+    neither = [
+        f"{_signed(each.low, text)} to {_signed(each.high, text)}{what}"
+        for each, text, what in amounts
+        if not each.is_shown
+    ]
+    parts = [f"{', '.join(saved)} saved"] if saved else []
+    parts += [f"{', '.join(lost)} more than the default alone"] if lost else []
+    parts += [f"no saving can be shown yet ({', '.join(neither)})"] if neither else []
+    return "; ".join(parts)
 
 
 def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
@@ -52,14 +72,14 @@ def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
 
 def net_text(net: NetAmounts, net_cost: Estimate) -> str:
     """Return what was saved in all, with its range, in energy, money and carbon."""
-    amounts = []
+    amounts: list[Amount] = []
     if net.energy_j is not None:
-        amounts.append(claim_amount(net.energy_j, units.electricity, " of energy"))
+        amounts.append((net.energy_j, units.electricity, " of energy"))
     for name, sum_ in net.money.items():
-        amounts.append(claim_amount(sum_, functools.partial(_money, name)))
+        amounts.append((sum_, functools.partial(_money, name), ""))
     if net.carbon_g is not None:
-        amounts.append(claim_amount(net.carbon_g, _carbon))
-    return "; ".join(amounts or [claim_amount(net_cost, units.energy, " of cost")])
+        amounts.append((net.carbon_g, units.carbon, " CO2e"))
+    return _claim(amounts or [(net_cost, units.energy, " of cost")])
 
 
 def short_share(share: Estimate) -> str:
@@ -74,10 +94,6 @@ def money_saved(net: NetAmounts) -> str:
         for currency, amount in net.money.items()
     ]
     return ", ".join(sums) or UNKNOWN
-
-
-def _carbon(grams: float) -> str:
-    return f"{units.carbon(grams)} CO2e"
 
 
 def _money(currency: str, amount: float) -> str:
