@@ -14,6 +14,7 @@ import argparse
 import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -98,7 +99,7 @@ def look(cell: Cell) -> list[Look | None]:
     """Look at a job after each recurrence; ``None``: nothing can be compared."""
     job = build_job(cell)
     policy = create_policy("auto")
-    problem = build_problem(job, 0.5, 2.0)
+    problem = replace(build_problem(job, 0.5, 2.0), control=cell.control)
     played = replay(job, policy, problem, cell.recurrences, cell.seed)
     trials = [each.trial for each in played]
     looks: list[Look | None] = []

@@ -239,6 +239,21 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
         ),
         (
             "launch:",
+            "policy: {control: 1}\nlaunch:",
+            "12: 'policy.control' must be greater than or equal to 2, not 1",
+        ),
+        (
+            "launch:",
+            "policy: {control: 2.5}\nlaunch:",
+            "12: 'policy.control' must be a whole number, not 2.5",
+        ),
+        (
+            "launch:",
+            "policy: {controll: 10}\nlaunch:",
+            "12: unknown key 'controll' under 'policy'; did you mean 'control'?",
+        ),
+        (
+            "launch:",
             "policy: {name: best}\nlaunch:",
             (
                 "12: 'policy.name' must be 'auto', 'zeus', 'fixed' or 'grid', not 'best', "

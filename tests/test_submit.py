@@ -84,6 +84,15 @@ def test_the_job_file_names_the_policy(zeusrun, policy, arms):
     assert chosen == arms
 
 
+def test_a_control_run_uses_the_default_in_every_nth_recurrence(zeusrun):
+    job = zeusrun.job(policy={"name": "grid", "control": 2}, early_stop={"cost_factor": None})
+    runs = [only_trial(zeusrun.submit(job)[1]) for _ in range(3)]
+    chosen = [(run["global_batch_size"], run["stage"]) for run in runs]
+    assert chosen == [(32, "explore"), (32, "control"), (16, "explore")]
+    assert "(policy.control)" in runs[1]["why"]
+    assert "one recurrence in 2 runs the default" in zeusrun("submit", job, "--dry-run").stdout
+
+
 def test_a_changed_target_says_what_it_kept_of_the_history(zeusrun):
     zeusrun.submit(zeusrun.job())
     easier = zeusrun.job(objective={"target": 0.2})

@@ -61,6 +61,7 @@ class Stage(str, Enum):
     RETRY = "retry"
     CONCURRENT = "concurrent"
     FORCED = "forced"
+    CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -361,8 +362,7 @@ class Trial:
     def resume(self, started_at: str, host: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again; others raise ``ValueError``.
 
-        It keeps its time, energy, cost, epochs and curve so far. The outcome that finishes it must
-        include them.
+        It keeps what it has taken so far. The outcome that finishes it must include that.
         """
         if self.status is not TrialStatus.PREEMPTED:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot go on")

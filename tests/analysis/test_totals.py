@@ -55,6 +55,19 @@ def test_a_month_is_that_of_the_start_in_local_time():
     assert [total.name for total in totals] == ["2025-06", "2025-07"]
 
 
+@pytest.mark.parametrize(("continued", "month"), [(False, "2025-06"), (True, "2025-07")])
+def test_a_run_that_was_continued_counts_in_the_month_of_its_end(continued, month):
+    end = "2025-07-20T12:00:00.000+00:00"
+    cut = run(PREEMPTED, started_at="2025-06-10T12:00:00.000+00:00")
+    if continued:
+        cut = cut.resume("2025-07-10T12:00:00.000+00:00")
+        assert find_totals([cut], "month")[0].name == "2025-07"
+        cut = cut.finish(replace(DONE, finished_at=end))
+    else:
+        cut = cut.finish(cut.ended_as(TrialStatus.CANCELLED, "cancelled", end))
+    assert find_totals([cut], "month")[0].name == month
+
+
 def test_a_damaged_time_is_a_month_of_its_own():
     assert find_totals([run(started_at="some time")], "month")[0].name == "some ti"
 

@@ -20,6 +20,7 @@ from tests.bandit.scripts import problem
         ({"cost_factor": 0.0}, "cost_factor"),
         ({"cost_factor": math.inf}, "cost_factor"),
         ({"window": 0}, "window"),
+        ({"control": 1}, "control"),
     ],
 )
 def test_a_problem_that_contradicts_itself_is_refused(changes, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.factories import CHILDREN, DONE, PREEMPTED
 from zeusrun.bandit.registry import POLICIES
-from zeusrun.trial import CurvePoint
+from zeusrun.trial import CurvePoint, TrialStatus
 
 
 def test_a_python_script_is_not_a_job_file(cli, zeusrun):
@@ -62,6 +63,35 @@ def test_explain_leads_with_the_choice_its_cost_and_what_would_change_it(cli, re
     assert "If the next run misses the target," in told
     assert "with other settings: zeusrun simulate JOB --set" in told
     assert "no other one follows" in " ".join(cli("explain", job, "--set", "attempts=1")[1].split())
+
+
+def test_explain_says_what_control_runs_cost_and_when_the_next_is(cli, record, zeusrun):
+    job = zeusrun.job(policy={"control": 5})
+
+    def told(*overrides):
+        return " ".join(cli("explain", job, *overrides)[1].split())
+
+    one = "One recurrence in 5 is a control run of the default, 32 (policy.control); "
+    assert f"{one}what that costs is not known yet. The next one is recurrence 5." in told()
+    record(1, world_size=1, max_epochs=5)
+    nothing = f"{one}it costs nothing more while the default is the cheapest. "
+    assert f"{nothing}The next one is recurrence 5." in told()
+    for number in (2, 3, 4):
+        cheap = replace(DONE, time_s=1.0, energy_j=10.0, cost_j=25.0)
+        record(number, cheap, world_size=1, max_epochs=5, global_batch_size=64)
+    assert re.search(
+        re.escape(one) + r"it costs about \S+ J more than a run of 64, which is \S+ J a recurrence "
+        r"\([\d.]+%\)\. The next run is one\.",
+        told(),
+    )
+    assert told().startswith("job: the next run uses batch size 32 One recurrence in 5 runs the")
+    assert "draws at random" not in told("--set", "policy.name=zeus")
+    beliefs = json.loads(cli("explain", job, "--json")[1])
+    assert [belief["chance"] for belief in beliefs] == [0.0, 1.0, 0.0]
+    oom = replace(DONE, status=TrialStatus.OOM, epochs=None, time_s=None)
+    record(5, oom, world_size=1, max_epochs=5, global_batch_size=16)
+    record(6, oom, world_size=1, max_epochs=5, global_batch_size=16)
+    assert "no control runs (policy.control: 5), because memory or crashes rule out the" in told()
 
 
 def test_explain_says_that_a_preempted_run_is_continued_first(cli, record, zeusrun):

@@ -231,6 +231,19 @@ def test_a_forecast_by_name_says_whose_settings_it_has(cli, learned, zeusrun):
     assert "Settings" not in cli("simulate", learned, *OWN_FEW)[1]
 
 
+def test_a_forecast_with_control_runs_shows_what_they_cost_in_a_row_of_its_own(cli, learned):
+    changes = ("--set", "policy.control=2")
+    code, out, err = cli("simulate", learned, *OWN_FEW, *changes)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\ncost of control runs " in out
+    assert "Control runs: what those of the default cost more" in " ".join(out.split())
+    assert "control runs" not in cli("simulate", learned, *OWN_FEW)[1]
+    found = json.loads(cli("simulate", learned, *OWN_FEW, *changes, "--json")[1])
+    assert found["today"]["control_j"] == {"p5": 0.0, "median": 0.0, "p95": 0.0}
+    assert found["changed"]["control_j"]["median"] != 0.0
+
+
 def test_a_short_epoch_and_exploring_that_saves_are_shown_as_they_are():
     assert [_short(each) for each in (0.0, 0.0021, 0.2)] == ["0.0 s", "2.1 ms", "0.2 s"]
     assert [_exploring(each) for each in (-0.378, 0.0, 12.0)] == ["saves 0.378 J", "0 J", "12.0 J"]

@@ -64,7 +64,13 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
             "apply": "script",
             "per_device_max": None,
         },
-        "policy": {"name": "auto", "window": None, "seed": 0, "learn_from_shared": False},
+        "policy": {
+            "name": "auto",
+            "window": None,
+            "control": None,
+            "seed": 0,
+            "learn_from_shared": False,
+        },
         "early_stop": {"cost_factor": 2.0},
         "attempts": 5,
         "power_limit": {

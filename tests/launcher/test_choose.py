@@ -137,6 +137,38 @@ def test_a_policy_that_bounds_nothing_bounds_no_preempted_trial(submission, tmp_
     assert (choice.trial.trial, choice.decision.bound) == ("job-2-1", None)
 
 
+def controlled(submission, tmp_path, every=2):
+    spec = load_job(tmp_path, attempts=3, policy={"control": every})
+    return replace(submission, spec=spec)
+
+
+def test_every_nth_recurrence_begins_with_the_default(submission, tmp_path):
+    submission = controlled(submission, tmp_path, 3)
+    past = [reached(n, 64, 50.0) for n in (1, 2)]
+    choice = choose_next(submission, past, None, 1)
+    assert (choice.trial.recurrence, choice.trial.global_batch_size) == (3, 32)
+    assert (choice.trial.stage, choice.decision.bound) == (Stage.CONTROL, None)
+    forced = choose_next(replace(submission, forced_batch_size=64), past, None, 1)
+    assert (forced.trial.stage, forced.trial.global_batch_size) == (Stage.FORCED, 64)
+    lost = build_trial(3, world_size=1, stage=Stage.CONTROL, status=TrialStatus.LOST)
+    assert choose_next(submission, [*past, lost], 3, 2).trial.stage is not Stage.CONTROL
+
+
+def test_a_preempted_control_run_goes_on_without_a_bound_and_another_run_stays(
+    submission, tmp_path
+):
+    outcome, trial = preempted(tmp_path)
+    for stage in (Stage.CONTROL, Stage.EXPLORE):
+        cut = replace(trial, stage=stage).finish(outcome)
+        past = [reached(1, 32, 100.0), cut]
+        choice = choose_next(controlled(submission, tmp_path), past, None, 1)
+        assert (choice.trial.trial, choice.trial.global_batch_size) == ("job-2-1", 16)
+        assert (choice.decision.stage, choice.decision.bound is None) == (
+            stage,
+            stage is Stage.CONTROL,
+        )
+
+
 @pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
 def test_the_limit_of_today_is_not_that_of_what_was_trained_before(
     submission, tmp_path, time_s, limit_w

@@ -171,6 +171,19 @@ def test_a_forecast_finds_the_best_batch_size_and_what_it_costs():
     assert found.unreached == (0, 0, 0, 0)
 
 
+def test_a_forecast_makes_control_runs_and_says_what_they_cost():
+    slow = replace(PROBLEM, default=256, recurrence=40)
+    trials = [ran(n, size) for n, size in enumerate([64, 256] * 6, 1)]
+    costs_j = []
+    for control in (None, 5):
+        model = learn("job", replace(slow, control=control), trials)
+        found = forecast(model, create_policy("auto"), recurrences=20, seeds=[0, 1], attempts=5)
+        costs_j.append(found.control_j)
+    assert costs_j[0] == (0.0, 0.0)
+    (one_j, other_j) = (math.prod(law(size)) * 80 for size in (256, 64))
+    assert np.median(costs_j[1]) == pytest.approx(4 * (one_j - other_j), rel=0.5)
+
+
 def test_a_job_that_has_learned_explores_no_more():
     learned = [ran(n, 64) for n in range(1, 31)]
     others = [ran(30 + n, size) for n, size in enumerate((32, 128, 16, 256) * 2, 1)]

@@ -80,5 +80,8 @@ def _name(trial: Trial, group: Group) -> str:
         return trial.job
     if group == "gpu":
         return trial.gpu_model or NO_GPU
-    month = local_time(trial.started_at)
-    return trial.started_at[:7] if month is None else f"{month:%Y-%m}"
+    moment = trial.started_at
+    if trial.preemptions and trial.finished_at is not None:
+        moment = trial.finished_at  # of a continued run, only its last start is recorded
+    month = local_time(moment)
+    return moment[:7] if month is None else f"{month:%Y-%m}"

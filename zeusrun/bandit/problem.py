@@ -46,6 +46,7 @@ class Problem:
     eta_knob: float  # weight of energy in the cost, 0 to 1; see ``cost.cost_j``
     cost_factor: float | None = None  # stop a trial at this multiple of the best cost
     window: int | None = None  # how many of an arm's newest runs count; ``None``: all
+    control: int | None = None  # every so many recurrences, the default runs; ``None``: never
     recurrence: int  # of the trial
     last_attempt: bool = False  # whether attempts have failed, and this one is the last allowed
     attempts_left: int | None = None  # this one included; ``None``: nobody makes another
@@ -76,6 +77,8 @@ class Problem:
             raise ValueError(f"cost_factor must be above 0, not {self.cost_factor}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be at least 1, not {self.window}")
+        if self.control is not None and self.control < 2:
+            raise ValueError(f"control must be at least 2, not {self.control}")
 
     @property
     def energy_weight(self) -> float:

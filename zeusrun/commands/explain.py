@@ -11,6 +11,7 @@ from typer import Argument
 
 from zeusrun.bandit.auto.drift import describe_edited
 from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
@@ -48,7 +49,7 @@ def explain(
     if isinstance(submission.policy, Auto):
         remarks += describe_edited(runs)
     rng = np.random.default_rng(spec.policy.seed)
-    beliefs = submission.policy.explain(problem, runs, rng)
+    beliefs = explain_next(submission.policy, problem, runs, rng)
     if as_json:
         print_json([vars(belief) for belief in beliefs])
     else:

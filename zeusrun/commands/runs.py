@@ -60,7 +60,11 @@ def history(
     as_json: AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     total: Annotated[
-        Group | None, Option(help="Add up energy, price and carbon by job, month or GPU model.")
+        Group | None,
+        Option(
+            help="Add up energy, price and carbon by job, month (of the start; if it was continued "
+            "after a preemption, of the end) or GPU model."
+        ),
     ] = None,
     forget: Annotated[
         str | None, Option(metavar="TRIAL", help="Keep this run, but learn nothing from it.")

@@ -206,6 +206,12 @@ class PolicySection(Section, title="Policy"):
     window: int | None = Field(
         None, ge=1, description="Learn from the last N trials of each batch size; null: from all."
     )
+    control: int | None = Field(
+        None,
+        ge=2,
+        description="Run the default batch size in every Nth recurrence, so that what others save "
+        "stays known; null: only where the policy chooses it.",
+    )
     seed: int = Field(0, ge=0, description="Seed of the choices: same history, same choice.")
     learn_from_shared: bool = Field(
         False,

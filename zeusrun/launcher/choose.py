@@ -12,6 +12,7 @@ import numpy as np
 from zeusrun.bandit import stopping
 from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
+from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
 from zeusrun.bandit.observation import FAILED, Run
@@ -202,7 +203,8 @@ def choose_next(
         stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
         arm, bound = trial.global_batch_size, None
         # A policy that would bound no run now, such as ``fixed``, bounds this one neither.
-        if decide(submission, problem, runs, trial.attempt, own).bound is not None:
+        now_bounded = decide(submission, problem, runs, trial.attempt, own).bound is not None
+        if now_bounded and stage is not Stage.CONTROL:
             bound = bound_of_proven(problem, runs)
         bound = None if bound is None else fit_bound(problem, runs, arm, bound)
         decision = Decision(arm, stage, trial.why, bound=bound)
@@ -241,9 +243,12 @@ def decide(
     attempt: int,
     made: Sequence[Trial] = (),
 ) -> Decision:
-    """Return the policy's choice, or the user's own; raises ``UsageError`` if that is no candidate.
+    """Return the user's own choice, the control run that is due, or the policy's choice.
 
     The same history gives the same choice: job file, recurrence and attempt seed the generator.
+
+    Raises:
+        UsageError: If the user's own choice is no candidate.
     """
     forced = submission.forced_batch_size
     if forced is not None and forced not in problem.candidates:
@@ -254,6 +259,9 @@ def decide(
         )
     if forced is not None:  # no other batch size may follow, so nothing bounds it
         return Decision(forced, Stage.FORCED, submission.why_forced)
+    control = choose_control(submission.policy, problem, runs, made)
+    if control is not None:
+        return control
 
     def choose(problem: Problem, runs: Sequence[Run]) -> Decision:
         rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])

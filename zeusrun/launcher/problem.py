@@ -44,6 +44,7 @@ def build_problem(
         eta_knob=spec.objective.eta_knob,
         cost_factor=spec.early_stop.cost_factor,
         window=spec.policy.window,
+        control=spec.policy.control,
         recurrence=next_recurrence(submission, trials) if recurrence is None else recurrence,
         last_attempt=left == 1 < spec.attempts,
         attempts_left=left,

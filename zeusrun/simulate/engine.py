@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
+from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j
@@ -45,6 +46,9 @@ class Setting:
 
     def choose(self, runs: Sequence[Run]) -> Decision:
         """Return the choice after these runs. Policy ``zeus`` is simulated as it was published."""
+        control = choose_control(self.policy, self.problem, runs, self.made)
+        if control is not None:
+            return control
         if self.policy.name == "zeus":
             return self.policy.choose(self.problem, runs, self.rng)
         return bounded_choice(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
@@ -32,6 +32,7 @@ class Forecast:
     energy_j: tuple[float, ...]
     time_s: tuple[float, ...]
     exploring_j: tuple[float, ...]  # what recurrences that try others cost beyond such a run
+    control_j: tuple[float, ...]  # the same of recurrences with a control run
     unreached: tuple[int, ...]  # recurrences that end without a model
 
 
@@ -65,10 +66,14 @@ def forecast(
         usual = expected(job, arm, problem.eta_knob, 1)
         if not math.isfinite(usual.cost_j):
             raise UsageError(f"{model.job}: no batch size reaches the target in the simulation")
-        tried = {trial.recurrence for trial in trials if trial.stage in _TRIES}
-        spent_j = sum(trial.cost_j or 0.0 for trial in trials if trial.recurrence in tried)
-        exploring_j = spent_j - len(tried) * usual.cost_j
-        rows.append((arm, *usual, exploring_j, recurrences - len(reached)))
+        control = {trial.recurrence for trial in trials if trial.stage is Stage.CONTROL}
+        tried = {trial.recurrence for trial in trials if trial.stage in _TRIES} - control
+        beyond = [
+            sum(trial.cost_j or 0.0 for trial in trials if trial.recurrence in numbers)
+            - len(numbers) * usual.cost_j
+            for numbers in (tried, control)
+        ]
+        rows.append((arm, *usual, *beyond, recurrences - len(reached)))
         on_seed()
-    names = ("batch_sizes", "cost_j", "energy_j", "time_s", "exploring_j", "unreached")
+    names = (field.name for field in fields(Forecast))
     return Forecast(**dict(zip(names, zip(*rows, strict=True), strict=True)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.control import choose_control
 from zeusrun.cost import energy_text
 from zeusrun.launcher.choose import decide, decide_after_miss
 from zeusrun.trial import Stage
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.registry import Policy
     from zeusrun.launcher.context import Submission
     from zeusrun.trial import Decision, Trial
 
@@ -33,15 +36,47 @@ def describe_choice(
     epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
     epoch_j = epochs_j.get(decision.global_batch_size)
     retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
-    name = submission.policy.name
-    return lead(
-        name,
+    told = lead(
+        submission.policy.name,
         decision,
         beliefs,
         problem.default,
         retry=retry,
         continued=continued,
         adapts=submission.spec.adapt is not None,
+    )
+    if problem.control is not None:
+        told.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
+    return told
+
+
+def _describe_control(
+    policy: Policy, problem: Problem, runs: Sequence[Run], beliefs: Sequence[ArmBelief]
+) -> str:
+    """Say what ``policy.control`` costs, and when the next control run is."""
+    every, default, now = problem.control or 1, problem.default, problem.recurrence
+    number = now + -now % every
+    if choose_control(policy, replace(problem, recurrence=number), runs) is None:
+        return (
+            f"there are no control runs (policy.control: {every}), because memory or crashes rule "
+            f"out the default, {default}"
+        )
+    one = f"one recurrence in {every} is a control run of the default, {default} (policy.control)"
+    when = "The next run is one" if number == now else f"The next one is recurrence {number}"
+    costs_j = {each.global_batch_size: each.cost_j for each in beliefs}
+    reached = [each.global_batch_size for each in beliefs if each.reached]
+    known = {arm: cost_j for arm in reached if (cost_j := costs_j[arm])}
+    default_j = costs_j.get(default)
+    if not known or default_j is None:
+        return f"{one}; what that costs is not known yet. {when}"
+    in_use = min(known, key=lambda arm: known[arm])
+    more_j = default_j - known[in_use]
+    if more_j <= 0:
+        return f"{one}; it costs nothing more while the default is the cheapest. {when}"
+    share = more_j / every / known[in_use]
+    return (
+        f"{one}; it costs about {energy_text(more_j)} more than a run of {in_use}, which is "
+        f"{energy_text(more_j / every)} a recurrence ({share:.1%}). {when}"
     )
 
 
@@ -76,11 +111,13 @@ def lead(
     own, why = by_arm.get(decision.global_batch_size), decision.why
     if own is None:  # a plugin need not describe every candidate
         return [headline, _sentence(why)]
-    if own.chance < _CERTAIN:
+    control = decision.stage is Stage.CONTROL
+    if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
     others = [belief for belief in beliefs if belief is not own]
     texts = [why, _cost(decision, own, by_arm.get(default))]
-    texts.append(f"{_change(policy, decision, own, others)}. {_miss(retry)}")
+    miss = _miss(retry)
+    texts.append(miss if control else f"{_change(policy, decision, own, others)}. {miss}")
     return [headline, *map(_sentence, texts)]
 
 

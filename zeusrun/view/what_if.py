@@ -121,6 +121,7 @@ def _comparison(cases: Sequence[Case]) -> Table:
         *([("energy of a run", "energy_j", units.energy)] if known else []),
         ("time of a run", "time_s", units.duration),
         ("cost of exploring", "exploring_j", _exploring),
+        *([("cost of control runs", "control_j", _exploring)] if _has_control(cases) else []),
     ]
     for label, name, text in rows:
         columns = [getattr(each, name) for each in found]
@@ -141,6 +142,10 @@ def _short(seconds: float) -> str:
 
 def _has_two_knobs(cases: Sequence[Case]) -> bool:
     return len({model.problem.eta_knob for _, model, _ in cases}) > 1
+
+
+def _has_control(cases: Sequence[Case]) -> bool:
+    return any(model.problem.control for _, model, _ in cases)
 
 
 def _in_use(forecast: Forecast) -> str:
@@ -201,6 +206,8 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
         "draws what is uncertain, and the runs, anew. Exploring: what tries of other batch sizes "
         "cost more."
     )
+    if _has_control(cases):
+        yield "Control runs: what those of the default cost more than a run in the end."
     if any(len(arm.rates) > 1 for arm in model.arms):
         yield "Only power limits that were measured are simulated; others may be better."
     if _has_two_knobs(cases):
@@ -236,7 +243,7 @@ def _case_json(case: Case) -> dict[str, Any]:
     sizes = Counter(forecast.batch_sizes).most_common()
     spreads: dict[str, dict[str, float] | None] = {
         name: dict(zip(("p5", "median", "p95"), _quantiles(getattr(forecast, name)), strict=True))
-        for name in ("cost_j", "energy_j", "time_s", "exploring_j")
+        for name in ("cost_j", "energy_j", "time_s", "exploring_j", "control_j")
     }
     if not model.energy_known:
         spreads["energy_j"] = None

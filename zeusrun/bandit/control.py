@@ -1,0 +1,67 @@
+"""Control runs: every Nth recurrence runs the default, so that what others save stays known.
+
+They take place under every policy, in submits and in simulations alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit.auto.evidence import gather
+from zeusrun.bandit.observation import merged_profile
+from zeusrun.bandit.power import first_limit_w
+from zeusrun.trial import Decision, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.random import Generator
+
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.registry import Policy
+    from zeusrun.trial import Trial
+
+
+def choose_control(
+    policy: Policy, problem: Problem, runs: Sequence[Run], made: Sequence[Trial] = ()
+) -> Decision | None:
+    """Return the control run that is due; ``None``: the policy chooses.
+
+    One is due as the first attempt of every recurrence that ``Problem.control`` divides, unless
+    memory or crashes of the script rule out the default. ``made`` are the attempts of the
+    recurrence so far. It has no bound, and the power limits that the policy tries.
+    """
+    if problem.control is None or problem.recurrence % problem.control or made:
+        return None
+    default, own = problem.default, [run for run in runs if run.arm == problem.default]
+    if any(run.recurrence == problem.recurrence for run in runs):
+        return None
+    if default not in gather(problem, runs).fitting:
+        return None
+    why = (
+        f"one recurrence in {problem.control} runs the default (policy.control), so that what "
+        "other batch sizes save stays known"
+    )
+    decision = Decision(default, Stage.CONTROL, why, first_limit_w(problem, runs, default))
+    if not problem.power_limits_w:
+        return decision
+    limit_w = policy.next_limit_w(problem, decision, merged_profile(own))
+    return replace(decision, power_limit_w=limit_w)
+
+
+def explain_next(
+    policy: Policy, problem: Problem, runs: Sequence[Run], rng: Generator
+) -> list[ArmBelief]:
+    """Return what a policy believes of every candidate; a control run that is due is the next."""
+    beliefs = policy.explain(problem, runs, rng)
+    control = choose_control(policy, problem, runs)
+    if control is None:
+        return beliefs
+    return [
+        replace(belief, chance=1.0, verdict=f"next: {control.why}")
+        if belief.global_batch_size == control.global_batch_size
+        else replace(belief, chance=0.0, verdict=belief.verdict.removeprefix("next: "))
+        for belief in beliefs
+    ]
