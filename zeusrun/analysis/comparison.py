@@ -175,12 +175,14 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     default_j = float(np.median(now[default]))
     by_trial: dict[str, Saving] = {}
     counted: list[tuple[int | None, float]] = []
+    arms = {each.arm for each in found.compared}
+    usual = {arm: estimate_saved(looks, default, [(arm, 0.0)]) for arm in arms}
     for each in found.compared:
         lost = lost_j(each.own, spent_j)
         if lost is None or (each.arm is not None and each.arm not in now):
             continue
         counted.append((each.arm, lost))
-        saved = estimate_saved(looks, default, [counted[-1]])
+        saved = usual[each.arm].less(lost)
         by_trial[each.last.trial] = Saving(saved, default_j, any(map(is_other, each.own)))
     kept = [each for each in found.compared if each.last.trial in by_trial]
     in_use = _find_in_use(kept)

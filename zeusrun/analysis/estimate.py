@@ -23,6 +23,10 @@ class Estimate:
         """Whether it differs from 0 beyond doubt."""
         return self.low > 0 or self.high < 0
 
+    def less(self, amount: float) -> Estimate:
+        """Return it less an amount that is known."""
+        return Estimate(self.value - amount, self.low - amount, self.high - amount)
+
 
 @dataclass(frozen=True)
 class Saving:
