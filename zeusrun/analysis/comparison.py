@@ -296,7 +296,8 @@ def _over_looks(looks: Sequence[Array | None]) -> Estimate:
 
 def _find_in_use(compared: Sequence[Compared]) -> int | None:
     """Return the batch size that was exploited last, else the one that reached the target last."""
-    reached = [each for each in compared if each.arm is not None]
+    own = [each for each in compared if each.last.stage is not Stage.CONTROL]
+    reached = [each for each in own if each.arm is not None]
     exploited = (each for each in reversed(reached) if each.last.stage is Stage.EXPLOIT)
     newest = next(exploited, reached[-1] if reached else None)
     return None if newest is None else newest.arm

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.analysis.cost_baseline import has_cost
+from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.errors import ZeusrunError
@@ -48,7 +49,7 @@ def build_belief(spec: JobSpec, store: History, trials: Sequence[Trial], home: P
         )
         problem, runs = read_history(problem, trials)
         rng = np.random.default_rng(spec.policy.seed)
-        arms = submission.policy.explain(problem, runs, rng)
+        arms = explain_next(submission.policy, problem, runs, rng)
         sentences = describe_choice(submission, problem, runs, arms)
     except ZeusrunError as error:
         return unknown_belief(error)
