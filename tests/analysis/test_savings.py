@@ -10,7 +10,7 @@ import pytest
 from tests.factories import build_trial
 from zeusrun.analysis.estimate import Estimate, add_estimates, name_ends
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 
 COUNTER, ESTIMATED = EnergySource.COUNTER, EnergySource.ESTIMATED
 FAILED = [
@@ -340,6 +340,69 @@ def test_energy_by_the_counter_is_not_compared_with_an_estimate():
     assert found.share.value == pytest.approx(0.4, abs=0.03)
     assert find_net_amounts(mixed, found).energy_j is None
     assert find_net_amounts(trials, find_savings(trials)).energy_j.is_shown
+
+
+ALIKE = [run(n) for n in range(1, 7)] + [run(n, 16, stage=Stage.EXPLOIT) for n in range(7, 17)]
+
+
+def test_a_smoke_test_stopped_within_its_first_epoch_shows_no_speed():
+    smoke = {"status": TrialStatus.STOPPED, "steps": 3, "energy_j": 0.1, "time_s": 0.1}
+    tests = [
+        replace(run(n, 16, 1, stage=Stage.FORCED, **smoke), epochs=None) for n in range(17, 21)
+    ]
+    assert find_savings([*ALIKE, *tests]).share == find_savings(ALIKE).share
+
+
+def test_a_batch_size_that_only_shared_machines_ran_is_not_compared():
+    shared = [replace(each, shared=True) for each in ALIKE[:6]]
+    assert find_savings([*shared, *ALIKE[6:]]).share is None
+
+
+def test_a_split_into_micro_batches_that_was_removed_does_not_count():
+    split = [run(n, per_epoch=2.0, micro_batch_size=16) for n in range(1, 4)]
+    assert not find_savings([*split, *ALIKE[3:]]).share.is_shown
+
+
+def test_energy_is_that_of_the_limits_that_were_held():
+    probed = (PowerPoint(100.0, 1.0, 10.0), PowerPoint(250.0, 2.0, 250.0))
+    trials = [replace(each, eta_knob=0.5, steps=1000, power_limit_w=250.0) for each in ALIKE]
+    first = replace(trials[0], power_profile=probed)
+    without = find_net_amounts(trials, find_savings(trials))
+    assert find_net_amounts([first, *trials[1:]], find_savings(trials)) == without
+
+
+def test_a_run_of_the_default_that_zeusrun_stopped_was_paid_for():
+    stopped = run(19, 32, 90, status=TrialStatus.STOPPED)
+    trials = default_then(16, 60)
+    found = saved([*trials, stopped, run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)])
+    assert found["19-2"] == found["18-1"] - 90
+
+
+@pytest.mark.parametrize("other", [{"fingerprint": {"script": "b"}}, {"learning_rate": 0.9}])
+def test_failures_of_another_training_are_not_charged(other):
+    usual = {"fingerprint": {"script": "a"}, "learning_rate": 0.1}
+    trials = [replace(each, **usual) for each in default_then(16, 60)]
+    failed = [
+        replace(run(n, 16, 1000, status=TrialStatus.MISSED), **{**usual, **other})
+        for n in range(19, 22)
+    ]
+    back = [replace(run(n, 16, 60, stage=Stage.EXPLOIT), **usual) for n in range(22, 25)]
+    found = find_savings([*trials, *failed, *back])
+    assert not any(f"job-{n}-1" in found.by_trial for n in range(19, 22))
+    assert found.net.low > 0
+
+
+def test_a_batch_size_that_is_new_leaves_what_the_others_saved():
+    trials = default_then(16, 60, runs=50)
+    before = find_savings(trials).net
+    after = find_savings([*trials, run(57, 8, 70)]).net
+    assert after.low > 0.9 * before.low
+
+
+def test_where_only_losses_are_known_they_are_told():
+    control = [run(n, stage=Stage.CONTROL) for n in (1, 2)]
+    found = find_savings([*control, run(3, 64, 1000, status=TrialStatus.MISSED)])
+    assert (found.in_use, found.share, found.net.value) == (None, None, -1000)
 
 
 @pytest.mark.parametrize(

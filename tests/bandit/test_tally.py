@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.bandit.runs import run
-from tests.bandit.scripts import MISSED, problem, trial
+from tests.bandit.scripts import MISSED, OOM, problem, trial
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally
@@ -44,3 +44,12 @@ def test_runs_of_another_training_count_until_those_of_todays_contradict_them():
     assert len(build_tally(problem(), alike).results[64]) == 12
     changed = [*before, *[run(64, 20)] * 4]
     assert build_tally(problem(), changed).costs_j == {64: [2000.0] * 4}
+
+
+def test_an_edit_leaves_what_is_known_of_memory():
+    before = [run(64, 10, differs="script:a")] * 8
+    crash = run(64, status=OOM, epochs=None, per_epoch=None)
+    tally = build_tally(problem(), [*before, *[run(32, 20)] * 4, *[run(64, 20)] * 3, crash])
+    assert 64 in tally.fitting
+    gone = build_tally(problem(), [*before, *[run(32, 10)] * 4, crash])
+    assert 64 in gone.fitting

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.analysis.amounts import MOST, find_ended, is_forced, is_other, never_trained
+from zeusrun.analysis.amounts import find_ended, is_forced, is_other
+from zeusrun.analysis.charges import lost_j, rate_of, spent_j, undisturbed_energy_j
 from zeusrun.analysis.cost_baseline import has_cost, setting
 from zeusrun.analysis.estimate import Estimate, NetAmounts, Saving, Savings
 from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
+from zeusrun.bandit.likeness import same_learning
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
+from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.bandit.reinterpret import read_trials
 from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.observation import Run
@@ -77,10 +79,14 @@ def build_comparison(
     if newest is None or (newest.default_batch_size or 0) < 1 or not 0 <= newest.eta_knob <= 1:
         return None  # unknown, or a damaged record
     problem = _problem_like(newest, trials)
-    if by_energy:
+    if by_energy:  # at the limits that were held, not at those that save the most energy
         problem = replace(problem, eta_knob=1.0)
+        trials = [replace(trial, power_profile=()) for trial in trials]
     problem, read = read_trials(problem, trials)
-    era = _find_era([run for run in read if run is not None])
+    sure = _find_sure([run for run in read if run is not None])
+    era = [run for run in sure if run.epochs and run.arm > 0]
+    ids = set(map(id, sure))
+    of_today = {trial.trial for trial, run in zip(trials, read, strict=True) if _counts(run, ids)}
     since = min((run.recurrence for run in era), default=math.inf)
     reached = {
         (run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED and run.epochs
@@ -90,7 +96,11 @@ def build_comparison(
         last = own[-1]
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
         known = last.recurrence >= since and _job(last) == _job(newest)
-        known = known and (arm is None or (last.recurrence, arm) in reached)
+        if arm is None:
+            alike = (same_learning(problem, each) and each.trial in of_today for each in own)
+            known = known and all(alike)
+        else:
+            known = known and (last.recurrence, arm) in reached
         odd = own[0].attempt != 1 or any(prove(each).learning in _ODD for each in own)
         # Nobody chose the default: that it failed is no loss.
         chosen = arm is not None or any(map(is_other, own))
@@ -103,17 +113,25 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
 
 
-def _find_era(runs: Sequence[Run]) -> list[Run]:
+def _counts(run: Run | None, sure: Collection[int]) -> bool:
+    """Whether a run is of today's training, as far as is known; ``sure`` are those that count."""
+    if run is None or not (is_settled(run) or is_cut(run)):
+        return run is None or run.differs is None
+    return id(run) in sure
+
+
+def _find_sure(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count fully: the training has not changed since."""
     shown = [run for run in runs if is_settled(run) or is_cut(run)]
     sure = {id(run) for run, each in zip(shown, weigh_runs(shown), strict=True) if each.sure}
-    return [run for run in shown if id(run) in sure and run.arm > 0]
+    return [run for run in shown if id(run) in sure]
 
 
 def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
     """Return the problem under whose conditions a trial ran."""
     default = newest.default_batch_size or newest.global_batch_size
     sizes = {trial.global_batch_size for trial in trials if trial.global_batch_size > 0}
+    splits = {trial.global_batch_size: trial.micro_batch_size for trial in trials}  # the newest
     source = newest.energy_source
     return Problem(
         candidates=tuple(sorted({*sizes, default})),
@@ -129,11 +147,7 @@ def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
         gpu_count=newest.gpu_count,
         energy_measured=None if source is None else source.measured,
         learning_rates=_rates_like(newest, trials),
-        micro_batch_sizes={
-            trial.global_batch_size: trial.micro_batch_size
-            for trial in trials
-            if trial.micro_batch_size is not None
-        },
+        micro_batch_sizes={arm: micro for arm, micro in splits.items() if micro is not None},
         max_power_w=newest.max_power_w,
         variant=newest.variant,
     )
@@ -250,6 +264,7 @@ def estimate_saved(
 ) -> Estimate:
     """Return what recurrences saved: of each its batch size, and the joules that it lost.
 
+    At a look at which nothing was known of a batch size, it saved nothing.
     ``worth`` weighs them, such as by their price per joule; ``None``: 1 each.
     """
     weights = [1.0] * len(counted) if worth is None else worth
@@ -260,11 +275,13 @@ def estimate_saved(
         if arm is not None and arm != default:
             reached[arm] = reached.get(arm, 0.0) + weight
     if not reached:  # what was lost is known
-        return Estimate(-lost, -lost, -lost)
+        return Estimate(*(0.0 - lost,) * 3)
     return _over_looks(
         [
-            np.asarray(sum(n * (drawn[default] - drawn[arm]) for arm, n in reached.items()) - lost)
-            if drawn.keys() >= {default, *reached}
+            np.zeros(1)
+            - lost
+            + sum(n * (drawn[default] - drawn[arm]) for arm, n in reached.items() if arm in drawn)
+            if default in drawn
             else None
             for drawn in looks
         ]
@@ -337,49 +354,3 @@ def _changed_setting(then: Trial, now: Trial) -> str:
     if objective != setting(now)[0]:
         return "the objective"
     return "the hardware" if hardware != setting(now)[1] else "how energy is measured"
-
-
-def lost_j(own: Sequence[Trial], amount: Callable[[Trial], float | None]) -> float | None:
-    """Return what attempts with other batch sizes took that ended without a model.
-
-    ``amount`` is what a trial took; ``None`` if that of one is unknown.
-    """
-    lost = [
-        trial
-        for trial in own
-        if is_other(trial) and trial.status is not TrialStatus.REACHED and not never_trained(trial)
-    ]
-    found = [amount(trial) for trial in lost]
-    return None if None in found else math.fsum(each or 0.0 for each in found)
-
-
-def spent_j(trial: Trial) -> float | None:
-    """Return what a trial cost without interruptions; ``None`` if unknown."""
-    cost_j = as_undisturbed(trial).cost_j
-    return cost_j if cost_j is not None and 0 <= cost_j < MOST else None
-
-
-def undisturbed_energy_j(trial: Trial) -> float | None:
-    """Return what a trial took without interruptions, in joules; ``None`` if unknown."""
-    return _known(as_undisturbed(trial).energy_j)
-
-
-def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
-    """Return the amount for a joule, by the attempts of a recurrence with energy.
-
-    ``amounts`` are those of the attempts; ``None`` if one with energy has none.
-    """
-    pairs = [
-        (trial.energy_j, _known(amount))
-        for trial, amount in zip(own, amounts, strict=True)
-        if trial.energy_j
-    ]
-    total_j = sum(energy_j for energy_j, _ in pairs)
-    if not total_j or any(amount is None for _, amount in pairs):
-        return None
-    return _known(sum(amount or 0.0 for _, amount in pairs) / total_j)
-
-
-def _known(amount: float | None) -> float | None:
-    """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
-    return amount if amount is not None and abs(amount) < MOST else None

@@ -69,7 +69,7 @@ class Savings:
         """Recurrences until the loss so far is recovered; ``None``: no loss, or unknown."""
         if self.net is None or self.share is None or not self.default_j:
             return None
-        if self.net.value >= 0 or self.share.low <= 0:
+        if self.net.high >= 0 or self.share.low <= 0:
             return None
         return math.ceil(-self.net.value / (self.share.value * self.default_j))
 

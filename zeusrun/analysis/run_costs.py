@@ -35,7 +35,9 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
     is in the draws of all batch sizes. Empty without a run of the default.
     """
     evidence = gather(problem, runs)
-    arms = [arm for arm in evidence.reached if arm in evidence.speeds]
+    # A speed that only shared runs show is the least that it may be.
+    timed = {arm for arm, own in evidence.timed.items() if any(not run.disturbed for run in own)}
+    arms = [arm for arm in evidence.reached if arm in timed]
     if problem.default not in arms:
         return {}
     rng = np.random.default_rng(0)

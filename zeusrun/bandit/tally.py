@@ -87,9 +87,9 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
     exploring = False
-    runs = without_edited(runs)
-    timed = timed_runs(runs)
-    for run in runs:
+    counting = without_edited(runs)
+    timed = timed_runs(counting)
+    for run in counting:
         arm, status = run.arm, run.status
         if not (run.local or run.disturbed):
             continue

@@ -69,23 +69,23 @@ def net_lines(savings: Savings) -> list[Text]:
     """
     if not savings.explored:
         return []
-    if savings.share is None or savings.net is None or savings.default_j is None:
+    if savings.net is None:
         return [Text(f"savings: {savings.note}", style="dim")]
     in_use, default = savings.in_use, savings.default
     head = f"batch size {default}, the default, is in use"
-    if in_use != default:
+    if savings.share is not None and in_use != default:
         claim = claim_share(savings.share, " a run")
         head = f"batch size {in_use} {claim} compared with {default}"
         if not savings.share.is_shown:
             head = f"batch size {in_use} against {default}: {claim}"
-    style = _STYLES[is_good(savings.share)]
     count = len(savings.by_trial)
     of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
     net = claim_amount(savings.net, units.energy, " of cost")
     basis = f"{of} recurrences: {net}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
-    return [Text(head, style=style), Text(basis, style="dim")]
+    heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]
+    return [*heads, Text(basis, style="dim")]
 
 
 _STYLES = {True: "green", False: "yellow", None: ""}

@@ -1,0 +1,63 @@
+"""What a recurrence is charged with, and what a joule of it cost."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from zeusrun.analysis.amounts import MOST, is_other, never_trained
+from zeusrun.bandit.proof import as_undisturbed
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zeusrun.trial import Trial
+
+
+def lost_j(own: Sequence[Trial], amount: Callable[[Trial], float | None]) -> float | None:
+    """Return what attempts took that ended without a model, by no fault of the default.
+
+    ``amount`` is what a trial took; ``None`` if that of one is unknown.
+    """
+    lost = [
+        trial
+        for trial in own
+        if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
+        and trial.status is not TrialStatus.REACHED
+        and not never_trained(trial)
+    ]
+    found = [amount(trial) for trial in lost]
+    return None if None in found else math.fsum(each or 0.0 for each in found)
+
+
+def spent_j(trial: Trial) -> float | None:
+    """Return what a trial cost without interruptions; ``None`` if unknown."""
+    cost_j = as_undisturbed(trial).cost_j
+    return cost_j if cost_j is not None and 0 <= cost_j < MOST else None
+
+
+def undisturbed_energy_j(trial: Trial) -> float | None:
+    """Return what a trial took without interruptions, in joules; ``None`` if unknown."""
+    return _known(as_undisturbed(trial).energy_j)
+
+
+def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:
+    """Return the amount for a joule, by the attempts of a recurrence with energy.
+
+    ``amounts`` are those of the attempts; ``None`` if one with energy has none.
+    """
+    pairs = [
+        (trial.energy_j, _known(amount))
+        for trial, amount in zip(own, amounts, strict=True)
+        if trial.energy_j
+    ]
+    total_j = sum(energy_j for energy_j, _ in pairs)
+    if not total_j or any(amount is None for _, amount in pairs):
+        return None
+    return _known(sum(amount or 0.0 for _, amount in pairs) / total_j)
+
+
+def _known(amount: float | None) -> float | None:
+    """Return an amount; ``None`` if it is unknown, or comes from a damaged record."""
+    return amount if amount is not None and abs(amount) < MOST else None
