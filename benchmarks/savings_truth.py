@@ -1,16 +1,20 @@
 """How often a claimed saving is true, in simulated jobs whose savings are known.
 
-    python benchmarks/savings_truth.py [--seeds 100] [--control 10]
+    python benchmarks/savings_truth.py [--seeds 100] [--control 10] [--forecasts]
 
 Every job has three batch sizes under policy ``auto``, and is looked at after each recurrence from
 the fifth on. What is claimed is what ``zeusrun history`` says of the batch size in use: a saving is
 claimed if its range excludes 0. In jobs without any difference, a claim beyond 5 % is false. The
 other jobs save a share with the largest batch size, and lose as much with the smallest.
+
+``--forecasts`` judges ``zeusrun simulate JOB --set ...`` instead: from the history of a job alone,
+it is forecast with other candidates or another ``eta_knob``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
@@ -21,16 +25,27 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.analysis.savings import find_savings
+from zeusrun.bandit.base import WalkingPolicy
 from zeusrun.bandit.registry import create_policy
+from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.what_if import forecast
+from zeusrun.trial import Decision, Stage
+from zeusrun.view.what_if import saved_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zeusrun.analysis.estimate import Estimate
+    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.problem import Problem
+
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
 FIRST_LOOK = 5
 CLAIM = 0.05
+KNOB = 0.5  # eta_knob of the jobs
 SDS = (0.14, 0.25)
 
 
@@ -99,7 +114,7 @@ def look(cell: Cell) -> list[Look | None]:
     """Look at a job after each recurrence; ``None``: nothing can be compared."""
     job = build_job(cell)
     policy = create_policy("auto")
-    problem = replace(build_problem(job, 0.5, 2.0), control=cell.control)
+    problem = replace(build_problem(job, KNOB, 2.0), control=cell.control)
     played = replay(job, policy, problem, cell.recurrences, cell.seed)
     trials = [each.trial for each in played]
     looks: list[Look | None] = []
@@ -126,12 +141,107 @@ def describe(cells: Sequence[Cell], found: Sequence[list[Look | None]]) -> Itera
         yield f"{statistics.fmean(any(own[: count - FIRST_LOOK + 1]) for own in saving):.0%}"
 
 
+class Turns(WalkingPolicy):
+    """All batch sizes in turn."""
+
+    name = "turns"
+
+    def choose(self, problem: Problem, runs: Sequence[Run], rng: np.random.Generator) -> Decision:
+        """Choose the next one."""
+        del runs, rng
+        arm = problem.candidates[problem.recurrence % len(problem.candidates)]
+        return Decision(arm, Stage.EXPLOIT, "its turn", None, None)
+
+
+class Question(NamedTuple):
+    """What a forecast is asked: a job with three batch sizes, and a change of it."""
+
+    change: str
+    saving: float  # as in ``Cell``
+    today: tuple[int, ...]
+    changed: tuple[int, ...]
+    truth: float  # share of energy that the change saves
+    ran: tuple[int, ...] = ARMS  # candidates of the runs so far
+    eta_knob: float = 0.5  # the changed one
+
+
+# In the first ones, nobody knows anything of what is added, and no batch size is better. In the
+# others, each batch size has 13 runs.
+QUESTIONS = (
+    Question("adds 16, 256", 0.0, ARMS, (16, *ARMS, 256), 0.0),
+    Question("adds 8, 16, 256, 512", 0.0, ARMS, (8, 16, *ARMS, 256, 512), 0.0),
+    Question("adds 256, 512", 0.0, (64, 128), (64, 128, 256, 512), 0.0, (64, 128)),
+    Question("adds 16, 32, 256, 512", 0.0, (64, 128), (16, *ARMS, 256, 512), 0.0, (64, 128)),
+    Question("removes 32", 0.0, ARMS, (64, 128), 0.0),
+    Question("adds the known 128", 0.3, (32, 64), ARMS, 0.3),
+    Question("removes the known 128", 0.3, ARMS, (32, 64), 1 - 1 / 0.7),
+    Question("sets eta_knob=1", 0.3, ARMS, ARMS, 1 - 1 / (2 * 0.7), eta_knob=1.0),
+)
+
+
+def ask(question: Question, sd: float, seed: int) -> tuple[Estimate, Estimate] | None:
+    """Return what a changed run saves by a forecast from a job's history, of cost and energy.
+
+    ``None``: the forecast is refused.
+    """
+    job = build_job(Cell(sd, question.saving, False, 0, None, seed))
+    if question.eta_knob != KNOB:  # the batch size of the fewest epochs draws twice the power
+        watts = {32: 140.0, 64: 140.0, 128: 280.0}
+        job = replace(job, rates={arm: {300.0: Rate(1000.0, watts[arm])} for arm in ARMS})
+    runs, policy = (39 if question.saving else 15 + 5 * (seed % 4)), create_policy("auto")
+    problem = replace(build_problem(job, KNOB, 2.0), candidates=question.ran)
+    before = Turns() if question.saving else policy
+    trials = [each.trial for each in replay(job, before, problem, runs, seed)]
+    told = []
+    for candidates, knob in ((question.today, KNOB), (question.changed, question.eta_knob)):
+        asked = replace(problem, candidates=candidates, eta_knob=knob, recurrence=runs + 1)
+        try:
+            model = learn(job.name, asked, trials)
+        except UsageError:
+            return None
+        told.append(forecast(model, policy, recurrences=50, seeds=range(20), attempts=5))
+    today, changed = told
+    return (
+        saved_share(today.cost_j, changed.cost_j),
+        saved_share(today.energy_j, changed.energy_j),
+    )
+
+
+def print_forecasts(pool: ProcessPoolExecutor, seeds: int) -> None:
+    """Print a table in Markdown of what forecasts claim."""
+    print("| change | sd | truly saves | told of the energy: median (lowest to highest) |", end="")
+    print(" of the cost | usual range | shown | range holds | refused |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for question, sd in itertools.product(QUESTIONS, SDS):
+        found = pool.map(ask, [question] * seeds, [sd] * seeds, range(seeds))
+        costs, energies = zip(*(each for each in found if each is not None), strict=True)
+        told, cost = ([each.value for each in own] for own in (energies, costs))
+        row = [question.change, f"{sd:.2f}", f"{question.truth:.0%}"]
+        row.append(f"{statistics.median(told):.1%} ({min(told):.0%} to {max(told):.0%})")
+        same_knob = question.eta_knob == KNOB
+        row.append(f"{statistics.median(cost):.1%}" if same_knob else "none")
+        ends = [
+            statistics.median(getattr(each, end) for each in energies) for end in ("low", "high")
+        ]
+        row.append(" to ".join(f"{end:.0%}" for end in ends))
+        row.append(f"{statistics.fmean(each.is_shown for each in energies):.0%}")
+        right = [each.low <= question.truth <= each.high for each in energies]
+        row += [f"{statistics.fmean(right):.0%}", str(seeds - len(right))]
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
 def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--control", type=int, help="as policy.control in a job file")
+    parser.add_argument("--forecasts", action="store_true", help="judge forecasts instead")
     options = parser.parse_args()
+    if options.forecasts:
+        print(f"{describe_machine()}; {options.seeds} seeds\n")
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            print_forecasts(pool, options.seeds)
+        return
     print(f"{describe_machine()}; {options.seeds} seeds; control: {options.control}\n")
     print("| saving | sd | drift | claimed at a look: mean, most | ever | range holds |", end="")
     print(" saving claimed by 8 | by 20 | by the last |\n|---|---|---|---|---|---|---|---|---|")

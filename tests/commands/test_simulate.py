@@ -22,7 +22,8 @@ from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.trial import CurvePoint
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
-from zeusrun.view.what_if import _exploring, _short
+from zeusrun.view.units import MINUS
+from zeusrun.view.what_if import _claim, _exploring, _short, _short_claim, saved_share
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 
@@ -208,7 +209,7 @@ def test_a_job_is_forecast_from_its_own_history(cli, learned):
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     assert out.startswith(
-        "job: the next 5 recurrences, as it is and with objective.eta_knob=1\n  Changed, a run takes"
+        "job: the next 5 recurrences, as it is and with objective.eta_knob=1\n  Changed: in energy"
     )
     assert "It rests on 6 runs that reached the target. 64: guessed from" in " ".join(out.split())
     assert "Costs of different eta_knob cannot be compared" in " ".join(out.split())
@@ -259,7 +260,37 @@ def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):
     cost_j = found["today"]["cost_j"]
     assert 0 < cost_j["p5"] <= cost_j["median"] <= cost_j["p95"]
     assert sum(found["changed"]["batch_sizes"].values()) == 1
-    assert json.loads(cli("simulate", learned, *OWN_FEW, "--json")[1])["changed"] is None
+    saved = found["saved"]
+    assert list(saved) == ["cost_j", "energy_j", "time_s"]
+    assert all(each["share_low"] <= 0 <= each["share_high"] for each in saved.values())
+    alone = json.loads(cli("simulate", learned, *OWN_FEW, "--json")[1])
+    assert (alone["changed"], alone["saved"]) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("after", "claim", "cell", "style"),
+    [
+        ([80 + n / 4 for n in range(20)], "a run saves 18 % (15 to 20 %)", "18 %\n15 to 20 %", "green"),
+        ([120 + n / 4 for n in range(20)], "a run costs 22 % more (20 to 25 %)", f"{MINUS}22 %\n{MINUS}25 to {MINUS}20 %", "yellow"),
+        ([80] * 12 + [100] * 7 + [103], f"no difference can be shown yet ({MINUS}3 to 20 %)", f"not shown yet\n{MINUS}3 to 20 %", None),
+        ([80] * 18, "no difference can be shown yet (0 to 20 %)", "not shown yet\n0 to 20 %", None),
+        ([100.1] * 20, "a run takes as much as today", "none", None),
+    ],
+)  # fmt: skip
+def test_a_difference_is_claimed_and_coloured_only_if_it_is_shown(after, claim, cell, style):
+    saved = saved_share([100.0] * len(after), after)
+    assert _claim(saved) == claim
+    text = _short_claim(saved)
+    assert text.plain == cell
+    assert [span.style for span in text.spans if span.style != "dim"] == ([style] if style else [])
+
+
+def test_a_forecast_claims_no_saving_by_batch_sizes_that_nobody_ran(cli, learned):
+    changes = ("--set", "batch_size.candidates=[4,8,16,32,64,128,256]", "--recurrences", 20)
+    out = cli("simulate", learned, *changes)[1]
+    assert "Changed: in energy and time, no difference can be shown yet (" in " ".join(out.split())
+    assert "Guesses widen the range; a saving by them is not claimed." in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,11 @@ def law(size):
     return 8 * (1 + size / 64), 10 * (1 + 32 / size)
 
 
-def ran(number, size, *, scale=1.0, status=TrialStatus.REACHED, watts=POWER_W, **changes):
-    epochs, epoch_s = law(size)
+def ran(
+    number, size, *, scale=1.0, status=TrialStatus.REACHED, watts=POWER_W, epoch_s=None, **changes
+):
+    epochs, by_law_s = law(size)
+    epoch_s = epoch_s or by_law_s
     epochs = max(1, round(epochs * scale))
     reached = status is TrialStatus.REACHED
     curve = tuple(
@@ -160,6 +163,42 @@ def test_the_same_seed_gives_both_settings_the_same_luck():
     one, other = (draw_job(model, 3) for model in (before, after))
     assert one.curves(64, 1) == other.curves(64, 1)
     assert one.curves(64, 1) != draw_job(before, 4).curves(64, 1)
+
+
+def level(model, size, seed):
+    """Return the mean log epochs that a batch size has in a draw."""
+    curves = draw_job(model, seed).curves(size, 1)
+    return np.mean([math.log(curve.epochs or 60) for curve in curves])
+
+
+def test_guesses_are_wrong_together_so_none_is_the_best_of_many():
+    trials = [ran(n, size, scale=s) for n, (size, s) in enumerate([(32, 2.9), (32, 3.1), (64, 2.9), (64, 3.1), (64, 3.0)], 1)]  # fmt: skip
+    model = learn("job", replace(PROBLEM, max_epochs=10_000), trials)
+    guesses = [arm for arm in model.arms if not arm.runs]
+    means = {arm.batch_size: arm.log_epochs for arm in model.arms}
+    away = [
+        {g.batch_size: level(model, g.batch_size, s) - means[g.batch_size] for g in guesses}
+        for s in range(8)
+    ]
+    assert any(min(each.values()) < -0.3 for each in away)
+    assert all(min(each.values()) * max(each.values()) > -0.1 for each in away)  # of one sign
+
+
+def test_a_guess_counts_as_no_cheaper_than_what_is_known_unless_that_is_beyond_doubt():
+    def cost_of(model, size):
+        (arm,) = (arm for arm in model.arms if arm.batch_size == size)
+        return math.exp(arm.log_epochs) * min(rate.epoch_s for rate in arm.rates.values())
+
+    def learned(epochs_64):  # an epoch takes as long with either batch size
+        problem = replace(PROBLEM, candidates=(4, 32, 64))
+        known = enumerate([(32, 30), (64, epochs_64)] * 4, 1)
+        trials = [ran(n, s, scale=e / law(s)[0], epoch_s=20.0) for n, (s, e) in known]
+        return learn("job", problem, trials)
+
+    slightly = learned(33)
+    assert cost_of(slightly, 4) == pytest.approx(cost_of(slightly, 32))
+    strongly = learned(59)
+    assert cost_of(strongly, 4) < 0.3 * cost_of(strongly, 32)
 
 
 def test_a_forecast_finds_the_best_batch_size_and_what_it_costs():

@@ -3,7 +3,8 @@
 A batch size without runs is a guess. Epochs to the target follow ``1 + batch size / critical batch
 size`` (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018), and the time of an
 epoch is a part for its samples and a part for its steps; both are fitted to the batch sizes with
-runs.
+runs. They extrapolate, so they may be wrong, and then they are wrong for all guesses together: the
+best of several independent guesses would be a saving that nothing shows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
+from zeusrun.bandit.auto.spread import SDS90
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
 from zeusrun.simulate.job import LearningCurve, SimulatedJob
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
 
 LEAST_RUNS = 5  # that reached the target; the spread of fewer is unknown
 CURVES = 24  # learning curves of a batch size; a run follows one at random
-# Standard deviation of the log epochs of a guess, for each doubling from a batch size with runs: as
-# wide as the smooth part of what policy ``auto`` believes.
+# Standard deviation of a guess by either law, in logarithms, for each doubling from a batch size
+# with runs: as wide as the smooth part of what policy ``auto`` believes.
 GUESS_SD = 0.25
 _MOST_EPOCHS = 1e6
 
@@ -52,6 +55,7 @@ class KnownArm:
     missing: float  # share of the runs that miss the target
     paces: Sequence[Pace]  # of runs that reached the target, here or with another batch size
     rates: Mapping[float, Rate]  # by power limit
+    best: KnownArm | None = None  # of a guess: the cheapest known one, which it is compared with
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,21 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         )
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
-    arms = [
-        KnownArm(
+    arms = {
+        size: KnownArm(
             size,
             *_learn_epochs(size, job, problem.mode, evidence, trials),
             rates=rates.get(size) or guess_rates(size, rates),
         )
-        for size in evidence.fitting
-    ]
+        for size in {*evidence.fitting, *evidence.reached}
+    }
+    known = [arms[size] for size in evidence.reached]
+    # A single lucky run proves little, so the doubt of each counts against it.
+    best = min(known, key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd)
+    for size, arm in arms.items():
+        if not arm.runs:
+            away = min(abs(math.log2(other / size)) for other in rates)
+            arms[size] = _doubt(problem, arm, GUESS_SD * away, best)
     asked = replace(
         problem,
         candidates=evidence.fitting,
@@ -121,7 +132,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         learning_rates={},
         micro_batch_sizes={},
         samples_per_epoch=problem.samples_per_epoch or SAMPLES_PER_EPOCH,
-        power_limits_w=tuple(sorted({limit for arm in arms for limit in arm.rates})),
+        power_limits_w=tuple(sorted({limit for arm in arms.values() for limit in arm.rates})),
         variant=None,
     )
     return Model(
@@ -132,12 +143,34 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
             for run in runs
             if run.status is not TrialStatus.DISPATCHED
         ],
-        arms=arms,
+        arms=[arms[size] for size in evidence.fitting],
         reached=reached,
         run_sd=evidence.run_sd,
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
+
+
+def _doubt(problem: Problem, guess: KnownArm, speed_sd: float, best: KnownArm) -> KnownArm:
+    """Add the doubt of its speed to a guess, and centre it on what is known.
+
+    It costs as much as the cheapest known batch size if it would cost less, unless that is beyond
+    doubt: each way of trying more batch sizes would save something otherwise.
+    """
+    sd = math.hypot(guess.sd, speed_sd)
+    less = max(0.0, _log_cost(problem, best) - _log_cost(problem, guess))
+    more = less if less < SDS90 * sd else 0.0
+    return replace(guess, log_epochs=guess.log_epochs + more, sd=sd, best=best)
+
+
+def _log_cost(problem: Problem, arm: KnownArm) -> float:
+    """Return the log of what a run costs, in joules; infinite if it never reaches the target."""
+    epoch_j = [
+        cost_j(rate.epoch_s * rate.power_w, problem.max_power_w, rate.epoch_s, problem.eta_knob)
+        for rate in arm.rates.values()
+    ]
+    least_j = min(each for each in epoch_j if each is not None)
+    return arm.log_epochs + math.log(least_j / (1 - arm.missing))
 
 
 def _sign(problem: Problem) -> int:
@@ -160,8 +193,8 @@ def draw_job(model: Model, seed: int) -> SimulatedJob:
 
 
 def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
-    rng = np.random.default_rng([seed, arm.batch_size])
-    level = arm.log_epochs + arm.sd * float(rng.standard_normal())
+    rng = np.random.default_rng(seed)  # the luck of runs is that of all batch sizes
+    level = _draw_log_epochs(arm, seed, float(rng.standard_normal()))
     curves = []
     for luck, which, chance in zip(
         rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
@@ -178,6 +211,18 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
             within = ((n, v) for n, v in stretched.items() if n <= model.problem.max_epochs)
             curves.append(LearningCurve(None, tuple(within)))
     return curves
+
+
+def _draw_log_epochs(arm: KnownArm, seed: int, luck: float) -> float:
+    """Draw the mean log epochs of a batch size; ``luck`` is that of all guesses.
+
+    What is known varies by itself. A guess also varies with the best known batch size.
+    """
+    if arm.best is not None:
+        away = arm.log_epochs - arm.best.log_epochs + arm.sd * luck
+        return away + _draw_log_epochs(arm.best, seed, 0.0)
+    own = float(np.random.default_rng([seed, arm.batch_size]).standard_normal())
+    return arm.log_epochs + arm.sd * own
 
 
 def _learn_epochs(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.analysis.estimate import Estimate, name_ends
 from zeusrun.view import units
+from zeusrun.view.claims import claim_share, is_good, short_share
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 
 if TYPE_CHECKING:
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 Case: TypeAlias = "tuple[str, Model, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
-_SAME = 0.005  # a smaller difference is none
+_SAME = 0.005  # a smaller difference in nine of ten replays is none
+_STYLES = {True: "green", False: "yellow", None: ""}
 _LITTLE = 0.05  # of a run
+_LEAST_REPLAYS = 19  # one more lies between the ends of fewer in less than nine of ten cases
 _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
 
 
@@ -76,10 +80,13 @@ def _lead(cases: Sequence[Case]) -> str:
     if len(cases) == 1:
         return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
     today = "as today" if arm == then else f"today {then}"
-    takes = _than(before.time_s, after.time_s, "time")
+    told = {"time": _claim(saved_share(before.time_s, after.time_s))}
     if model.energy_known:
-        takes = f"{_than(before.energy_j, after.energy_j, 'energy')} and {takes}"
-    return f"Changed, a run takes {takes}. In the end it uses {uses}, {today}. {explores}"
+        told = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **told}
+    if len({*told.values()}) == 1:
+        told = {" and ".join(told): told["time"]}
+    takes = "; ".join(f"in {what}, {claim}" for what, claim in told.items())
+    return f"Changed: {takes}. In the end it uses {uses}, {today}. {explores}"
 
 
 def _guesses(model: Model) -> list[int]:
@@ -90,17 +97,34 @@ def _usual_size(forecast: Forecast) -> int:
     return statistics.mode(forecast.batch_sizes)
 
 
-def _changes(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the relative changes; the same seed gave both settings the same luck."""
-    return [b / a - 1 for a, b in zip(before, after, strict=True)]
+def saved_share(before: Sequence[float], after: Sequence[float]) -> Estimate:
+    """Return what a change saves, as a share, and where nine of ten replays lie.
+
+    The same seed gave both settings the same luck. Few replays show no difference.
+    """
+    low, share, high = _quantiles([1 - b / a for a, b in zip(before, after, strict=True)])
+    if len(before) < _LEAST_REPLAYS:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Estimate(share, low, high)
 
 
-def _than(before: Sequence[float], after: Sequence[float], what: str) -> str:
-    """Compare two forecasts in words, with the range that nine of ten replays are in."""
-    low, share, high = _quantiles(_changes(before, after))
-    more = f"{abs(share):.0%} {'more' if share > 0 else 'less'}"
-    text = f"about {'as much' if abs(share) < _SAME else more} {what}"
-    return text if high - low < _SAME else f"{text} ({_change(low)} to {_change(high)})"
+def _is_same(saved: Estimate) -> bool:
+    return max(abs(saved.low), abs(saved.high)) < _SAME
+
+
+def _claim(saved: Estimate) -> str:
+    if _is_same(saved):
+        return "a run takes as much as today"
+    return ("a run " if saved.is_shown else "") + claim_share(saved)
+
+
+def _short_claim(saved: Estimate) -> Text:
+    """Return what is saved for a cell: a number if it is shown, and below it the range."""
+    if _is_same(saved):
+        return Text("none")
+    share, _, ends = short_share(saved).partition(" (")
+    head = (share, _STYLES[is_good(saved)]) if saved.is_shown else "not shown yet"
+    return Text.assemble(head, "\n", (ends.removesuffix(")"), "dim"))
 
 
 def _comparison(cases: Sequence[Case]) -> Table:
@@ -111,10 +135,10 @@ def _comparison(cases: Sequence[Case]) -> Table:
     found = [forecast for *_, forecast in cases]
     none: list[RenderableType] = []
     if len(cases) > 1:
-        table.add_column("difference", justify="right", no_wrap=True)
+        table.add_column("saved", justify="right", no_wrap=True)
         none = [Text(units.UNKNOWN, style="dim")]
     table.add_row("batch size in the end", *map(_in_use, found), *none)
-    compared = {"energy_j", "time_s"} if _has_two_knobs(cases) else {"cost_j", "energy_j", "time_s"}
+    compared = _compared(cases)
     known = all(model.energy_known for _, model, _ in cases)
     rows: list[tuple[str, str, Callable[[float], str]]] = [
         ("cost of a run", "cost_j", units.energy),
@@ -125,10 +149,18 @@ def _comparison(cases: Sequence[Case]) -> Table:
     ]
     for label, name, text in rows:
         columns = [getattr(each, name) for each in found]
-        differs = len(cases) > 1 and name in compared
-        change = [_spread(_changes(*columns), _change)] if differs else none
+        change = [_short_claim(saved_share(*columns))] if name in compared else none
         table.add_row(label, *(_spread(column, text) for column in columns), *change)
     return table
+
+
+def _compared(cases: Sequence[Case]) -> list[str]:
+    """Return what can be compared of a run."""
+    if len(cases) == 1:
+        return []
+    names = [] if _has_two_knobs(cases) else ["cost_j"]
+    known = all(model.energy_known for _, model, _ in cases)
+    return [*names, *(["energy_j"] if known else []), "time_s"]
 
 
 def _exploring(joules: float) -> str:
@@ -156,22 +188,19 @@ def _in_use(forecast: Forecast) -> str:
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the 5th, 50th and 95th percentile."""
+    """Return the 5th, 50th and 95th percentile of what the values were drawn from.
+
+    One more draw lies within the ends in nine of ten cases.
+    """
     ordered = sorted(values)
-    last = len(ordered) - 1
-    low, high = ordered[round(0.05 * last)], ordered[round(0.95 * last)]
-    return low, statistics.median(ordered), high
+    beyond = max(1, int(0.05 * (len(ordered) + 1)))
+    return ordered[beyond - 1], statistics.median(ordered), ordered[-beyond]
 
 
 def _spread(values: Sequence[float], text: Callable[[float], str]) -> Text:
     """Return the median, and below it where nine of ten values lie."""
     low, median, high = map(text, _quantiles(values))
     return Text(median) if low == high else Text.assemble(median, "\n", (f"{low} to {high}", "dim"))
-
-
-def _change(share: float) -> str:
-    share = round(share, 2)
-    return f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
 
 
 def _basis(model: Model) -> Table:
@@ -199,7 +228,10 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
     sure = f"It rests on {units.plural(model.reached, 'run')} that reached the target."
     if guesses := _guesses(model):
         sizes = ", ".join(map(str, guesses))
-        sure += f" {sizes}: guessed from stopped runs, or from other batch sizes."
+        sure += (
+            f" {sizes}: guessed from stopped runs, or from other batch sizes. Guesses widen the "
+            "range; a saving by them is not claimed."
+        )
     yield sure
     yield (
         f"The median of {units.plural(seeds, 'replay')}, and where nine of ten lie: each replay "
@@ -227,7 +259,11 @@ def _warnings(model: Model) -> Iterator[str]:
 def forecast_json(
     cases: Sequence[Case], overrides: Sequence[str], recurrences: int, seeds: int
 ) -> dict[str, Any]:
-    """Return the forecast as plain JSON; ``changed`` is ``None`` without changes."""
+    """Return the forecast as plain JSON; ``changed`` is ``None`` without changes.
+
+    ``saved`` is the share that a changed run saves, of what can be compared.
+    """
+    found = [forecast for *_, forecast in cases]
     return {
         "job": cases[0][1].job,
         "set": list(overrides),
@@ -235,6 +271,10 @@ def forecast_json(
         "seeds": seeds,
         "today": _case_json(cases[0]),
         "changed": _case_json(cases[1]) if len(cases) > 1 else None,
+        "saved": {
+            name: name_ends("share", saved_share(*(getattr(each, name) for each in found)))
+            for name in _compared(cases)
+        },
     }
 
 
