@@ -175,7 +175,7 @@ QUESTIONS = (
     Question("removes 32", 0.0, ARMS, (64, 128), 0.0),
     Question("adds the known 128", 0.3, (32, 64), ARMS, 0.3),
     Question("removes the known 128", 0.3, ARMS, (32, 64), 1 - 1 / 0.7),
-    Question("sets eta_knob=1", 0.3, ARMS, ARMS, 1 - 1 / (2 * 0.7), eta_knob=1.0),
+    Question("sets eta_knob=1", 0.3, ARMS, ARMS, 1 - 140 / (0.7 * 240), eta_knob=1.0),
 )
 
 
@@ -185,8 +185,8 @@ def ask(question: Question, sd: float, seed: int) -> tuple[Estimate, Estimate] |
     ``None``: the forecast is refused.
     """
     job = build_job(Cell(sd, question.saving, False, 0, None, seed))
-    if question.eta_knob != KNOB:  # the batch size of the fewest epochs draws twice the power
-        watts = {32: 140.0, 64: 140.0, 128: 280.0}
+    if question.eta_knob != KNOB:  # the batch size of the fewest epochs draws more power
+        watts = {32: 140.0, 64: 140.0, 128: 240.0}
         job = replace(job, rates={arm: {300.0: Rate(1000.0, watts[arm])} for arm in ARMS})
     runs, policy = (39 if question.saving else 15 + 5 * (seed % 4)), create_policy("auto")
     problem = replace(build_problem(job, KNOB, 2.0), candidates=question.ran)

@@ -190,15 +190,15 @@ def test_a_guess_counts_as_no_cheaper_than_what_is_known_unless_that_is_beyond_d
         return math.exp(arm.log_epochs) * min(rate.epoch_s for rate in arm.rates.values())
 
     def learned(epochs_64):  # an epoch takes as long with either batch size
-        problem = replace(PROBLEM, candidates=(4, 32, 64))
+        problem = replace(PROBLEM, candidates=(16, 32, 64))
         known = enumerate([(32, 30), (64, epochs_64)] * 4, 1)
         trials = [ran(n, s, scale=e / law(s)[0], epoch_s=20.0) for n, (s, e) in known]
         return learn("job", problem, trials)
 
     slightly = learned(33)
-    assert cost_of(slightly, 4) == pytest.approx(cost_of(slightly, 32))
-    strongly = learned(59)
-    assert cost_of(strongly, 4) < 0.3 * cost_of(strongly, 32)
+    assert cost_of(slightly, 16) == pytest.approx(cost_of(slightly, 32))
+    strongly = learned(60)
+    assert cost_of(strongly, 16) == pytest.approx(cost_of(strongly, 32) / 2)
 
 
 def test_a_forecast_finds_the_best_batch_size_and_what_it_costs():
