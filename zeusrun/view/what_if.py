@@ -123,7 +123,7 @@ def _short_claim(saved: Estimate) -> Text:
     if _is_same(saved):
         return Text("none")
     share, _, ends = short_share(saved).partition(" (")
-    head = (share, _STYLES[is_good(saved)]) if saved.is_shown else "not shown yet"
+    head = (share, _STYLES[is_good(saved)]) if saved.is_shown else "not shown"
     return Text.assemble(head, "\n", (ends.removesuffix(")"), "dim"))
 
 
@@ -230,7 +230,7 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
         sizes = ", ".join(map(str, guesses))
         sure += (
             f" {sizes}: guessed from stopped runs, or from other batch sizes. Guesses widen the "
-            "range; a saving by them is not claimed."
+            "range; a saving by them counts only if it is beyond doubt."
         )
     yield sure
     yield (
