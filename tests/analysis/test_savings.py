@@ -353,6 +353,11 @@ def test_a_smoke_test_stopped_within_its_first_epoch_shows_no_speed():
     assert find_savings([*ALIKE, *tests]).share == find_savings(ALIKE).share
 
 
+def test_a_machine_that_has_become_slower_since_is_no_loss():
+    slow = [run(n, 16, per_epoch=2.0, stage=Stage.EXPLOIT) for n in range(17, 23)]
+    assert not find_savings([*ALIKE, *slow]).share.is_shown
+
+
 def test_a_batch_size_that_only_shared_machines_ran_is_not_compared():
     shared = [replace(each, shared=True) for each in ALIKE[:6]]
     assert find_savings([*shared, *ALIKE[6:]]).share is None

@@ -10,7 +10,7 @@ import numpy as np
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
 from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT, SDS90, student
-from zeusrun.bandit.observation import average_speed, finite_exp
+from zeusrun.bandit.observation import SPEED_RUNS, average_speed, finite_exp, newest_speeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +46,27 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
     wider = student(SDS90, freedom) / _GAUSSIAN90
     drawn = {}
     for arm, own in zip(arms, epochs.T, strict=True):
-        speeds = evidence.speeds[arm]
+        speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * math.sqrt(variance / len(speeds))
         log = math.log(average_speed(speeds)) + own + sd * rng.standard_normal(DRAWS)
         drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
     return drawn
+
+
+def _find_speeds(default: int, arm: int, evidence: Evidence) -> Sequence[float]:
+    """Return joules per epoch of an arm's runs nearest to the last one of the default.
+
+    A machine that has become slower since is no loss by the batch size. After an edit, the speeds
+    of all arms are those of today.
+    """
+    own, others = evidence.timed[arm], evidence.timed[default]
+    newest = evidence.speeds[arm]
+    if arm == default or any(run.differs is not None for run in (*own, *others)):
+        return newest
+    last = others[-1].recurrence
+    near = sorted(own, key=lambda run: abs(run.recurrence - last))[: max(SPEED_RUNS, len(newest))]
+    near.sort(key=lambda run: run.recurrence)
+    return newest_speeds(near, evidence.speed_sd**2)
 
 
 def _draw_log_epochs(
