@@ -93,7 +93,7 @@ def test_no_look_at_equal_batch_sizes_shows_a_difference_more_often_than_it_may(
 
 
 def test_a_claim_needs_three_looks_in_a_row():
-    trials = default_then(16, 20, runs=3, defaults=6)
+    trials = default_then(16, 40, runs=3, defaults=6)
     assert [find_savings(trials[:n]).share.is_shown for n in (7, 8, 9)] == [False, False, True]
 
 
@@ -351,6 +351,12 @@ def test_a_smoke_test_stopped_within_its_first_epoch_shows_no_speed():
         replace(run(n, 16, 1, stage=Stage.FORCED, **smoke), epochs=None) for n in range(17, 21)
     ]
     assert find_savings([*ALIKE, *tests]).share == find_savings(ALIKE).share
+
+
+def test_a_smoke_test_as_the_only_run_of_the_default_shows_nothing():
+    later = [run(n, 16, stage=Stage.EXPLOIT) for n in range(2, 12)]
+    assert not find_savings([run(1, epochs=1), *later]).share.is_shown
+    assert find_savings([run(1, epochs=200), *later]).share.is_shown
 
 
 def test_a_machine_that_has_become_slower_since_is_no_loss():

@@ -24,6 +24,7 @@ DRAWS = 2000
 # How steep the curve of epochs over batch sizes is: as policy ``auto`` believes, which draws small
 # differences together, or four times that, which leaves large ones as they are.
 _STEEPNESS = (1.0, 4.0)
+_ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does not show it
 _MOST_LOG = 100.0  # of joules; more comes from a damaged record
 _GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
 
@@ -51,6 +52,12 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
         log = math.log(average_speed(speeds)) + own + sd * rng.standard_normal(DRAWS)
         drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
     return drawn
+
+
+def _doubt_of_one(log_epochs: float, means: Sequence[float]) -> float:
+    """Return the least variance of an arm with one run: it may be odd, such as a smoke test."""
+    nearest = min((abs(log_epochs - mean) for mean in means if mean != log_epochs), default=0.0)
+    return nearest**2 if nearest > math.log(_ODD_FACTOR) else 0.0
 
 
 def _find_speeds(default: int, arm: int, evidence: Evidence) -> Sequence[float]:
@@ -86,9 +93,12 @@ def _draw_log_epochs(
         logs = (run.weight * math.log(run.epochs_today) for run in own)
         means.append(sum(logs) / counts[-1])
     level = float(np.mean(means))
+    variances = [
+        max(variance / count, _doubt_of_one(mean, means) if count < 2 else 0.0)
+        for mean, count in zip(means, counts, strict=True)
+    ]
     data = {
-        arm: (mean - level, variance / count)
-        for arm, mean, count in zip(arms, means, counts, strict=True)
+        arm: (mean - level, each) for arm, mean, each in zip(arms, means, variances, strict=True)
     }
     x = np.log2(np.array(arms, dtype=float) / default)
     away = np.array(means) - level
@@ -96,7 +106,7 @@ def _draw_log_epochs(
     for steepness in _STEEPNESS:
         prior = prior_covariance(x, steepness)
         posteriors.append(condition(prior, np.zeros(len(arms)), arms, data))
-        seen = prior + np.diag(variance / np.array(counts))
+        seen = prior + np.diag(variances)
         _, size = np.linalg.slogdet(seen)
         log_weights.append(-(away @ np.linalg.solve(seen, away) + size) / 2)
     usual = round(DRAWS / (1 + finite_exp(log_weights[1] - log_weights[0])))
