@@ -42,7 +42,7 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
     if problem.default not in arms:
         return {}
     rng = np.random.default_rng(0)
-    epochs = _draw_log_epochs(problem.default, arms, evidence, rng)
+    epochs = draw_log_epochs(problem.default, arms, evidence, rng)
     variance, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
     wider = student(SDS90, freedom) / _GAUSSIAN90
     drawn = {}
@@ -76,7 +76,7 @@ def _find_speeds(default: int, arm: int, evidence: Evidence) -> Sequence[float]:
     return newest_speeds(near, evidence.speed_sd**2)
 
 
-def _draw_log_epochs(
+def draw_log_epochs(
     default: int, arms: Sequence[int], evidence: Evidence, rng: np.random.Generator
 ) -> Array:
     """Draw the mean log epochs of each arm, shape ``(DRAWS, n)``.

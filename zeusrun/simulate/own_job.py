@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zeusrun.analysis.run_costs import draw_log_epochs
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.spread import SDS90
@@ -30,6 +31,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.auto.evidence import Evidence
     from zeusrun.bandit.observation import Pace, Run
     from zeusrun.bandit.problem import Problem
@@ -42,6 +44,8 @@ CURVES = 24  # learning curves of a batch size; a run follows one at random
 # with runs: as wide as the smooth part of what policy ``auto`` believes.
 GUESS_SD = 0.25
 _MOST_EPOCHS = 1e6
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples spread evenly (Kronecker sequence)
+_LEAST_LUCK = 1e-9  # as a probability
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class KnownArm:
     missing: float  # share of the runs that miss the target
     paces: Sequence[Pace]  # of runs that reached the target, here or with another batch size
     rates: Mapping[float, Rate]  # by power limit
+    drawn: Array | None = None  # of ``log_epochs``, as the history believes it, jointly for all
     best: KnownArm | None = None  # of a guess: the cheapest known one, which it is compared with
 
 
@@ -109,17 +114,22 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         )
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
+    known = list(evidence.reached)
+    joint = draw_log_epochs(problem.default, known, evidence, np.random.default_rng(0))
+    drawn = dict(zip(known, joint.T, strict=True))
     arms = {
         size: KnownArm(
             size,
-            *_learn_epochs(size, job, problem.mode, evidence, trials),
+            *_learn_epochs(size, drawn.get(size), problem.mode, evidence, trials),
             rates=rates.get(size) or guess_rates(size, rates),
+            drawn=drawn.get(size),
         )
         for size in {*evidence.fitting, *evidence.reached}
     }
-    known = [arms[size] for size in evidence.reached]
     # A single lucky run proves little, so the doubt of each counts against it.
-    best = min(known, key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd)
+    best = min(
+        (arms[size] for size in known), key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd
+    )
     for size, arm in arms.items():
         if not arm.runs:
             away = min(abs(math.log2(other / size)) for other in rates)
@@ -194,7 +204,7 @@ def draw_job(model: Model, seed: int) -> SimulatedJob:
 
 def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     rng = np.random.default_rng(seed)  # the luck of runs is that of all batch sizes
-    level = _draw_log_epochs(arm, seed, float(rng.standard_normal()))
+    level = _draw_log_epochs(arm, rng.random(), _spread_luck(seed))
     curves = []
     for luck, which, chance in zip(
         rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
@@ -213,29 +223,36 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     return curves
 
 
-def _draw_log_epochs(arm: KnownArm, seed: int, luck: float) -> float:
-    """Draw the mean log epochs of a batch size; ``luck`` is that of all guesses.
+def _spread_luck(seed: int) -> float:
+    """Return the standard Gaussian luck of a seed; as many of successive seeds are good as bad."""
+    return statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))
 
-    What is known varies by itself. A guess also varies with the best known batch size.
+
+def _draw_log_epochs(arm: KnownArm, which: float, luck: float) -> float:
+    """Draw the mean log epochs of a batch size.
+
+    ``which``, from 0 to 1, is the draw of all that have runs; ``luck`` is that of all guesses.
+    A guess also varies with the best known batch size.
     """
     if arm.best is not None:
         away = arm.log_epochs - arm.best.log_epochs + arm.sd * luck
-        return away + _draw_log_epochs(arm.best, seed, 0.0)
-    own = float(np.random.default_rng([seed, arm.batch_size]).standard_normal())
-    return arm.log_epochs + arm.sd * own
+        return away + _draw_log_epochs(arm.best, which, luck)
+    if arm.drawn is None:  # it has never reached the target
+        return arm.log_epochs
+    return float(arm.drawn[int(which * len(arm.drawn))])
 
 
 def _learn_epochs(
-    size: int, job: str, mode: str, evidence: Evidence, trials: Sequence[Trial]
+    size: int, drawn: Array | None, mode: str, evidence: Evidence, trials: Sequence[Trial]
 ) -> tuple[int, float, float, float, Sequence[Pace]]:
     """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
     missed = [run for run in results if run.status is TrialStatus.MISSED]
     newest, sd, count = newest_paces(evidence), evidence.run_sd, len(reached) + len(missed)
     paces = [run.pace for run in reached if run.pace] or newest
-    if reached:
+    if drawn is not None:
         weight, lost = _weigh(reached), _weigh(missed)
-        return count, _log_epochs(reached), sd / math.sqrt(weight), lost / (lost + weight), paces
+        return count, float(np.mean(drawn)), float(np.std(drawn)), lost / (lost + weight), paces
     if missed:  # it has never reached the target
         return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
@@ -243,11 +260,11 @@ def _learn_epochs(
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
         run, way = max(ways, key=lambda each: each[1])
         return 0, math.log(run.epochs_today / way), sd + GUESS_SD * (1 - way), 0.0, paces
-    return 0, *_guess_log_epochs(size, job, evidence, trials), 0.0, paces
+    return 0, *_guess_log_epochs(size, evidence, trials), 0.0, paces
 
 
 def _guess_log_epochs(
-    size: int, job: str, evidence: Evidence, trials: Sequence[Trial]
+    size: int, evidence: Evidence, trials: Sequence[Trial]
 ) -> tuple[float, float]:
     """Return the log epochs of a batch size by the law, and their standard deviation."""
     known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
@@ -260,8 +277,8 @@ def _guess_log_epochs(
     noise = [critical for trial in trials[-20:] if (critical := trial.critical_batch_size)]
     if not noise:
         raise UsageError(
-            f"only batch size {near} of {job} has reached the target, so nothing says how many "
-            f"epochs {size} takes; submit it once with another --batch-size"
+            f"only batch size {near} has reached the target, so nothing says how many epochs "
+            f"{size} takes; submit the job once with another --batch-size"
         )
     critical = statistics.median(noise)
     ratio = (1 + size / critical) / (1 + near / critical)

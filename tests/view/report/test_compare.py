@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
+import pytest
+
 from tests.view.report.values import run
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.report.compare import compare, comparison_rows
 
 
 def test_medians_decide_and_notes_say_what_differs():
-    left = [run(n, 32, cost) for n, cost in enumerate((1.0, 1.0, 50.0), 1)]
-    right = [run(4, 64, 0.8), run(5, 64, 0.1, status=TrialStatus.STOPPED)]
+    left = [run(n, 32, cost) for n, cost in enumerate((1.0, 1.0, 1.05), 1)]
+    right = [run(4, 64, 0.5), run(5, 64, 0.5), run(6, 64, 0.1, status=TrialStatus.STOPPED)]
     found = compare("job", ("batch size 32", "batch size 64"), left, right)
-    assert found.headline == "Batch size 64 costs 20\u00a0% less a run than batch size 32"
-    assert (found.better, found.reached) == (True, (3, 1))
+    start, end = "Batch size 64 saves 50\u00a0% a run (", "\u00a0%) against batch size 32"
+    assert found.headline.startswith(start)
+    assert found.headline.endswith(end)
+    assert (found.better, found.reached) == (True, (3, 2))
     (note,) = found.notes
     assert note == (
         "1 run did not reach the target, shared a GPU or the CPU, changed or began anew, or has no "
@@ -21,10 +28,31 @@ def test_medians_decide_and_notes_say_what_differs():
     assert found.differ is None
 
 
+def test_one_lucky_run_shows_no_difference():
+    left = [run(1, 32, 1.0), run(2, 32, 1.0)]
+    found = compare("job", ("batch size 32", "batch size 64"), left, [run(3, 64, 0.8)])
+    assert found.better is None
+    assert "Batch size 64 against batch size 32: no difference can be shown yet" in found.headline
+
+
+@pytest.mark.parametrize("sd", [0.05, 0.14, 0.25])
+def test_groups_that_do_not_differ_are_said_to_in_one_of_ten_comparisons(sd):
+    rng = np.random.default_rng(0)
+    shown = []
+    for left, right in itertools.product((1, 2, 3, 8, 30), repeat=2):
+        for _ in range(40):
+            costs = rng.lognormal(0, sd, left + right)
+            runs = [run(n, 32, cost) for n, cost in enumerate(costs, 1)]
+            cost = compare("job", ("a", "b"), runs[:left], runs[left:]).measures[0]
+            shown.append(cost.saved.is_shown)
+    assert np.mean(shown) < 0.14
+
+
 def test_a_headline_on_runs_that_differ_is_neither_good_nor_bad():
     left = [run(1, 32, 1.0)]
     other = compare("job", ("a", "b"), left, [run(2, 32, 2.0, gpu_model="old", target=0.7)])
-    assert (other.headline, other.better) == ("b costs 100\u00a0% more a run than a", None)
+    assert other.headline.startswith("b costs 100\u00a0% more a run (")
+    assert other.better is None
     assert other.differ.startswith("The runs differ in the objective and the hardware")
 
 
@@ -42,7 +70,12 @@ def test_estimated_energy_is_marked_on_its_side():
 def test_short_times_that_differ_look_different():
     found = compare("job", ("a", "b"), [run(1, 32, time_s=0.3)], [run(2, 64, time_s=0.304)])
     row = next(row for row in comparison_rows(found) if row["of a run"] == "time")
-    assert list(row.values()) == ["time", "0.3 s", "0.304 s", "+1\u00a0%"]
+    assert list(row.values()) == [
+        "time",
+        "0.3 s",
+        "0.304 s",
+        "+1\u00a0% (\N{MINUS SIGN}31 to 49\u00a0%)",
+    ]
 
 
 def test_columns_have_different_headings_whatever_the_sides_are_called():

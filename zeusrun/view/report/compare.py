@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.estimate import Estimate
+from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT, student
+from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.report.headline import percent
+from zeusrun.view.claims import claim_share, is_good, short_share
+from zeusrun.view.report.headline import unbroken
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.trial import Trial
+
+
+_GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
+_LEAST_OF_MEDIAN = 3  # the median of fewer values is their mean
 
 
 class Measure(NamedTuple):
@@ -28,6 +37,7 @@ class Measure(NamedTuple):
     kind: str  # of its unit: energy, time or count
     left: tuple[float, ...]
     right: tuple[float, ...]
+    saved: Estimate | None  # by the right side, as a share of the left one
 
 
 @dataclass(frozen=True)
@@ -50,10 +60,10 @@ def compare(
     subject: str, names: tuple[str, str], left: Sequence[Trial], right: Sequence[Trial]
 ) -> Comparison:
     """Compare two groups of runs, by their medians."""
-    measures = tuple(
-        Measure(name, kind, _values(left, value), _values(right, value))
-        for name, kind, value in _QUANTITIES
-    )
+    measures = []
+    for name, kind, value in _QUANTITIES:
+        sides = _values(left, value), _values(right, value)
+        measures.append(Measure(name, kind, *sides, _find_saved(*sides)))
     headline, better = _headline(names, measures[0])
     differ = _difference([*left, *right])
     return Comparison(
@@ -61,7 +71,7 @@ def compare(
         names=names,
         runs=(len(left), len(right)),
         reached=(_reached(left), _reached(right)),
-        measures=measures,
+        measures=tuple(measures),
         headline=headline,
         better=None if differ else better,
         differ=differ,
@@ -93,11 +103,39 @@ def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     if not cost.left or not cost.right:
         without = first if not cost.left else second
         return f"{without} has no run that reached the target with a known cost", None
-    share = statistics.median(cost.right) / statistics.median(cost.left) - 1
-    if abs(share) < 0.005:
-        return f"{start} costs the same a run as {first}", None
-    than = "less" if share < 0 else "more"
-    return f"{start} costs {percent(abs(share))} {than} a run than {first}", share < 0
+    if cost.saved is None:
+        return f"{start} and {first} cost nothing", None
+    if not cost.saved.is_shown:
+        return f"{start} against {first}: {unbroken(claim_share(cost.saved))}", None
+    return f"{start} {unbroken(claim_share(cost.saved, ' a run'))} against {first}", is_good(
+        cost.saved
+    )
+
+
+def _find_saved(left: Sequence[float], right: Sequence[float]) -> Estimate | None:
+    """Return by how much the median of ``right`` is less, as a share of that of ``left``.
+
+    The range is Welch's, of logarithms. The spread of each group is its own and, as much as three
+    degrees of freedom, that of both, which in turn is that of other jobs as much as three.
+    ``None``: a side is empty, or has a median of 0.
+    """
+    medians = [statistics.median(each) if each else 0.0 for each in (left, right)]
+    if min(*left, *right, *medians) <= 0:
+        return None
+    squares = [statistics.pvariance(map(math.log, each)) * len(each) for each in (left, right)]
+    freedoms = [RUN_SD_WEIGHT + len(each) - 1 for each in (left, right)]
+    both = (RUN_SD_WEIGHT * RUN_SD**2 + sum(squares)) / (sum(freedoms) - RUN_SD_WEIGHT)
+    variances = []  # of the medians
+    for values, own, freedom in zip((left, right), squares, freedoms, strict=True):
+        loss = 1.0 if len(values) < _LEAST_OF_MEDIAN else math.pi / 2  # against the mean
+        variances.append(loss * (RUN_SD_WEIGHT * both + own) / freedom / len(values))
+    variance = sum(variances)
+    freedom = variance**2 / sum(
+        each**2 / own for each, own in zip(variances, freedoms, strict=True)
+    )
+    half = student(_GAUSSIAN90, freedom) * math.sqrt(variance)
+    ratio = math.log(medians[1] / medians[0])
+    return Estimate(*(1 - finite_exp(ratio + each) for each in (0.0, half, -half)))
 
 
 def _estimated(trials: Sequence[Trial]) -> str:
@@ -143,9 +181,9 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
     ]
     for measure in comparison.measures:
         difference = units.UNKNOWN
-        if measure.left and measure.right and (before := statistics.median(measure.left)) > 0:
-            share = statistics.median(measure.right) / before - 1
-            difference = ("+" if round(share, 2) > 0 else "") + percent(share)
+        if (saved := measure.saved) is not None:
+            more = Estimate(-saved.value, -saved.high, -saved.low)
+            difference = ("+" if round(more.value, 2) > 0 else "") + unbroken(short_share(more))
         texts = [_text(values, measure.kind) for values in (measure.left, measure.right)]
         if measure.name == "energy":
             how = comparison.estimated

@@ -30,6 +30,11 @@ def percent(share: float | None) -> str:
     return units.percent(share).replace("%", "\N{NO-BREAK SPACE}%")
 
 
+def unbroken(claim: str) -> str:
+    """Keep each number of percent on the line of its sign."""
+    return claim.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
     """Return what a job saves, in a few words, and whether that is good; ``None``: neither is sure.
 
@@ -41,7 +46,7 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    claim = claim_share(share, " a run").replace(" %", "\N{NO-BREAK SPACE}%")
+    claim = unbroken(claim_share(share, " a run"))
     if not share.is_shown:
         return f"{claim} against {facts.against}", None
     good = is_good(share)

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
+from zeusrun.analysis.estimate import name_ends
 from zeusrun.plain_text import plain_json, plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.report.compare import comparison_rows
@@ -85,7 +86,10 @@ def reports_json(reports: Sequence[JobReport]) -> str:
 def comparison_json(comparison: Comparison) -> str:
     """Return a comparison as one JSON object in a line."""
     values = dataclasses.asdict(comparison)
-    values["measures"] = [measure._asdict() for measure in comparison.measures]
+    values["measures"] = [
+        {**measure._asdict(), **name_ends("saved", measure.saved)}
+        for measure in comparison.measures
+    ]
     return _document({"zeusrun": __version__, "comparison": values})
 
 
