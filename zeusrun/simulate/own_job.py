@@ -133,7 +133,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     for size, arm in arms.items():
         if not arm.runs:
             away = min(abs(math.log2(other / size)) for other in rates)
-            arms[size] = _doubt(problem, arm, GUESS_SD * away, best)
+            arms[size] = _doubt(problem, arm, GUESS_SD * away, best, len(known))
     asked = replace(
         problem,
         candidates=evidence.fitting,
@@ -161,15 +161,19 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     )
 
 
-def _doubt(problem: Problem, guess: KnownArm, speed_sd: float, best: KnownArm) -> KnownArm:
+def _doubt(
+    problem: Problem, guess: KnownArm, speed_sd: float, best: KnownArm, known: int
+) -> KnownArm:
     """Add the doubt of its speed to a guess, and centre it on what is known.
 
-    It costs as much as the cheapest known batch size if it would cost less, unless that is beyond
-    doubt: each way of trying more batch sizes would save something otherwise.
+    A further batch size is cheaper than the cheapest of ``known`` ones with a probability of
+    1 / (``known`` + 1), unless the laws say beyond doubt that it is cheaper: each way of trying
+    more batch sizes would save something otherwise.
     """
     sd = math.hypot(guess.sd, speed_sd)
-    less = max(0.0, _log_cost(problem, best) - _log_cost(problem, guess))
-    more = less if less < SDS90 * sd else 0.0
+    less = _log_cost(problem, best) - _log_cost(problem, guess)
+    least = sd * statistics.NormalDist().inv_cdf(known / (known + 1))  # that it costs more
+    more = max(0.0, least + less) if less < SDS90 * sd else 0.0
     return replace(guess, log_epochs=guess.log_epochs + more, sd=sd, best=best)
 
 
