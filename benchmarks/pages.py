@@ -87,11 +87,10 @@ def begin_running(
     """Write a trial that runs now and has done a share of its training."""
     snapshot = store.snapshot(job)
     last = snapshot.trials[-1]
-    model = example.make_trial((last.recurrence + 1, 1), example.BEST, now, Path("/nowhere"), rng)
+    number, nowhere = (last.recurrence + 1, 1), Path("/nowhere")
+    model = example.make_trial(number, example.BEST, now, nowhere, rng, job)
     while model.status.value != "REACHED":
-        model = example.make_trial(
-            (last.recurrence + 1, 1), example.BEST, now, Path("/nowhere"), rng
-        )
+        model = example.make_trial(number, example.BEST, now, nowhere, rng, job)
     model = rename(model, job, last.host or "", timedelta())
     done = model.curve[: int(share * len(model.curve))]
     began = now - timedelta(seconds=(done[-1].time_s if done else 0) + 40)

@@ -34,7 +34,7 @@ def claim_share(share: Estimate, of: str = "") -> str:
 
 
 def claim_amount(amount: Estimate, text: Callable[[float], str], what: str = "") -> str:
-    """Return what was saved or lost in all: ``12.4 kWh of energy (9.1 kWh to 15.7 kWh) saved``.
+    """Return what was saved or lost in all: ``12.4 kWh of energy (9.1 to 15.7 kWh) saved``.
 
     ``text`` writes an amount that is not negative; ``what`` is such as `` of energy``.
     """
@@ -54,7 +54,7 @@ def _claim(amounts: Sequence[Amount]) -> str:
         if each.high < 0
     ]
     neither = [
-        f"{_signed(each.low, text)} to {_signed(each.high, text)}{what}"
+        f"{_join(_signed(each.low, text), _signed(each.high, text))}{what}"
         for each, text, what in amounts
         if not each.is_shown
     ]
@@ -65,9 +65,15 @@ def _claim(amounts: Sequence[Amount]) -> str:
 
 
 def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
-    """Return where an amount lies, such as `` (9 J to 12 J)``; nothing if there is no doubt."""
+    """Return where an amount lies, such as `` (9 to 12 J)``; nothing if there is no doubt."""
     ends = _signed(low, text), _signed(high, text)
-    return "" if len(set(ends)) == 1 else f" ({ends[0]} to {ends[1]})"
+    return "" if len(set(ends)) == 1 else f" ({_join(*ends)})"
+
+
+def _join(low: str, high: str) -> str:
+    """Return a range, with the unit once if both ends have the same."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
 def net_text(net: NetAmounts, net_cost: Estimate) -> str:
