@@ -478,7 +478,7 @@ def test_status_tells_a_trial_whose_launcher_is_dead(zeusrun, running):
 
 
 def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
-    child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
+    child = running("steps_slowly.py", objective={"target": 900.0, "max_epochs": 10_000})
     done = zeusrun("cancel", "job-1-1")
     assert done.returncode == 0, done.stderr
     assert "job-1-1 is asked to stop, within 2 s" in done.stdout
@@ -493,7 +493,7 @@ def test_cancel_stops_a_trial_gently_and_waits_for_its_end(zeusrun, running):
 
 
 def test_cancel_names_no_grace_period_if_the_job_file_cannot_be_read(zeusrun, running):
-    child = running("steps_slowly.py", objective={"target": 9.0, "max_epochs": 1000})
+    child = running("steps_slowly.py", objective={"target": 900.0, "max_epochs": 10_000})
     (zeusrun.home / "runs" / "job" / "job-1-1" / "job.yaml").write_text("{")
     done = zeusrun("cancel", "job-1-1")
     child.communicate()

@@ -198,7 +198,7 @@ def test_what_is_saved_stands_above_the_table_with_its_range():
         r"  batch size 16 saves 50 % a run \(4\d to 5\d %\) compared with 32", lines[1]
     )
     assert re.fullmatch(
-        r"  12 recurrences: 30\d J of cost \(2\d\d J to 3\d\d J\) saved",
+        r"  12 recurrences: 30\d J of cost \(2\d\d to 3\d\d J\) saved",
         lines[2],
     )
 

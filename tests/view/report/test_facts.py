@@ -39,7 +39,7 @@ def test_the_headline_is_what_a_run_saves_with_the_net_of_everything():
     assert net.carbon_g.value == pytest.approx(4000, rel=0.03)
     said = basis(facts)
     assert said.startswith("16 recurrences since March 2026, exploring included: ")
-    amount = r"[\d.]+ {} \([\d.]+ \w+ to [\d.]+ \w+\)"
+    amount = r"[\d.]+ {} \([\d.]+ to [\d.]+ \w+\)"
     amounts = [amount.format(what) for what in ("kWh of energy", "EUR", "kg CO2e")]
     assert re.search(f"{', '.join(amounts)} saved", said)
     assert said.endswith("What the default costs is known from 6 runs of it.")
