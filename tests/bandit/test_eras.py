@@ -82,6 +82,12 @@ def test_a_part_that_changes_nearly_every_run_is_ignored_and_that_is_said_once()
     assert compare_training({"script": "h"}, runs(dates[:7])).ignored == {"script"}
 
 
+def test_three_edits_of_a_script_that_seldom_changes_count():
+    edits = compare_training({"script": "d"}, runs("a" * 15 + "bc"))
+    assert not edits.ignored
+    assert [change.part for change in edits.changes] == ["script"]
+
+
 def test_two_runs_of_one_day_leave_a_date_ignored():
     assert compare_training({"script": "e"}, runs("abcdd")).ignored == {"script"}
 

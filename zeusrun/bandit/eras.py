@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_COMPARISONS = 4  # a part is ignored after so many comparisons of two runs,
-_CHANGES = 3  # if so many of them show a change
+# A part is ignored if three of the last four comparisons of two runs, and half of the last twelve,
+# show a change: not because somebody has edited a script of a long history three times.
+_COMPARISONS, _CHANGES = 4, 3
+_EARLIER = 12
 
 
 class Change(NamedTuple):
@@ -104,7 +106,8 @@ def last_hash(print_: str) -> str:
 
 
 def _is_ignored(changed: Sequence[bool]) -> bool:
-    return sum(changed[-_COMPARISONS:]) >= _CHANGES
+    earlier = changed[-_EARLIER:]
+    return sum(changed[-_COMPARISONS:]) >= _CHANGES and 2 * sum(earlier) >= len(earlier)
 
 
 def _newest_stretch(known: Mapping[int, str], value: str) -> tuple[int, int] | None:
