@@ -12,7 +12,7 @@ import numpy as np
 from zeusrun.analysis.amounts import find_ended, is_forced, is_other
 from zeusrun.analysis.charges import lost_j, rate_of, spent_j, undisturbed_energy_j
 from zeusrun.analysis.cost_baseline import has_cost, setting
-from zeusrun.analysis.estimate import Estimate, NetAmounts, Saving, Savings
+from zeusrun.analysis.estimate import Estimate, NetAmounts, Savings
 from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
 from zeusrun.bandit.likeness import same_learning
@@ -186,8 +186,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     if default not in now:
         note = _why_nothing(found)
         return Savings(len(ended), explored=True, default=default, note=note)
-    default_j = float(np.median(now[default]))
-    by_trial: dict[str, Saving] = {}
+    by_trial: dict[str, Estimate] = {}
     counted: list[tuple[int | None, float]] = []
     arms = {each.arm for each in found.compared}
     usual = {arm: estimate_saved(looks, default, [(arm, 0.0)]) for arm in arms}
@@ -196,8 +195,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
         if lost is None or (each.arm is not None and each.arm not in now):
             continue
         counted.append((each.arm, lost))
-        saved = usual[each.arm].less(lost)
-        by_trial[each.last.trial] = Saving(saved, default_j, any(map(is_other, each.own)))
+        by_trial[each.last.trial] = usual[each.arm].less(lost)
     kept = [each for each in found.compared if each.last.trial in by_trial]
     in_use = _find_in_use(kept)
     return Savings(
@@ -205,7 +203,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
         explored=True,
         by_trial=by_trial,
         default=default,
-        default_j=default_j,
+        default_j=float(np.median(now[default])),
         default_runs=sum(
             run.arm == default and run.status is TrialStatus.REACHED for run in found.era
         ),

@@ -143,9 +143,7 @@ def history_table(
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
-    found = {name: each.shown_share for name, each in savings.by_trial.items()}
-    shares = {name: share for name, share in found.items() if share is not None}
-    proved = any(trial.trial in shares for trial in shown)
+    proved = any(savings.shown_share(trial.trial) is not None for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
     names = ["when", "run", *(["host"] if len({each.host for each in shown} - {None}) > 1 else [])]
     names += ["batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
@@ -175,7 +173,7 @@ def history_table(
             "carbon": units.carbon(trial.carbon_g),
             "cost": units.energy(trial.cost_j),
             "status": Text("forgotten") if trial.forgotten else status,
-            "saved": units.percent(shares.get(trial.trial)),
+            "saved": units.percent(savings.shown_share(trial.trial)),
         }
         rows.append((cells, "dim" if trial.forgotten else None))
     left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED
