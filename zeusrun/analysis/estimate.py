@@ -23,6 +23,10 @@ class Estimate:
         """Whether it differs from 0 beyond doubt."""
         return self.low > 0 or self.high < 0
 
+    def __neg__(self) -> Estimate:
+        """Return what is lost where this is saved."""
+        return Estimate(-self.value, -self.high, -self.low)
+
     def less(self, amount: float) -> Estimate:
         """Return it less an amount that is known."""
         return Estimate(self.value - amount, self.low - amount, self.high - amount)

@@ -15,7 +15,7 @@ from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_amount, claim_share, is_good
+from zeusrun.view.claims import claim_cost, claim_share, is_good
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 from zeusrun.view.gradients import WAYS
 
@@ -80,8 +80,7 @@ def net_lines(savings: Savings) -> list[Text]:
             head = f"batch size {in_use} against {default}: {claim}"
     count = len(savings.by_trial)
     of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
-    net = claim_amount(savings.net, units.energy, " of cost")
-    basis = f"{of} recurrences: {net}"
+    basis = f"{of} recurrences: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
     heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]
