@@ -53,7 +53,7 @@ def default_then(arm, epochs, runs=12, defaults=6, **changes):
 def saved(trials):
     """The joules that each recurrence saved, rounded."""
     found = find_savings(trials).by_trial
-    return {name.removeprefix("job-"): round(each.saved.value) for name, each in found.items()}
+    return {name.removeprefix("job-"): round(each.value) for name, each in found.items()}
 
 
 def test_what_many_runs_show_is_claimed_with_its_range():
@@ -387,6 +387,8 @@ def test_a_run_of_the_default_that_zeusrun_stopped_was_paid_for():
     trials = default_then(16, 60)
     found = saved([*trials, stopped, run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)])
     assert found["19-2"] == found["18-1"] - 90
+    alone = find_savings([*trials, stopped, run(19, attempt=2)])
+    assert alone.shown_share("job-19-2") == pytest.approx(-0.9, rel=0.03)
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": {"script": "b"}}, {"learning_rate": 0.9}])
@@ -438,7 +440,7 @@ def test_damaged_records_break_nothing(damage, at):
     trials[at] = replace(trials[at], **damage)
     found = find_savings(trials)
     find_net_amounts(trials, found)
-    assert all(np.isfinite(each.saved.value) for each in found.by_trial.values())
+    assert all(np.isfinite(each.value) for each in found.by_trial.values())
 
 
 def test_what_a_loss_takes_to_be_made_good():

@@ -10,36 +10,27 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.trial import Trial
 
 
-def lost_j(own: Sequence[Trial], amount: Callable[[Trial], float | None]) -> float | None:
+def lost_j(own: Sequence[Trial], *, by_energy: bool) -> float | None:
     """Return what attempts took that ended without a model, by no fault of the default.
 
-    ``amount`` is what a trial took; ``None`` if that of one is unknown.
+    It is what they took without interruptions: joules of cost, or of energy if ``by_energy``.
+    ``None`` if that of one is unknown.
     """
     lost = [
-        trial
+        as_undisturbed(trial)
         for trial in own
         if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
         and trial.status is not TrialStatus.REACHED
         and not never_trained(trial)
     ]
-    found = [amount(trial) for trial in lost]
-    return None if None in found else math.fsum(each or 0.0 for each in found)
-
-
-def spent_j(trial: Trial) -> float | None:
-    """Return what a trial cost without interruptions; ``None`` if unknown."""
-    cost_j = as_undisturbed(trial).cost_j
-    return cost_j if cost_j is not None and 0 <= cost_j < MOST else None
-
-
-def undisturbed_energy_j(trial: Trial) -> float | None:
-    """Return what a trial took without interruptions, in joules; ``None`` if unknown."""
-    return _known(as_undisturbed(trial).energy_j)
+    taken = [trial.energy_j if by_energy else trial.cost_j for trial in lost]
+    known = [joules for joules in taken if joules is not None and 0 <= joules < MOST]
+    return math.fsum(known) if len(known) == len(taken) else None
 
 
 def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:

@@ -54,13 +54,12 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
     and where there is nothing to compare with. ``recurrence`` is ``None`` until the server of an
     offline trial has numbered it.
     """
-    saved = {name: each.saved for name, each in savings.by_trial.items()}
     unknown = {"recurrence": None}
     return [
         {
             **trial.to_json(),
             **(unknown if is_offline(trial) else {}),
-            **name_ends("saved_j", saved.get(trial.trial)),
+            **name_ends("saved_j", savings.by_trial.get(trial.trial)),
         }
         for trial in trials
     ]

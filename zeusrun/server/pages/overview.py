@@ -97,18 +97,16 @@ def _head(view: Overview, running: int) -> Html:
 
 
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
+    """Add up what jobs saved; of how many recurrences is not told here."""
     currencies = sorted({currency for net in nets for currency in net.money})
     return NetAmounts(
         energy_j=add_estimates(net.energy_j for net in nets),
-        energy_runs=sum(net.energy_runs for net in nets),
         money={
             name: total
             for name in currencies
             if (total := add_estimates(net.money.get(name) for net in nets)) is not None
         },
-        money_runs=sum(net.money_runs for net in nets),
         carbon_g=add_estimates(net.carbon_g for net in nets),
-        carbon_runs=sum(net.carbon_runs for net in nets),
     )
 
 

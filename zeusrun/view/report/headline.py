@@ -47,12 +47,8 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
     claim = unbroken(claim_share(share, " a run"))
-    if not share.is_shown:
-        return f"{claim} against {facts.against}", None
     good = is_good(share)
-    if is_good(net) is not None and is_good(net) is not good:
-        good = None
-    return f"{claim} against {facts.against}", good
+    return f"{claim} against {facts.against}", good if is_good(net) in {good, None} else None
 
 
 def _without_saving(facts: JobFacts) -> str:
@@ -85,7 +81,7 @@ def basis(facts: JobFacts) -> str:
         f"What the default costs is known from {shown} of it.",
     ]
     energy, cost = is_good(facts.net.energy_j), is_good(savings.net)
-    if energy is not None and cost is not None and energy is not cost and facts.eta_knob < 1:
+    if {energy, cost} == {True, False} and facts.eta_knob < 1:
         sentences.append(
             f"The cost, which also counts time (eta_knob {facts.eta_knob:g}), is "
             f"{energy_text(abs(savings.net.value))} {'lower' if cost else 'higher'}."
