@@ -54,8 +54,8 @@ def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     for text in (report.read_text(), cli("report", "job", "--format", "md")[1], *pages):
         plain = text.replace("\N{NO-BREAK SPACE}", " ")
         assert share[1:] in plain or short_share(savings.share) in plain
-    assert told["headline"].replace("\N{NO-BREAK SPACE}", " ").startswith(share)
-    assert net in report.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert told["headline"].replace("\N{NO-BREAK SPACE}", " ").startswith(f"batch size 16 {share}")
+    assert net[1:] in report.read_text().replace("\N{NO-BREAK SPACE}", " ")
 
     rows = json.loads(cli("history", "--json")[1])
     table = list(csv.DictReader(io.StringIO(cli("export", "--format", "csv")[1])))

@@ -465,3 +465,42 @@ def test_the_ends_of_an_estimate_have_names():
         "saved_high_j": 3,
     }
     assert set(name_ends("share", None)) == {"share", "share_low", "share_high"}
+
+
+def test_a_default_whose_runs_were_shared_is_said_to_be_that():
+    never = [run(n, shared=True) for n in range(1, 4)] + [
+        run(n, 16, 60, stage=Stage.EXPLOIT) for n in range(4, 10)
+    ]
+    assert "because others used its devices in all its runs" in find_savings(never).note
+    changed = [
+        replace(each, target=0.7) if each.recurrence > 10 else each for each in default_then(16, 60)
+    ]
+    again = run(19, shared=True, target=0.7, stage=Stage.CONTROL)
+    note = find_savings(
+        [*changed, again, replace(changed[-1], trial="job-20-1", recurrence=20)]
+    ).note
+    assert note.startswith("the objective changed on 1 June, and others used its devices")
+
+
+def test_a_crash_of_a_proven_batch_size_is_no_loss():
+    trials = default_then(16, 60)
+    for status in (TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST):
+        crashed = run(19, 16, 30, status=status, cause="disk full", stage=Stage.EXPLOIT)
+        assert saved([*trials, crashed])["19-1"] == 0
+        first = replace(crashed, global_batch_size=64)
+        assert saved([*trials, first])["19-1"] == -30
+
+
+def test_a_run_cancelled_within_seconds_moves_no_claim_on_a_cpu():
+    trials = default_then(16, 60, defaults=1)
+    slow = run(14, epochs=2, per_epoch=3.0, time_s=2.0, status=TrialStatus.CANCELLED)
+    slow = replace(slow, curve=(CurvePoint(1, 1.0, 3.0, 0.1), CurvePoint(2, 2.0, 6.0, 0.2)))
+    now = find_savings([*trials, replace(slow, gpu_model=None, gpu_count=0)])
+    assert now.share.value == pytest.approx(find_savings(trials).share.value, abs=0.01)
+
+
+def test_what_was_saved_so_far_ends_with_the_sum():
+    found = find_savings(default_then(16, 60))
+    assert len(found.so_far) == len(found.by_trial)
+    assert found.so_far[-1] == pytest.approx(found.net.value)
+    assert found.so_far[5] == pytest.approx(0)

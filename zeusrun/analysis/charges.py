@@ -10,22 +10,27 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.trial import Trial
 
 
-def lost_j(own: Sequence[Trial], *, by_energy: bool) -> float | None:
-    """Return what attempts took that ended without a model, by no fault of the default.
+_BY_CHANCE = frozenset({TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST})
 
-    It is what they took without interruptions: joules of cost, or of energy if ``by_energy``.
-    ``None`` if that of one is unknown.
+
+def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:
+    """Return what attempts took that ended without a model, and the default would not have taken.
+
+    A batch size of ``proven`` has reached the target before: that it crashes or is cancelled is not
+    its fault, and would have happened to the default, too. Joules of cost, or of energy if
+    ``by_energy``, without interruptions. ``None`` if that of one is unknown.
     """
     lost = [
         as_undisturbed(trial)
         for trial in own
         if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
         and trial.status is not TrialStatus.REACHED
+        and not (trial.status in _BY_CHANCE and trial.global_batch_size in proven)
         and not never_trained(trial)
     ]
     taken = [trial.energy_j if by_energy else trial.cost_j for trial in lost]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)
+_SHARED = "others used its devices"
 _ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
 Counted: TypeAlias = "tuple[int | None, float, float]"
 """Of a recurrence: ``Compared.arm``, ``Compared.lost_j``, and what a joule counts, or its price."""
@@ -82,6 +83,16 @@ class Comparison:
 
         return _over_looks([saved(drawn) if drawn else None for drawn in self.looks])
 
+    def add_up(self) -> list[float]:
+        """Return what recurrences had saved after each of them; sums of medians are no medians."""
+        drawn, default = self.looks[0], self.problem.default
+        sums, now = [], np.zeros(())
+        for each in self.compared:
+            arm = default if each.arm is None else each.arm
+            now = now + drawn[default] - drawn[arm] - each.lost_j
+            sums.append(float(np.median(now)))
+        return sums
+
     def estimate_share(self, arm: int) -> Estimate:
         """Return what a run with a batch size saves, as a share of what the default costs."""
         default = self.problem.default
@@ -116,9 +127,9 @@ def build_comparison(
     since = min((run.recurrence for run in era), default=math.inf)
     reached = {(run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED}
     looks = _draw_looks(problem, era)
-    compared = []
+    compared, proven = [], set[int]()
     for own in ended:
-        last, lost = own[-1], lost_j(own, by_energy=by_energy)
+        last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
         if arm is not None:
             known = (last.recurrence, arm) in reached and arm in looks[0]
@@ -132,6 +143,8 @@ def build_comparison(
         alike = _job(last) == _job(newest)
         if known and alike and lost is not None and not odd and not is_forced(own):
             compared.append(Compared(own, arm, lost))
+        if arm is not None:
+            proven.add(arm)
     return Comparison(problem, newest, trials, read, era, looks, compared)
 
 
@@ -204,7 +217,8 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        return Savings(len(ended), explored=True, note="no run shows its cost yet")
+        why = f", because {_SHARED} in all of them" if any(map(_is_shared, trials)) else ""
+        return Savings(len(ended), explored=True, note=f"no run shows its cost yet{why}")
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
         note = _why_nothing(found)
@@ -218,6 +232,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
         ended=len(ended),
         explored=True,
         by_trial={each.last.trial: usual[each.arm].less(each.lost_j) for each in compared},
+        so_far=found.add_up(),
         default=default,
         default_j=float(np.median(now[default])),
         default_runs=sum(
@@ -288,8 +303,14 @@ def _why_nothing(found: Comparison) -> str:
     pairs = zip(found.trials, found.read, strict=True)
     costly = [(trial, run) for trial, run in pairs if has_cost(trial)]
     own = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
+    shared = [
+        trial
+        for trial in found.trials
+        if trial.global_batch_size == default and _is_shared(trial) and _job(trial) == _job(newest)
+    ]
     if not own:
-        return f"{size} has never shown what it costs"
+        alone = f", because {_SHARED} in all its runs" if shared else ""
+        return f"{size} has never shown what it costs{alone}"
     then, run = costly[own[-1]]
     later = [trial for trial, _ in costly[own[-1] + 1 :]]
     settings = zip(SETTING, setting(then), setting(newest), strict=True)
@@ -307,7 +328,11 @@ def _why_nothing(found: Comparison) -> str:
     first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
-    return (
-        f"{what} changed{when}, and {size} has not run since: counting begins again when it has "
-        "(policy.control)"
-    )
+    again = f"{size} has not run since: counting begins again when it has (policy.control)"
+    if any(trial.recurrence >= first.recurrence for trial in shared):
+        again = f"{_SHARED} in all runs of {size} since: counting begins again when it runs alone"
+    return f"{what} changed{when}, and {again}"
+
+
+def _is_shared(trial: Trial) -> bool:
+    return trial.status is TrialStatus.REACHED and trial.shared is True and not trial.forgotten

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Savings:
     ended: int  # recurrences that have ended, compared or not
     explored: bool  # whether zeusrun has ever chosen another batch size than the default
     by_trial: Mapping[str, Estimate] = field(default_factory=dict)
+    so_far: Sequence[float] = ()  # what all had saved by then, in the order of ``by_trial``
     default: int | None = None
     default_j: float | None = None  # expected cost of a run of the default
     default_runs: int = 0  # that show it

@@ -34,7 +34,7 @@ def claim_share(share: Estimate, of: str = "") -> str:
 
 
 def claim_cost(net: Estimate) -> str:
-    """Return what was saved in all: ``1.24 kJ of cost (0.91 to 1.57 kJ) saved``."""
+    """Return what was saved in all: ``saved 1.24 kJ of cost (0.91 to 1.57 kJ)``."""
     return _claim([(net, units.energy, " of cost")])
 
 
@@ -58,8 +58,8 @@ def _claim(amounts: Sequence[Amount]) -> str:
         for each, text, what in amounts
         if not each.is_shown
     ]
-    parts = [f"{', '.join(saved)} saved"] if saved else []
-    parts += [f"{', '.join(lost)} more than the default alone"] if lost else []
+    parts = [f"saved {', '.join(saved)}"] if saved else []
+    parts += [f"took {', '.join(lost)} more than the default alone"] if lost else []
     parts += [f"no saving can be shown yet ({', '.join(neither)})"] if neither else []
     return "; ".join(parts)
 
@@ -99,7 +99,10 @@ def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
 
 
 def _signed(amount: float, text: Callable[[float], str]) -> str:
-    return f"{MINUS}{text(-amount)}" if amount < 0 else text(amount)
+    if amount >= 0:
+        return text(amount)
+    size = text(-amount)
+    return f">{MINUS}{size[1:]}" if size.startswith("<") else f"{MINUS}{size}"
 
 
 def _range(share: Estimate) -> str:

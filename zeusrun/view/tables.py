@@ -75,12 +75,12 @@ def net_lines(savings: Savings) -> list[Text]:
     head = f"batch size {default}, the default, is in use"
     if savings.share is not None and in_use != default:
         claim = claim_share(savings.share, " a run")
-        head = f"batch size {in_use} {claim} compared with {default}"
+        head = f"batch size {in_use} {claim} against {default}"
         if not savings.share.is_shown:
             head = f"batch size {in_use} against {default}: {claim}"
     count = len(savings.by_trial)
     of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
-    basis = f"{of} recurrences: {claim_cost(savings.net)}"
+    basis = f"{of} recurrences, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
     heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]

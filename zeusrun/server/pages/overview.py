@@ -15,6 +15,7 @@ from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.tables import status_text, turning
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
+from zeusrun.view.report.headline import capitalized
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
 from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
@@ -92,7 +93,7 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag("h1", coloured(text, good), class_="headline", data_unknown=unknown)
+    title = tag("h1", coloured(capitalized(text), good), class_="headline", data_unknown=unknown)
     return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
 
 

@@ -17,7 +17,7 @@ from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_share, is_good, short_share
-from zeusrun.view.report.headline import unbroken
+from zeusrun.view.report.headline import capitalized, unbroken
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _reached(trials: Sequence[Trial]) -> int:
 
 def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     first, second = names
-    start = second[:1].upper() + second[1:] if second.startswith("batch size") else second
+    start = capitalized(second) if second.startswith("batch size") else second
     if not cost.left or not cost.right:
         without = first if not cost.left else second
         return f"{without} has no run that reached the target with a known cost", None

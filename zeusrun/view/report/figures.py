@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -126,13 +125,12 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     panels = [panel]
     if drawn:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
-        set_title(below, f"net saved so far, {unit}", palette)
-        sums = itertools.accumulate(
-            (each.saved.value if each.saved else 0.0) / factor for each in compared
-        )
+        set_title(below, f"net cost saved so far, {unit}", palette)
+        sums = [joules / factor for joules in facts.savings.so_far]
         saved = zip((each.recurrence for each in compared), sums, strict=True)
         steps = list(saved)[-max(1, len(drawn)) :]
         xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
+        xs, ys = (*xs, xs[-1] + 0.5), (*ys, ys[-1])
         shown = is_good(facts.savings.net) is not None
         good, bad = (palette.good, palette.bad) if shown else (palette.muted, palette.muted)
         for colour, keep in ((good, max), (bad, min)):
