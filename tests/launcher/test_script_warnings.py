@@ -384,3 +384,19 @@ def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
         "watch 0 0": "watch: model 0 (1,234 parameters): its parameters are sharded",
         "watch 0 1": "watch: nothing is measured: call zeusrun.watch(model)",
     }
+
+
+def logged(**how):
+    return Reported(101.0, 1, {"accuracy": 0.9}, "tensorboard", **how)
+
+
+def test_a_mean_of_values_is_said_to_be_one():
+    assert "logs 66 values of accuracy in an evaluation" in remarks(logged(parts=66))["mean"]
+    assert "mean" not in remarks(logged())
+
+
+def test_a_metric_of_every_step_reaches_no_target_and_that_is_said():
+    event = logged(each_step=True)
+    assert after(event).reached is None
+    assert after(logged()).reached is not None
+    assert "in every step of the training" in remarks(event)["each step"]

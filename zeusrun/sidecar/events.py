@@ -55,13 +55,24 @@ REPORT = "report"
 class Reported:
     """Rank 0 reported metrics after an epoch; values may be NaN or infinite.
 
-    ``source``: ``report``, or the library whose hook saw them.
+    Attributes:
+        t: When; of an evaluation, its last value.
+        epoch: Epochs completed.
+        metrics: By name.
+        source: ``report``, or the library whose hook saw them.
+        parts: How many values of one evaluation were logged; each metric is their mean.
+        each_step: Whether they are logged in every step of the training, so that they are no
+            results.
+        samples: What the optimizer steps of rank 0 consumed before; ``None`` if unknown.
     """
 
     t: float
     epoch: int
     metrics: Mapping[str, float]
     source: str = REPORT
+    parts: int = 1
+    each_step: bool = False
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +209,9 @@ def encode_event(event: Event) -> bytes:
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
         }
+        for name, usual in (("parts", 1), ("each_step", False), ("samples", None)):
+            if record[name] == usual:
+                del record[name]
     # A name may have a lone surrogate, which UTF-8 cannot hold.
     return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
 
@@ -246,7 +260,15 @@ def _reported(t: float, record: dict[str, Any]) -> Reported:
     if not isinstance(metrics, dict):
         raise ValueError("'metrics' is not an object")  # noqa: TRY004 - one error type
     values = {name: _number(name, value) for name, value in metrics.items()}
-    return Reported(t, _count(record, "epoch"), values, str(record.get("source", REPORT))[:100])
+    return Reported(
+        t,
+        _count(record, "epoch"),
+        values,
+        str(record.get("source", REPORT))[:100],
+        _count({"parts": 1, **record}, "parts"),
+        record.get("each_step") is True,
+        None if record.get("samples") is None else _count(record, "samples"),
+    )
 
 
 def _hooked(t: float, record: dict[str, Any]) -> Hooked:

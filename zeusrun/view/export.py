@@ -124,8 +124,13 @@ def _csv_cell(value: object) -> object:
 def sight_json(trial: Trial, sight: Sight) -> dict[str, Any]:
     """Return what was seen of a training as plain JSON; NaN and infinities are strings."""
     rows = [
-        {"name": name, "source": source, "first": _finite(first), "last": _finite(last), "times": n}
-        for name, source, first, last, n in sight.metrics
+        {
+            "name": name,
+            "source": source,
+            **seen._asdict(),
+            **{end: _finite(getattr(seen, end)) for end in ("first", "last", "low", "high")},
+        }
+        for name, source, seen in sight.metrics
     ]
     keys = ("name", "version", "problem")
     libraries = [dict(zip(keys, row, strict=True)) for row in sight.libraries]
