@@ -174,7 +174,7 @@ def test_runs_of_the_default_under_other_conditions_are_no_measure_and_it_is_sai
     found = find_savings([*before, *moved])
     assert (found.share, found.net, found.by_trial) == (None, None, {})
     assert found.note == (
-        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not run since: "
+        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not reached the target since: "
         "counting begins again when it has (policy.control)"
     )
 
@@ -246,7 +246,7 @@ def test_a_claim_goes_away_with_new_data_and_one_sentence_says_why():
     found = find_savings([*trials, *moved])
     assert (found.share, found.by_trial) == (None, {})
     assert found.note == (
-        "the training changed on 3 May, and batch size 32, the default, has not run since: "
+        "the training changed on 3 May, and batch size 32, the default, has not reached the target since: "
         "counting begins again when it has (policy.control)"
     )
     again = find_savings([*trials, *moved, *(run(n, epochs=10) for n in range(27, 31))])
@@ -471,7 +471,10 @@ def test_a_default_whose_runs_were_shared_is_said_to_be_that():
     never = [run(n, shared=True) for n in range(1, 4)] + [
         run(n, 16, 60, stage=Stage.EXPLOIT) for n in range(4, 10)
     ]
-    assert "because others used its devices in all its runs" in find_savings(never).note
+    assert (
+        "because others used the devices in every run that reached the target"
+        in find_savings(never).note
+    )
     changed = [
         replace(each, target=0.7) if each.recurrence > 10 else each for each in default_then(16, 60)
     ]
@@ -479,7 +482,7 @@ def test_a_default_whose_runs_were_shared_is_said_to_be_that():
     note = find_savings(
         [*changed, again, replace(changed[-1], trial="job-20-1", recurrence=20)]
     ).note
-    assert note.startswith("the objective changed on 1 June, and others used its devices")
+    assert note.endswith("has shown no cost since, because others used its devices")
 
 
 def test_a_crash_of_a_proven_batch_size_is_no_loss():
@@ -504,3 +507,19 @@ def test_what_was_saved_so_far_ends_with_the_sum():
     assert len(found.so_far) == len(found.by_trial)
     assert found.so_far[-1] == pytest.approx(found.net.value)
     assert found.so_far[5] == pytest.approx(0)
+
+
+def test_a_speed_check_of_a_proven_batch_size_is_charged():
+    look = run(19, 16, 5, status=TrialStatus.CANCELLED, stage=Stage.SPEED_CHECK)
+    assert saved([*default_then(16, 60), look])["19-1"] == -5
+
+
+def test_a_forgotten_success_proves_no_batch_size():
+    trials = [*default_then(16, 60), run(19, 64, 60, stage=Stage.EXPLORE, forgotten=True)]
+    crashed = run(20, 64, 30, status=TrialStatus.FAILED, cause="a crash", stage=Stage.EXPLORE)
+    assert saved([*trials, crashed])["20-1"] == -30
+
+
+def test_one_shared_run_is_not_all_of_them():
+    unknown = [run(n, 16, energy_j=None, stage=Stage.EXPLOIT) for n in range(2, 7)]
+    assert find_savings([run(1, shared=True), *unknown]).note == "no run shows its cost yet"

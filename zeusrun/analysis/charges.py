@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, is_other, never_trained
 from zeusrun.bandit.proof import as_undisturbed
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from zeusrun.trial import Trial
-
-
-_BY_CHANCE = frozenset({TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST})
 
 
 def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:
@@ -30,12 +27,17 @@ def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) ->
         for trial in own
         if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
         and trial.status is not TrialStatus.REACHED
-        and not (trial.status in _BY_CHANCE and trial.global_batch_size in proven)
+        and not (_ended_by_chance(trial) and trial.global_batch_size in proven)
         and not never_trained(trial)
     ]
     taken = [trial.energy_j if by_energy else trial.cost_j for trial in lost]
     known = [joules for joules in taken if joules is not None and 0 <= joules < MOST]
     return math.fsum(known) if len(known) == len(taken) else None
+
+
+def _ended_by_chance(trial: Trial) -> bool:
+    by_chance = {TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST}
+    return trial.status in by_chance and trial.stage is not Stage.SPEED_CHECK
 
 
 def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:

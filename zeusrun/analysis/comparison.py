@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)
-_SHARED = "others used its devices"
+_SHARED = "others used the devices in every run that reached the target"
 _ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
 Counted: TypeAlias = "tuple[int | None, float, float]"
 """Of a recurrence: ``Compared.arm``, ``Compared.lost_j``, and what a joule counts, or its price."""
@@ -143,7 +143,7 @@ def build_comparison(
         alike = _job(last) == _job(newest)
         if known and alike and lost is not None and not odd and not is_forced(own):
             compared.append(Compared(own, arm, lost))
-        if arm is not None:
+        if arm is not None and last.teaches and not last.forgotten:
             proven.add(arm)
     return Comparison(problem, newest, trials, read, era, looks, compared)
 
@@ -217,7 +217,7 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        why = f", because {_SHARED} in all of them" if any(map(_is_shared, trials)) else ""
+        why = f", because {_SHARED}" if _are_shared(trials) else ""
         return Savings(len(ended), explored=True, note=f"no run shows its cost yet{why}")
     default, now, compared = found.problem.default, found.looks[0], found.compared
     if not now:
@@ -303,13 +303,13 @@ def _why_nothing(found: Comparison) -> str:
     pairs = zip(found.trials, found.read, strict=True)
     costly = [(trial, run) for trial, run in pairs if has_cost(trial)]
     own = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
-    shared = [
+    alike = [
         trial
         for trial in found.trials
-        if trial.global_batch_size == default and _is_shared(trial) and _job(trial) == _job(newest)
+        if trial.global_batch_size == default and _job(trial) == _job(newest)
     ]
     if not own:
-        alone = f", because {_SHARED} in all its runs" if shared else ""
+        alone = f", because {_SHARED}" if _are_shared(alike) else ""
         return f"{size} has never shown what it costs{alone}"
     then, run = costly[own[-1]]
     later = [trial for trial, _ in costly[own[-1] + 1 :]]
@@ -328,11 +328,13 @@ def _why_nothing(found: Comparison) -> str:
     first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
-    again = f"{size} has not run since: counting begins again when it has (policy.control)"
-    if any(trial.recurrence >= first.recurrence for trial in shared):
-        again = f"{_SHARED} in all runs of {size} since: counting begins again when it runs alone"
-    return f"{what} changed{when}, and {again}"
+    again = "has not reached the target since: counting begins again when it has (policy.control)"
+    if _are_shared([trial for trial in alike if trial.recurrence >= first.recurrence]):
+        again = "has shown no cost since, because others used its devices"
+    return f"{what} changed{when}, and {size} {again}"
 
 
-def _is_shared(trial: Trial) -> bool:
-    return trial.status is TrialStatus.REACHED and trial.shared is True and not trial.forgotten
+def _are_shared(trials: Sequence[Trial]) -> bool:
+    """Whether runs reached the target, and all of these shared their devices."""
+    reached = [t for t in trials if t.status is TrialStatus.REACHED and not t.forgotten]
+    return bool(reached) and all(trial.shared for trial in reached)

@@ -51,6 +51,8 @@ def net_text(net: NetAmounts, net_cost: Estimate) -> str:
 
 def _claim(amounts: Sequence[Amount]) -> str:
     """Return what was saved, then what was lost, then what shows neither."""
+    if all(each.low == each.high == 0 for each, *_ in amounts):
+        return "saved nothing"
     saved = [_sure(each, text, what) for each, text, what in amounts if each.low > 0]
     lost = [_sure(-each, text, what) for each, text, what in amounts if each.high < 0]
     neither = [
@@ -110,4 +112,6 @@ def _range(share: Estimate) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f}".replace("-0", "0").replace("-", MINUS)
+    percent = 100 * share
+    digits = 1 if 0.05 <= abs(percent) < 0.95 else 0  # a claim that is near 0 is not one of 0
+    return f"{percent + 0.0:.{digits}f}".replace("-", MINUS) if round(percent, 1) else "0"

@@ -79,8 +79,9 @@ def net_lines(savings: Savings) -> list[Text]:
         if not savings.share.is_shown:
             head = f"batch size {in_use} against {default}: {claim}"
     count = len(savings.by_trial)
-    of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
-    basis = f"{of} recurrences, exploring included: {claim_cost(savings.net)}"
+    of = units.plural(count, "recurrence")
+    of = f"{count} of {savings.ended} recurrences" if count < savings.ended else of
+    basis = f"{of}, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
     heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]

@@ -70,7 +70,7 @@ def _head(view: Overview, running: int) -> Html:
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
-        good = is_good(net_cost)
+        good = is_good(net_cost if net.energy_j is None else net.energy_j)
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
             f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
