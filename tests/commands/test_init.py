@@ -90,7 +90,7 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
 def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     script(TRAINS)
     done = zeusrun("init", "--try", "--", "python", "train.py")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (3, "")
     assert "no metric that zeusrun can see" in done.stdout
     assert "no optimizer step" not in done.stdout
     assert "docs/metrics.md" in done.stdout
@@ -271,7 +271,7 @@ def test_no_line_with_a_secret_becomes_a_pattern(zeusrun, script):
         print("key", sys.argv[2], "val acc: 0.5")
     """)
     done = zeusrun("init", "--try", "--", "python", "train.py", "--api-key", "sekret-1")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3
     assert "no metric that zeusrun can see" in done.stdout
     assert "sekret" not in (zeusrun.folder / "train.yaml").read_text()
 
