@@ -145,20 +145,21 @@ def list_likely(lines: Sequence[str], most: int = 3) -> list[tuple[str, str]]:
 
     Only those with a metric: first those whose numbers change, then those of an evaluation.
     """
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}  # the one printed last stands last
     patterns: dict[str, str] = {}
     for line, numbers in _read([line for line in lines if len(line) <= _MAX_LINE]):
         if any(number.name not in {"", "epoch"} for number in numbers):
             kind = _NUMBER.sub("0", line)
-            kinds.setdefault(kind, []).append(line)
+            kinds[kind] = kinds.pop(kind, [])
+            kinds[kind].append(line)
             patterns[kind] = _build(line, numbers)
 
     def rank(kind: str) -> tuple[bool, bool, int]:
         printed = kinds[kind]
         return len({*printed}) > 1, shows_evaluation(printed[-1]), len(printed)
 
-    best = sorted(kinds, key=rank, reverse=True)[:most]
-    return [(kinds[kind][-1], patterns[kind]) for kind in best]
+    best = sorted(kinds, key=rank)[-most:]
+    return [(kinds[kind][-1], patterns[kind]) for kind in reversed(best)]
 
 
 def _segments(line: str, begin: int, end: int) -> list[tuple[int, str]]:
