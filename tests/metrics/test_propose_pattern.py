@@ -158,6 +158,12 @@ def test_what_does_not_vary_like_a_metric_is_none(lines, metric):
     assert (shape and shape.proposal.metric) == metric
 
 
+def test_a_bar_may_have_another_width():
+    lines = [f"Epoch {epoch} {'━' * 9 * epoch} 25/25 val/acc: 0.{epoch}" for epoch in (1, 2)]
+    shape = propose_pattern(lines[:1])
+    assert re.search(shape.pattern, lines[1])["val_acc"] == "0.2"
+
+
 def test_the_usual_metric_is_preferred():
     lines = ["Epoch 1: val_f1=0.5 val_acc=0.6"]
     assert propose_pattern(lines, "val_acc").proposal.metric == "val_acc"

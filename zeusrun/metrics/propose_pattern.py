@@ -272,10 +272,12 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
 def _escape(text: str) -> str:
     """Return a pattern of a text before a number; numbers may be padded with spaces."""
     out = ""
-    for each in re.finditer(r"\s+|\d{3,}|.", text):
+    for each in re.finditer(r"\s+|\d{3,}|([^\w\s])\1{3,}|.", text):
         piece = each[0]
         if len(piece) > 2 and piece.isdecimal():  # a date or a number of a run in a name
             out += r"\d+"
+        elif each[1]:  # a bar, as wide as the terminal
+            out += re.escape(each[1]) + "+" if each[1].isprintable() else ".+"
         elif not piece.isspace():
             special = piece in r"\.^$*+?{}[]|()"
             out += "\\" + piece if special else piece if piece.isprintable() else "."
