@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+MTIME_S = 0.02
+"""The kernel dates what is written to a file up to one of its ticks too early."""
+
 
 def read_clock() -> float:
     """Return the time of day in Unix seconds."""

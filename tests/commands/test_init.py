@@ -90,7 +90,7 @@ def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
 def test_a_batch_size_that_only_the_data_loader_shows_is_found(zeusrun, script):
     script(TRAINS)
     done = zeusrun("init", "--try", "--", "python", "train.py")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (3, "")
     assert "no metric that zeusrun can see" in done.stdout
     assert "no optimizer step" not in done.stdout
     assert "docs/metrics.md" in done.stdout
@@ -195,6 +195,95 @@ def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
     assert "# metric" in (zeusrun.folder / "train.yaml").read_text()
 
 
+LOOP = """
+    import argparse, time
+    import torch
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    epochs = parser.parse_args().epochs
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    {start}
+    for epoch in range(1, epochs + 1):
+        for _ in range(12):
+            model(torch.ones(8, 2)).mean().backward()
+            optimizer.step()
+        {epoch}
+        time.sleep(0.3)
+"""
+ONCE = ("init", "--try", "--", "python", "train.py", "--batch-size", 8)
+
+
+def test_a_script_that_needs_more_than_an_epoch_is_tried_with_its_own_and_stopped(zeusrun, script):
+    start = "if epochs < 3: raise ValueError('warm-up takes 2 epochs')"
+    epoch = "print('epoch', epoch, 'val acc:', 0.5 + epoch / 1000, flush=True)"
+    script(LOOP.format(start=start, epoch=epoch))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 500)
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: warm-up takes 2 epochs. zeusrun had set --epochs 1: running it with" in (
+        done.stderr
+    )
+    assert "stopping: it has evaluated an epoch" in done.stdout
+    assert "epoch 100 " not in done.stdout
+    assert "Proposed: val_acc at least 0.51." in done.stdout
+    assert "max_epochs: 500" in (zeusrun.folder / "train.yaml").read_text()
+
+
+def test_what_is_printed_before_the_first_step_is_not_proposed(zeusrun, script):
+    start = "print('val: 3 layers accuracy 0.5', flush=True); time.sleep(0.6)"
+    script(LOOP.format(start=start, epoch="print('val loss: 0.25')"))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 3)
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: val_loss at most 0.24." in done.stdout
+
+
+def test_a_crash_after_the_first_epoch_keeps_what_was_seen(zeusrun, script):
+    script("print('epoch 1 val acc: 0.5')\nraise RuntimeError('no test data')")
+    done = zeusrun(*ONCE, "--epochs", 5)
+    assert done.returncode == 3
+    assert "Proposed: val_acc at least 0.51." in done.stdout
+    assert "RuntimeError: no test data; the proposal is from what it had shown" in done.stderr
+    assert "had set" not in done.stderr
+    assert "  metric: val_acc" in (zeusrun.folder / "train.yaml").read_text()
+
+
+def test_a_script_that_cannot_be_imported_is_tried_once(zeusrun, script):
+    script("import there_is_none")
+    done = zeusrun(*ONCE, "--epochs", 5)
+    assert done.returncode == 3
+    assert "No module named 'there_is_none'" in done.stderr
+    assert "had set" not in done.stderr
+
+
+def test_without_a_metric_the_lines_most_like_one_are_listed_with_a_pattern(zeusrun, script):
+    script("""
+        print("precision: 32.0")
+        for step in (0, 10):
+            print(f"step {step} | it's loss {1 / (step + 1):.4f} | lr 0.1")
+    """)
+    done = zeusrun(*ONCE)
+    assert (done.returncode, done.stderr) == (3, "")
+    *_, line, pattern, other, _ = done.stdout.splitlines()
+    assert (line, other) == ("  step 10 | it's loss 0.0909 | lr 0.1", "  precision: 32.0")
+    assert yaml.safe_load(pattern) == {
+        "metrics": {"source": "stdout", "pattern": r"^step.*?\bit's loss +(?P<it_s_loss>\S+)"}
+    }
+
+
+def test_a_script_that_this_python_cannot_run_is_refused_before_anything_is_written(
+    cli, zeusrun, script
+):
+    script("print(1)\nlearn(async=True)")
+    for command in (("python", "train.py"), ("python", "-m", "train")):
+        code, out, err = cli("init", "--", *command)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert re.search(r"train(\.py)?:2 is no valid Python 3\.\d+: ", err)
+    assert not (zeusrun.folder / "train.yaml").exists()
+    script("\ufeff'\\d'  # a mark and a warning are none of its business")
+    assert cli("init", "--", "python", "train.py")[0] == 0
+
+
 def test_without_a_try_it_says_what_it_guessed_and_what_is_missing(cli, zeusrun, script):
     script("import presets, torchvision")
     code, out, err = cli("init", "--", "torchrun", "--nproc-per-node=2", "train.py", "-b", 8)
@@ -271,7 +360,7 @@ def test_no_line_with_a_secret_becomes_a_pattern(zeusrun, script):
         print("key", sys.argv[2], "val acc: 0.5")
     """)
     done = zeusrun("init", "--try", "--", "python", "train.py", "--api-key", "sekret-1")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3
     assert "no metric that zeusrun can see" in done.stdout
     assert "sekret" not in (zeusrun.folder / "train.yaml").read_text()
 

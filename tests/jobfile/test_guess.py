@@ -126,6 +126,10 @@ COMMANDS = {
         "torchrun --nproc-per-node=2 -m package.train --batch_size=32",
         None, 2, 64, None, [f"--batch_size={LOCAL}"], None, None,
     ),
+    "a training batch and a test batch": (
+        "python train.py --train-batch 32 --test-batch 100",
+        None, 1, 32, None, ["--train-batch", LOCAL, "--test-batch", "100"], None, None,
+    ),
     "torch.distributed.run": (
         "python3 -m torch.distributed.run --nproc_per_node 2 train.py --bs 16",
         None, 2, 32, None, ["--bs", LOCAL], None, None,
@@ -157,6 +161,10 @@ COMMANDS = {
     "pytorch examples mnist": (
         "python main.py",
         MNIST, 1, 64, None, [f"--batch-size={LOCAL}"], (1.0, "linear"), 14,
+    ),
+    "defaults of other names": (
+        "python train.py", 'parser.add_argument("--batch_size_train", default=16)',
+        1, 16, None, [f"--batch_size_train={LOCAL}"], None, None,
     ),
     "transformers run_glue": (
         ("python run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train "

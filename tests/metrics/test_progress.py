@@ -79,6 +79,19 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
             )
 
 
+def test_a_line_that_was_printed_before_the_first_step_reaches_nothing():
+    first, later = (replace(report(t, 1, 0.9), source="stdout") for t in (103.0, 107.0))
+    unseen = after(started(101.0), first)
+    assert unseen.reached is not None  # no step may ever be seen, as in JAX
+    stepped = take_step_clock(unseen, StepCount(1, 105.0, 105.0))
+    assert stepped.reached is None
+    assert after(first, start=stepped).reached is None
+    assert after(later, start=stepped).reached.value == 0.9
+    just = replace(first, t=104.99)  # a file's time is coarse
+    assert take_step_clock(after(just), StepCount(1, 105.0, 105.0)).reached is not None
+    assert after(report(103.0, 1, 0.9), start=stepped).reached is not None  # the script says so
+
+
 @pytest.mark.parametrize(
     ("goal", "value", "met"),
     [

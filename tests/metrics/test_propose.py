@@ -39,6 +39,8 @@ def seen(source, **values):
         (seen("tensorboard", **{"train/acc": 0.9, "loss": 2.31}), ("loss", "min", 2.3)),
         (seen("wandb", train_loss=1.234), ("train_loss", "min", 1.2)),
         (seen("report", done=3.0), ("done", "max", 3.1)),
+        (seen("lightning", val_acc=0.0, val_loss=0.4, train_acc=0.8), ("val_loss", "min", 0.39)),
+        (seen("lightning", val_acc=0.0, train_acc=0.8), ("val_acc", "max", 0.01)),
         (seen("report", val_loss=float("nan"), accuracy=0.5), ("accuracy", "max", 0.51)),
         ({}, None),
         (seen("transformers", epoch=1.0, eval_runtime=3.0), None),
@@ -81,6 +83,7 @@ def test_of_several_sources_the_one_that_counts_is_named():
         (24.7, "min", 24.0),
         (-1.25, "min", -1.3),
         (0.0, "min", 0.0),
+        (0.0, "max", 0.01),
         (1.2e-05, "min", 1.1e-05),
     ],
 )

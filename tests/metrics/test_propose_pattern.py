@@ -48,6 +48,9 @@ FORMATS = {
     "| epoch | loss | val_acc |\n|-------|------|---------|\n| {e:>5} | {l:.2f} | {a:>7} |": (
         "val_acc"
     ),
+    "┃ Epoch ┃ val_loss ┃ val_acc ┃\n┡━━━━╇━━━━╇━━━━┩\n│ {e:>5} │ {l:.2f} │ {a:>7} │": "val_acc",
+    "| end of epoch {e:3d} | time: {t:5.2f}s | valid acc {a:5.2f} |": "valid_acc",
+    "│ Epoch {e} │ val acc {a:.2f} │": "val_acc",
     # Keras'
     "Epoch {e}/{E}\n12/12 [======] - {t:.0f}s 2ms/step - loss: {t:.4f} - accuracy: {t:.4f} - "
     "val_loss: {l:.4f} - val_accuracy: {a:.4f}": "val_accuracy",
@@ -68,6 +71,18 @@ FORMATS = {
     "Epoch {e} finished. Validation accuracy is {a:.1f}%.": "validation_accuracy",
     "第{e}轮 Epoch {e}: val_准确率={a:.3f}": "val_准确率",
 }  # fmt: skip
+SUMMARIES = """\
+┏━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━┓
+┃    ┃ Name     ┃ Type               ┃ Params ┃
+┡━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━┩
+│ 13 │ net      │ Linear             │  8.3 K │
+│ 14 │ val_acc  │ MulticlassAccuracy │      1 │
+│ 15 │ val_loss │ MeanMetric         │   0.50 │
+├─val: 1-1 accuracy 0.5
+| 3  | val_acc | MulticlassAccuracy | 7 |
+  | Name    | Type               | Params | Mode
+3 | val_acc | MulticlassAccuracy | 0      | train
+"""
 NOISE = """\
 Namespace(epochs=1, test_batch_size=1000, val_split=0.1, lr=0.1)
 Using 2 GPUs, seed 42, 1.5 GB
@@ -106,6 +121,7 @@ def test_a_pattern_from_one_epoch_reads_every_other(tmp_path, form, metric):
 
 def test_what_is_no_result_has_no_pattern():
     assert propose_pattern(NOISE.splitlines()) is None
+    assert propose_pattern(SUMMARIES.splitlines()) is None
     assert propose_pattern(["Epoch 1: val_loss=nan"]) is None
     assert propose_pattern([]) is None
 
@@ -119,6 +135,33 @@ def test_a_pattern_that_would_read_another_line_in_another_way_is_not_proposed()
 def test_a_column_that_a_table_has_twice_is_read_once():
     shape = propose_pattern(["epoch loss loss epoch acc", "1 0.5 0.6 1 0.7"])
     assert shape.pattern == r"^(?P<epoch>\d+) +(?P<loss>\S+) +\S+ +\S+ +(?P<acc>\S+)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "metric"),
+    [
+        (["epoch 1 val acc: 0", "epoch 2 val acc: 0"], None),
+        (["epoch 1 val acc: 0"], None),
+        (["epoch 1 val acc: 0", "epoch 2 val acc: 1"], "val_acc"),
+        (["epoch 1 val loss: 0"], "val_loss"),
+        # A bar has many states in an epoch.
+        (["epoch 1 10% val acc: 0.5", "epoch 1 20% val acc: 0.5"], "val_acc"),
+        (["epoch 1 val threshold: 0.5", "epoch 2 val threshold: 0.5"], None),
+        (
+            ["val threshold: 0.5", "val loss: 2.1", "val threshold: 0.5", "val loss: 1.9"],
+            "val_loss",
+        ),
+    ],
+)
+def test_what_does_not_vary_like_a_metric_is_none(lines, metric):
+    shape = propose_pattern(lines)
+    assert (shape and shape.proposal.metric) == metric
+
+
+def test_a_bar_may_have_another_width():
+    lines = [f"Epoch {epoch} {'━' * 9 * epoch} 25/25 val/acc: 0.{epoch}" for epoch in (1, 2)]
+    shape = propose_pattern(lines[:1])
+    assert re.search(shape.pattern, lines[1])["val_acc"] == "0.2"
 
 
 def test_the_usual_metric_is_preferred():

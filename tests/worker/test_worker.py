@@ -89,6 +89,9 @@ def test_a_rank_tells_of_its_start_and_end_around_its_reports(rank, write):
     assert started.t <= reported.t <= ended.t
 
 
+HANDLES = "import sys\ntry:\n    raise KeyError\nexcept Exception as e:\n    {}"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
@@ -108,6 +111,22 @@ def test_a_rank_tells_of_its_start_and_end_around_its_reports(rank, write):
         ("raise ValueError('out of memory')", "exception", "ValueError"),
         ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt"),
         ("import sys; sys.exit(7)", "exit", "SystemExit"),
+        (HANDLES.format("sys.exit(1)"), "exception", "KeyError"),  # as Hydra does
+        (HANDLES.format("raise SystemExit(1) from e"), "exception", "KeyError"),
+        (HANDLES.format("raise SystemExit(1) from None"), "exit", "SystemExit"),
+        (HANDLES.format("sys.exit(2)"), "exit", "SystemExit"),  # as argparse does
+        (HANDLES.format("sys.exit('no such data')"), "exit", "SystemExit"),
+        (
+            HANDLES.replace("KeyError", "MemoryError").format("sys.exit(1)"),
+            "out_of_memory",
+            "MemoryError",
+        ),
+        (
+            "class Exit(Exception): ...\n"
+            + HANDLES.replace("KeyError", "Exit").format("sys.exit(3)"),
+            "exit",
+            "SystemExit",
+        ),  # as click does
     ],
 )
 def test_the_cause_of_a_crash_is_told_apart(rank, write, text, kind, name):

@@ -7,8 +7,10 @@ import functools
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from warnings import catch_warnings, simplefilter
 
 import typer
 from typer import Argument, Option
@@ -17,7 +19,7 @@ from zeusrun.commands.options import open_home
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.guess import build_guess, job_name, write_draft
-from zeusrun.jobfile.guess.script import module_paths, read_script, read_text
+from zeusrun.jobfile.guess.script import MAX_BYTES, module_paths, read_script, read_text
 from zeusrun.launcher.context import job_devices
 from zeusrun.plain_text import plain_text
 
@@ -85,7 +87,9 @@ def _read_text(launched: Launched) -> str:
     """Return the text of the script, and of the files that nanoGPT reads after it."""
     script = launched.script
     if script is None:  # it need not be in the working directory
-        return read_text(*module_paths(Path(), str(launched.module)))
+        text = read_text(*module_paths(Path(), str(launched.module)))
+        _check_syntax(text, str(launched.module))
+        return text
     if (Path(script) / "__main__.py").is_file():  # Python runs such a folder
         script = f"{script}/__main__.py"
     if not Path(script).is_file():
@@ -97,8 +101,27 @@ def _read_text(launched: Launched) -> str:
     text = read_text(Path(script))
     if text.startswith("#!") and "python" not in text.partition("\n")[0]:
         raise UsageError(f"{script} is not a Python script; give the command that it runs")
+    _check_syntax(text, script)
     settings = launched.args if "configurator.py" in text else ()
     return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
+
+
+def _check_syntax(text: str, script: str) -> None:
+    """Raise ``UsageError`` if this Python cannot run a script."""
+    if len(text.encode()) >= MAX_BYTES:  # it may be cut
+        return
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # they are about the script's own text
+            compile(text.removeprefix("\ufeff"), script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        python = "Python {}.{}".format(*sys.version_info)
+        raise UsageError(
+            f"{script}:{error.lineno} is no valid {python}: {error.msg}; correct the script, or "
+            "install zeusrun for the Python that runs it"
+        ) from error
+    except (ValueError, RecursionError, MemoryError):
+        pass  # a NUL, which some versions allow; nested too deep to say
 
 
 def _create(path: Path, text: str, mode: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import signal
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -21,30 +23,34 @@ from zeusrun.history.registry import open_history
 from zeusrun.jobfile.guess.guess import Batch, correct_batch, reveal
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.events import Advanced, Printed
+from zeusrun.launcher.events import Advanced, Noted, Printed, TrialStarts
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
+from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.propose import propose
-from zeusrun.metrics.propose_pattern import propose_pattern
+from zeusrun.metrics.propose_pattern import list_likely, propose_pattern, shows_evaluation
 from zeusrun.metrics.rows import Run
-from zeusrun.metrics.seen import describe_alone
+from zeusrun.metrics.seen import describe_alone, names_an_evaluation
 from zeusrun.metrics.sight import Sight
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
+from zeusrun.sidecar.events import REPORT
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
 from zeusrun.view.live import SubmitView
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import SubmitEvent
     from zeusrun.metrics.progress import Progress
+    from zeusrun.metrics.propose import Proposal
+    from zeusrun.metrics.propose_pattern import Shape
     from zeusrun.trial import Trial
 
 _MAX_PRINTED_BYTES = 256 << 10
@@ -54,6 +60,34 @@ _NOTHING_SEEN = (
     "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
     "script: docs/metrics.md"
 )
+_LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
+
+
+class _Tried(NamedTuple):
+    """What a run has shown."""
+
+    trial: Trial
+    code: int
+    progress: Progress | None
+    printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
+    ended: bool  # by the user, or by another zeusrun
+
+    @property
+    def failed(self) -> bool:
+        """Whether it crashed; a run that only lacks the metric has failed, too, but by no cause."""
+        crashed = self.trial.status is TrialStatus.FAILED and self.trial.cause is not None
+        return crashed or self.trial.status is TrialStatus.OOM
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, for people."""
+        return plain_text(self.trial.reason or "it was stopped")
+
+    def propose(self, likely: str) -> tuple[Proposal | None, Shape | None]:
+        """Return a proposal, and the pattern that it needs, if any."""
+        proposal = propose(self.progress.seen, likely) if self.progress is not None else None
+        shape = None if proposal else propose_pattern(self.printed, likely)
+        return (shape.proposal if shape else proposal), shape
 
 
 def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> int:
@@ -61,31 +95,37 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    spec = load_spec(path, [*_overrides(guess), *reveal(guess)])
-    limit = "" if guess.max_epochs else f", at most {_TRY_S} s"
+    epochs = guess.max_epochs
+    limit = "" if epochs else f", at most {_TRY_S} s"
     typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
-    trial, code, progress, printed = _run(spec)
+    tried = _run(load_spec(path, [*_overrides(guess), *reveal(guess)]), whole=epochs is not None)
+    proposal, shape = tried.propose(guess.metric)
+    if epochs is not None and epochs.value > 1 and proposal is None and _may_be_too_short(tried):
+        own = f"{epochs.written} {epochs.value:g}"
+        typer.echo(
+            f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
+            f"it with {own}, and stopping it after an epoch, or after {_TRY_S} s",
+            err=True,
+        )
+        overrides = [*_overrides(guess, int(epochs.value)), *reveal(guess)]
+        tried = _run(load_spec(path, overrides), whole=False)
+        proposal, shape = tried.propose(guess.metric)
+    trial, code, progress, printed, ended = tried
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
-    # A run that only lacks the metric has failed, too, but without a cause.
-    failed = trial.status is TrialStatus.FAILED and trial.cause is not None
-    stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
-    if progress is None or sight is None or stopped or failed or trial.status is TrialStatus.OOM:
-        reason = plain_text(trial.reason or "it was stopped")
+    if progress is None or sight is None or ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
-        typer.echo(f"zeusrun: the run failed: {reason}; {then}", err=True)
+        typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return code
     guess = _check_batch(
         replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
     )
-    proposal = propose(progress.seen, guess.metric)
-    shape = None if proposal else propose_pattern(printed, guess.metric)
     if shape is not None:
-        proposal, guess = shape.proposal, replace(guess, pattern=shape.pattern)
+        guess = replace(guess, pattern=shape.pattern)
     if proposal is None:
         idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
-        lines, objective = [idle + _NOTHING_SEEN], None
+        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(printed)], None
     else:
         metric, source, mode, target, last = proposal
         better = "at most" if mode == "min" else "at least"
@@ -103,7 +143,29 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         ]
     changed = _replace(path, text, write(guess, objective=objective))
     typer.echo("\n".join([f"{path} {changed}.", *lines]))
-    return ExitCode.REACHED
+    if tried.failed:
+        then = "the proposal is from what it had shown before. Correct the cause first"
+        typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
+        return code
+    return ExitCode.REACHED if proposal else ExitCode.TRAINING_FAILED
+
+
+def _may_be_too_short(tried: _Tried) -> bool:
+    """Whether a run may have crashed because it was to train for a single epoch."""
+    reason, cause = tried.trial.reason or "", tried.trial.cause
+    return (
+        cause is not None and not tried.ended and not is_permanent(reason, cause, same_choice=False)
+    )
+
+
+def _describe_likely(printed: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that look most like a result, each with what to write to read it."""
+    if likely := list_likely(printed):
+        yield _LIKELY
+    for line, pattern in likely:
+        yield f"  {plain_text(line.strip())}"
+        quoted = pattern.replace("'", "''")
+        yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 
 
 def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
@@ -147,7 +209,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(why) from error
 
 
-def _overrides(guess: Guess) -> list[str]:
+def _overrides(guess: Guess, epochs: int = 1) -> list[str]:
     """Return what makes one short run of the job, whatever its metrics are."""
     size = guess.ranks if guess.batch is None else guess.batch.default
     return [
@@ -155,7 +217,7 @@ def _overrides(guess: Guess) -> list[str]:
         "objective.target=0",
         "objective.on_target=continue",
         "objective.missing_metric=continue",
-        "objective.max_epochs=1",
+        f"objective.max_epochs={epochs}",
         f"batch_size.default={size}",
         f"batch_size.candidates=[{size}]",
         "policy.name=fixed",
@@ -163,17 +225,60 @@ def _overrides(guess: Guess) -> list[str]:
         "early_stop.cost_factor=null",
         "power_limit.mode=observe",
         "stall.action=off",
-        *([] if guess.max_epochs else [f"timeout_s={_TRY_S}"]),
+        *([] if guess.max_epochs and epochs == 1 else [f"timeout_s={_TRY_S}"]),
     ]
 
 
-def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None, list[str]]:
+class _Watch:
+    """Follows a run: where in its log training begins, and when an epoch has been evaluated."""
+
+    def __init__(self) -> None:
+        self.log: Path | None = None
+        self._untrained = self._bytes = 0  # of the log, printed before the first step
+        self._looks = self._before = 0
+        self._at_step: int | None = None  # when the first evaluation after training was seen
+        self._trained = False
+
+    def take_lines(self, lines: Iterable[str]) -> None:
+        """Take in what rank 0 printed."""
+        self._looks += sum(map(shows_evaluation, lines))
+
+    def read_printed(self) -> list[str]:
+        """Return what rank 0 printed in training, at the end; all of it where no step was seen."""
+        if self.log is None:
+            return []
+        tail, printed = LineTail(self.log), list[str]()
+        since = self._untrained - 1 if self._trained and self._untrained else 0
+        tail.skip_backlog(min(_MAX_PRINTED_BYTES, _size(self.log) - since))
+        with contextlib.suppress(OSError):
+            while lines := tail.read_lines(final=True):
+                printed += (state for line in lines for state in split_states(line))
+        return [line for line, _ in itertools.groupby(printed)]  # twice in a row is one look
+
+    def take(self, progress: Progress) -> bool:
+        """Take in how far the run is; return whether it trains on after an evaluation."""
+        looks = self._looks + sum(
+            seen.times
+            for (name, source), seen in progress.seen.items()
+            if source == REPORT or names_an_evaluation({name: 0.0})
+        )
+        if progress.steps is None and self.log is not None:
+            # The step clock is read before the log, so the look before this one is certain.
+            self._untrained, self._bytes = self._bytes, _size(self.log)
+        if not self._trained:
+            self._trained, self._before = progress.steps is not None, looks
+        elif self._at_step is None and looks > self._before:
+            self._at_step = progress.steps
+        return self._at_step is not None and (progress.steps or 0) > self._at_step
+
+
+def _run(spec: JobSpec, *, whole: bool) -> _Tried:
     """Run the job once; the user's home lends the GPUs and records nothing.
 
-    The last item is what rank 0 printed at the end, without colours.
+    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation.
     """
     home, history = open_home()
-    progress = None
+    progress, watch, stopped = None, _Watch(), False
     with (
         CaughtSignals() as signals,
         SubmitView(lasting_console(sys.stdout), quiet=False) as view,
@@ -181,11 +286,19 @@ def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None, list[str]]:
     ):
 
         def consume(event: SubmitEvent) -> None:
-            nonlocal progress
-            if isinstance(event, Advanced):
+            nonlocal progress, stopped
+            if isinstance(event, TrialStarts):
+                watch.log = Run(Path(event.trial.run_dir), scratch).log(0)
+            elif isinstance(event, Advanced):
                 progress = event.progress
+                if watch.take(progress) and not (whole or stopped or signals.received):
+                    stopped = True
+                    view.show(Noted("stopping: it has evaluated an epoch"))
+                    signals.received.append(signal.SIGINT)  # as if the user pressed Ctrl-C
             elif isinstance(event, Printed):  # warnings would be about the overrides
                 view.show(event)
+                if event.rank == 0:
+                    watch.take_lines(event.lines)
 
         with admitted(
             spec,
@@ -206,15 +319,14 @@ def _run(spec: JobSpec) -> tuple[Trial, int, Progress | None, list[str]]:
                 check_not_ended(spec.name, signals.received)
                 result = submit(submission, consume)
             mask = mask_job(spec, {})
-            printed = _read_printed(Run(Path(result.trials[-1].run_dir), scratch).log(0))
-            printed = [line for line in printed if mask.text(line) == line]
-    return result.trials[-1], result.exit_code, progress, printed
+            printed = [line for line in watch.read_printed() if mask.text(line) == line]
+    code = result.exit_code
+    ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
+    return _Tried(result.trials[-1], code, progress, printed, ended)
 
 
-def _read_printed(log: Path) -> list[str]:
-    tail, printed = LineTail(log), list[str]()
-    tail.skip_backlog(_MAX_PRINTED_BYTES)
-    with contextlib.suppress(OSError):
-        while lines := tail.read_lines(final=True):
-            printed += (state for line in lines for state in split_states(line))
-    return [*dict.fromkeys(printed)]
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zeusrun.clock import MTIME_S
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import CONTROLLING, Seen, names_an_evaluation, precedes, see
 from zeusrun.sidecar.events import (
@@ -206,6 +207,9 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
         times_s = (*times_s, (count.last_step_t - since_t) / (count.steps - done))
     stepping_s = (count.first_step_t, count.last_step_t)
     seen = replace(progress, steps=count.steps, stepping_s=stepping_s, step_times_s=times_s)
+    if (at := progress.reached) and progress.stepping_s is None and progress.source == "stdout":
+        reached_t = (progress.training_t or 0.0) + at.time_s  # perhaps before training
+        seen = replace(seen, reached=at if reached_t >= count.first_step_t - MTIME_S else None)
     step_s = statistics.median(times_s) if times_s else 0.0
     earliest_t = progress.launched_t if progress.script_t is None else progress.script_t
     # What was reported before the first step ended came before training.
@@ -370,8 +374,10 @@ def _report(
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     reached = progress.reached
-    first_step_t = math.inf if progress.stepping_s is None else progress.stepping_s[0]
-    trained = event.epoch > 0 or event.t >= first_step_t  # a model that is not proves nothing
+    stepping_s, printed = progress.stepping_s, event.source == "stdout"
+    trained = event.epoch > 0 and not (printed and stepping_s)
+    # A model that is not trained proves nothing.
+    trained |= stepping_s is not None and event.t >= stepping_s[0] - MTIME_S * printed
     result = trained and not event.each_step
     if reached is None and result and meets_target(value, trial.target, trial.mode):
         reached = point._replace(epoch=epochs)

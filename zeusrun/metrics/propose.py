@@ -37,8 +37,8 @@ class Proposal(NamedTuple):
 def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
-    A metric of an evaluation precedes one of training, an accuracy precedes a loss; of those that
-    are left, the ``likely`` name precedes others.
+    A metric of an evaluation precedes one of training, an accuracy precedes a loss, unless it is
+    still 0; of those that are left, the ``likely`` name precedes others.
     """
 
     def rank(key: tuple[str, str]) -> tuple[bool, ...]:
@@ -48,6 +48,7 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
         return (
             "train" in words,
             not good,
+            bool(words & QUALITY) and seen[key].last == 0,
             likely_mode(key[0]) == "min",
             seen[key].parts > 1,  # a mean of AUCs is not quite the AUC
             not evaluates,
@@ -72,8 +73,13 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
 
 
 def a_little_better(value: float, mode: str) -> float:
-    """Return the next better number of two digits, but at most 1 or 100, the best accuracies."""
+    """Return the next better number of two digits, but at most 1 or 100, the best accuracies.
+
+    What is better than an accuracy of 0 is 0.01, be it in percent or not.
+    """
     exact = Decimal(repr(value))
+    if exact == 0 and mode == "max":
+        return 0.01
     best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
     if exact == 0 or (mode == "max" and exact == best):
         return value

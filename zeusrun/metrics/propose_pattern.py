@@ -39,6 +39,8 @@ _SETTING = re.compile(
     r"|iter|mem|memory|gpu|params?|parameters|ms|sec|secs|seconds|speed|patience|lr|rank|data|time)"
     r"(?:_|$)"
 )
+# A row in a frame, such as one of a model summary.
+_FRAMED = re.compile(r"\s*(?:[\u2502\u2503\u2506\u250a\u250c-\u254b\u2551-\u2570]|\|.*\|\s*$)")
 _MAX_LINE = 1000
 _MAX_SHAPES = 100
 
@@ -64,7 +66,8 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
     """Propose a pattern for lines without colours; ``None`` if none looks like a result.
 
     A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
-    pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``.
+    pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``. An
+    accuracy that is always 0 is no result, nor is a value that is the same in every epoch.
     """
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
@@ -74,11 +77,10 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
         if names and (by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))):
             shapes.setdefault(_build(line, numbers), line)
     last = [*shapes][-_MAX_SHAPES:]
-    values = {shape: read for shape in last if (read := _check(shape, known))}
     found = {
-        (name, shape): Seen(each[0], each[-1], len(each))
-        for shape, read in values.items()
-        for name, each in read.items()
+        (name, shape): Seen(looks[0], looks[-1], len(looks))
+        for shape in last
+        for name, looks in _check(shape, known).items()
     }
     # Of the patterns with the best metric: one with an epoch, then the one that matches least.
     merged = {(name, "stdout"): seen for (name, _), seen in found.items()}
@@ -122,12 +124,42 @@ def read_line(line: str) -> list[_Number]:
         if not (counts and words) or (over and line[end : end + 2] != " ("):
             unit = _UNIT.match(line, end)
             begin = unit.end() if unit else end
+    if _FRAMED.match(line) and all(number.name != "epoch" for number in numbers):
+        return [number._replace(name="") for number in numbers]
     return _unique(numbers, heads, nears)
 
 
 def has_metric(line: str) -> bool:
     """Whether a line looks like one with a metric."""
     return any(number.name not in {"", "epoch"} for number in read_line(line[:_MAX_LINE]))
+
+
+def shows_evaluation(line: str) -> bool:
+    """Whether a line looks like one with a metric of an evaluation."""
+    names = [number.name for number in read_line(line[:_MAX_LINE])]
+    return names_an_evaluation(dict.fromkeys(names, 0.0))
+
+
+def list_likely(lines: Sequence[str], most: int = 3) -> list[tuple[str, str]]:
+    """Return the lines that look most like a result, the newest of each kind, with a pattern each.
+
+    Only those with a metric: first those whose numbers change, then those of an evaluation.
+    """
+    kinds: dict[str, list[str]] = {}  # the one printed last stands last
+    patterns: dict[str, str] = {}
+    for line, numbers in _read([line for line in lines if len(line) <= _MAX_LINE]):
+        if any(number.name not in {"", "epoch"} for number in numbers):
+            kind = _NUMBER.sub("0", line)
+            kinds[kind] = kinds.pop(kind, [])
+            kinds[kind].append(line)
+            patterns[kind] = _build(line, numbers)
+
+    def rank(kind: str) -> tuple[bool, bool, int]:
+        printed = kinds[kind]
+        return len({*printed}) > 1, shows_evaluation(printed[-1]), len(printed)
+
+    best = sorted(kinds, key=rank)[-most:]
+    return [(kinds[kind][-1], patterns[kind]) for kind in reversed(best)]
 
 
 def _segments(line: str, begin: int, end: int) -> list[tuple[int, str]]:
@@ -186,7 +218,7 @@ def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
     """Yield the lines and their numbers; a table has its names in a line that begins with epoch."""
     header: list[str] = []
     for line in lines:
-        cells = [*re.finditer(r"[^\s|]+", line)]
+        cells = [*re.finditer(r"[^\s|\u2502\u2503]+", line)]
         if len(cells) > 1 and cells[0][0].lower() in _EPOCH and not _NUMBER.search(line):
             header = ["epoch", *(_name([cell[0]]) for cell in cells[1:])]
         if not header or len(cells) != len(header) or not cells[0][0].isdigit():
@@ -240,10 +272,12 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
 def _escape(text: str) -> str:
     """Return a pattern of a text before a number; numbers may be padded with spaces."""
     out = ""
-    for each in re.finditer(r"\s+|\d{3,}|.", text):
+    for each in re.finditer(r"\s+|\d{3,}|([^\w\s])\1{3,}|.", text):
         piece = each[0]
         if len(piece) > 2 and piece.isdecimal():  # a date or a number of a run in a name
             out += r"\d+"
+        elif each[1]:  # a bar, as wide as the terminal
+            out += re.escape(each[1]) + "+" if each[1].isprintable() else ".+"
         elif not piece.isspace():
             special = piece in r"\.^$*+?{}[]|()"
             out += "\\" + piece if special else piece if piece.isprintable() else "."
@@ -258,17 +292,31 @@ def _escape(text: str) -> str:
 
 def _check(
     shape: str, known: Sequence[tuple[str, Sequence[_Number]]]
-) -> Mapping[str, list[float]] | None:
-    """Return the values of the metrics; ``None`` if the pattern reads a line in another way."""
-    pattern, found = re.compile(shape), dict[str, list[float]]()
-    for line, numbers in known:
+) -> Mapping[str, Sequence[float]]:
+    """Return the values of the metrics; none if the pattern reads a line in another way.
+
+    The states of a progress bar are one look at an epoch.
+    """
+    pattern, found = re.compile(shape), dict[str, list[tuple[object, float]]]()
+    for at, (line, numbers) in enumerate(known):
         if not (match := pattern.search(line)):
             continue
         own = {each.name: line[each.start : each.end] for each in numbers}
         for name, raw in match.groupdict().items():
             value = number_of(raw)
             if value is None or name not in own or repr(value) != repr(float(own[name])):
-                return None
+                return {}
             if name != "epoch":
-                found.setdefault(name, []).append(value)
-    return found
+                found.setdefault(name, []).append((own.get("epoch", at), value))
+    return {
+        name: [value for _, value in looks]
+        for name, looks in found.items()
+        if _varies(name, [*dict(looks).values()])
+    }
+
+
+def _varies(name: str, looks: Sequence[float]) -> bool:
+    """Whether the values are like those of a metric: not always the same, no accuracy of 0."""
+    if len(looks) > 1:
+        return len(set(looks)) > 1
+    return looks[0] != 0 or not QUALITY.intersection(re.findall(r"[a-z]+", name))

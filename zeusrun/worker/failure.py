@@ -16,6 +16,7 @@ _MEMORY_WORDS = (
     "Cannot allocate memory",  # ENOMEM
     "STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN
 )
+_USAGE = 2  # the exit code of argparse and click for wrong arguments
 _MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 64_000
 _MAX_RECORD_BYTES = 1 << 20  # six bytes for each of its characters at most
@@ -43,6 +44,7 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
     The first failure is the cause; the other ranks fail because that rank is gone. But a failure
     after one more ``restart`` by torchrun replaces it. If the disk refuses, nothing is written.
     """
+    error = _cause_of_exit(error) or error
     if isinstance(error, SystemExit):
         code = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
         kind, message = "exit", f"the script exited with {code}"
@@ -70,6 +72,19 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)  # fails if another rank was first
             os.unlink(temporary)  # noqa: PTH108
+
+
+def _cause_of_exit(error: BaseException) -> Exception | None:
+    """Return the exception that the script was handling when it exited; ``None`` if it was none.
+
+    Hydra does so for every exception. A usage error (code 2) and a message of the script's own say
+    more than what they are raised from.
+    """
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int) or error.code == _USAGE:
+        return None
+    handled = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    is_exit = type(handled).__name__ == "Exit"  # by which click and typer leave
+    return handled if isinstance(handled, Exception) and not is_exit else None
 
 
 def _text(error: BaseException) -> str:

@@ -110,6 +110,32 @@ def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
     assert raised.sentence == raised.reason
 
 
+def test_an_exit_after_a_traceback_is_told_with_its_exception(paths):
+    trace = (
+        "Traceback (most recent call last):\n  File 'a.py', line 3, in b\n\ndata.Broken: no rows\n"
+    )
+    paths.rank_log(1).write_text(trace + "use fewer\nSet FULL=1 to see more.\n")
+    exited = {"kind": "exit", "message": "the script exited with code 1"}
+    assert leave(paths, exited).sentence == "rank 1: the script exited with code 1: Broken: no rows"
+    assert leave(paths, exited).cause == "the script exited with code 1"
+    usage = {"kind": "exit", "message": "the script exited with code 2"}
+    assert leave(paths, usage).last_line == "Set FULL=1 to see more."
+    paths.rank_log(1).write_text(trace + "epoch\n" * 40)  # it was handled
+    assert leave(paths, exited).last_line == "epoch"
+
+
+def test_the_exception_of_a_spawned_process_is_the_reason(paths):
+    child = (
+        "-- Process 0 terminated with the following error:\nTraceback (most recent call last):\n"
+        '  File "/a/data.py", line 3, in load\n    raise\npickle.Error: no key\nadvice: none\n'
+    )
+    trace = f'Traceback (most recent call last):\n  File "/a/train.py", line 8\n{child}'
+    spawned = {"type": "ProcessRaisedException", "message": f"\n\n{child}", "traceback": trace}
+    assert leave(paths, spawned).reason == "rank 1 at data.py:3: Error: no key"
+    cut = {**spawned, "traceback": ""}
+    assert "ProcessRaisedException: -- Process 0 terminated" in leave(paths, cut).reason
+
+
 @pytest.mark.parametrize(
     ("record", "own"),
     [

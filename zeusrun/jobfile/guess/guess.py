@@ -26,7 +26,10 @@ _PER_DEVICE = (
     "local_batch_size", "batch_size_per_gpu", "batch_size_per_device", "device_batch_size",
 )  # fmt: skip
 _GLOBAL = ("global_batch_size", "total_batch_size", "train_global_batch_size")
-_EITHER = ("batch_size", "train_batch_size", "batchsize", "bsz", "bs", "batch", "b")
+_EITHER = (
+    "batch_size", "train_batch_size", "train_batch", "train_bs", "batch_size_train", "batchsize",
+    "bsz", "tbs", "bs", "batch", "b",
+)  # fmt: skip
 _ACCUMULATION = (
     "gradient_accumulation_steps", "grad_accum_steps", "accum_iter", "accumulation_steps",
     "accumulate_grad_batches", "grad_accum", "update_freq",
@@ -212,6 +215,7 @@ def write_draft(
     metric, mode, target, and where they are from; ``None`` if they are not known.
     """
     launched, script = guess.launched, guess.launched.script
+    nproc = launched.nproc_per_node
     args, env = _values(guess, "secret_file")
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
@@ -232,10 +236,7 @@ def write_draft(
         *(f"  {name}: {value}" for name, value in env.items()),
         "",
         "launch:",
-        _line(
-            f"  nproc_per_node: {launched.nproc_per_node}",
-            f"the batch sizes below are for {processes}",
-        ),
+        _line(f"  nproc_per_node: {nproc}", f"the batch sizes below are for {processes}"),
         *(
             [_line("  distributed: false", "as python starts it, without torchrun's variables")]
             if guess.ranks == 1 and not launched.distributed

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
+"""What is read of a script."""
+
 _RANKS = r"(?:\w+\.)*(?:get_)?(?:\w*world_?size|n_?gpus?\w*|num_gpus|num_processes|nprocs)"
 # No pattern begins with a repeat: in a long line of data it would be tried at every letter.
 _RATE = r"(?:base_?lr|b?lr|learning_rate)\b"
@@ -62,7 +64,7 @@ def read_text(*paths: Path) -> str:
         with contextlib.suppress(OSError, ValueError):  # ValueError: no UTF-8; a NUL in the name
             if path.is_file():  # reading a pipe would block
                 with path.open("rb") as file:
-                    return file.read(_MAX_BYTES).decode()
+                    return file.read(MAX_BYTES).decode()
     return ""
 
 

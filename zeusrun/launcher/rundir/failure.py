@@ -26,6 +26,7 @@ _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_REASON = 500
 _MAX_LINE = 200
+_MAX_ADVICE = 30  # lines
 _EXTERNAL_SIGTERM = 143  # the worker's exit code: 128 + SIGTERM
 _NO_MASK = Mask()
 _LINE_END = re.compile(r"[\r\n]")  # \r: of progress bars
@@ -45,6 +46,9 @@ _USAGE = re.compile(r"exited with code 2$")
 _BROKEN = re.compile(
     r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
 )
+# What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
+_OF_SPAWNED = "ProcessRaisedException"
+_RAISED = re.compile(r"(?:\w+\.){0,20}(\w+)(?:: ?(.*))?")
 _DAMAGED = "is a damaged package"
 _LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
@@ -59,12 +63,12 @@ class Failure:
     rank: int | None  # which failed; ``None`` if unknown
     out_of_memory: bool
     reason: str  # one sentence for people
-    last_line: str | None = None  # of the rank's log, if only its exit code is known
+    last_line: str | None = None  # what the log says, if only the rank's exit code is known
     is_own: bool = False  # an exception of the rank, not the consequence of another one's end
 
     @property
     def sentence(self) -> str:
-        """The reason with the rank's last line."""
+        """The reason with what the rank's log says."""
         text = self.reason if self.last_line is None else f"{self.reason}: {self.last_line}"
         return _shortened(text, _MAX_REASON)
 
@@ -98,9 +102,24 @@ def read_failure(
     found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
     if found is None or found.rank is None or not _EXITED.search(found.reason):
         return found
-    lines = _LINE_END.split(_read_tail(paths.rank_log(found.rank), mask))
+    log = _read_tail(paths.rank_log(found.rank), mask)
+    raised = None if _USAGE.search(found.reason) else _last_raised(log, within=_MAX_ADVICE)
+    lines = [": ".join(filter(None, raised))] if raised else _LINE_END.split(log)
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
+
+
+def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None:
+    """Return type and first line of the exception of the last traceback; ``None`` without one.
+
+    ``within``: at most so many lines may follow it, such as advice; what is older was handled.
+    """
+    _, found, block = text.rpartition("Traceback (most recent call last):\n")
+    lines = block.splitlines()
+    at = next((n for n, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    if not found or not (match := _RAISED.fullmatch("".join(lines[at : at + 1]))):
+        return None
+    return None if within is not None and len(lines) - at > within else (match[1], match[2] or "")
 
 
 def run_deleted(paths: RunPaths) -> Failure | None:
@@ -163,6 +182,8 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
         return None
     if restart < restarts:
         return None
+    if name == _OF_SPAWNED and (raised := _last_raised(trace)):
+        name, message = raised
     first_line = _shortened(next(iter(mask.cut_text(message).strip().splitlines()), ""))
     reason = f"rank {rank}: {first_line}"
     if kind == "exit":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import MTIME_S
 from zeusrun.cost import energy_text
 from zeusrun.launcher.processes.signals import PREEMPTING, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -26,7 +27,6 @@ _TARGET_REACHED = {
 }
 _ASKED_TO_STOP = "another zeusrun process has asked for it"
 _SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half of it
-_MTIME_S = 0.02  # the kernel dates a printed line up to one of its ticks too early
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
@@ -103,8 +103,8 @@ def supervise(
         if rules.stop_at_target:
             saving = _may_be_saving(progress)
             level = StopLevel.ASK if progress.listens or saving else StopLevel.TERMINATE
-            if progress.guesses and saving:
-                level = StopLevel.NONE  # a report with another value may follow
+            if (progress.guesses and saving) or _may_precede_training(progress):
+                level = StopLevel.NONE  # a report with another value, or the first step may follow
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
@@ -115,8 +115,18 @@ def _may_be_saving(progress: Progress) -> bool:
     if progress.reached is None or progress.training_t is None or progress.stepping_s is None:
         return False
     reached_t = progress.training_t + progress.reached.time_s
-    stepped = progress.stepping_s[1] > reached_t + _MTIME_S
+    stepped = progress.stepping_s[1] > reached_t + MTIME_S
     return not stepped and progress.now_t - reached_t < _SAVING_S
+
+
+def _may_precede_training(progress: Progress) -> bool:
+    """Whether the target is met only by a line that may come from before the first step.
+
+    A second report without a step between them shows that steps cannot be seen.
+    """
+    return (
+        progress.source == "stdout" and progress.stepping_s is None and len(progress.reports) == 1
+    )
 
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:
