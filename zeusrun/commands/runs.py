@@ -213,7 +213,8 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
     else:
         from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
 
-        console().print(totals_table(group, totals, add_up("all", ended)))
+        shown = console()
+        shown.print(totals_table(group, totals, add_up("all", ended), shown.width))
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:

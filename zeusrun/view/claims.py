@@ -54,7 +54,7 @@ def _claim(amounts: Sequence[Amount]) -> str:
         if each.high < 0
     ]
     neither = [
-        f"{_join(_signed(each.low, text), _signed(each.high, text))}{what}"
+        f"{join_ends(signed(each.low, text), signed(each.high, text))}{what}"
         for each, text, what in amounts
         if not each.is_shown
     ]
@@ -66,14 +66,14 @@ def _claim(amounts: Sequence[Amount]) -> str:
 
 def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
     """Return where an amount lies, such as `` (9 to 12 J)``; nothing if there is no doubt."""
-    ends = _signed(low, text), _signed(high, text)
-    return "" if len(set(ends)) == 1 else f" ({_join(*ends)})"
+    ends = signed(low, text), signed(high, text)
+    return "" if len(set(ends)) == 1 else f" ({join_ends(*ends)})"
 
 
-def _join(low: str, high: str) -> str:
+def join_ends(low: str, high: str) -> str:
     """Return a range, with the unit once if both ends have the same."""
-    number, _, unit = low.rpartition(" ")
-    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+    number, _, unit = low.partition(" ")  # a duration such as 3 m 38 s has two
+    return f"{number if high.partition(' ')[2] == unit else low} to {high}"
 
 
 def net_text(net: NetAmounts, net_cost: Estimate) -> str:
@@ -110,10 +110,11 @@ def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
     """Return an amount for a cell of a table; a dash if none is shown."""
     if amount is None or not amount.is_shown:
         return UNKNOWN
-    return _signed(amount.value, text)
+    return signed(amount.value, text)
 
 
-def _signed(amount: float, text: Callable[[float], str]) -> str:
+def signed(amount: float, text: Callable[[float], str]) -> str:
+    """Return an amount with its sign if it is negative; ``text`` writes one that is not."""
     return f"{MINUS}{text(-amount)}" if amount < 0 else text(amount)
 
 
