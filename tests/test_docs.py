@@ -82,6 +82,13 @@ def test_the_readme_is_short_and_shows_the_commands_one_needs_first():
     assert commands == ["submit", "history", "show", "schedule add"]
 
 
+def test_the_demo_installs_what_the_first_page_of_the_readme_uses():
+    tomllib = pytest.importorskip("tomllib")  # since Python 3.11
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert "`zeusrun report`" in README.partition("## A job file")[0]
+    assert set(extras["report"]) <= set(extras["demo"])
+
+
 def test_every_verb_and_option_of_the_page_on_schedules_exists(zeusrun):
     page = DOCS["schedules.md"]
     rows = re.findall(r"^\| (`.*`) \|(.*)\|$", page, re.MULTILINE)

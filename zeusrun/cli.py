@@ -85,7 +85,8 @@ A verb without a help text is hidden.
 """
 
 EVERY_DAY = (
-    "init", "submit", "schedule", "history", "show", "status", "logs", "cancel", "explain", "report",
+    "init", "submit", "schedule", "history", "show", "status", "logs", "cancel", "explain",
+    "report",
 )  # fmt: skip
 """The commands that ``--help`` lists first, in this order."""
 
