@@ -84,7 +84,9 @@ def test_the_readme_is_short_and_shows_the_commands_one_needs_first():
 
 def test_the_demo_installs_what_the_first_page_of_the_readme_uses():
     tomllib = pytest.importorskip("tomllib")  # since Python 3.11
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert "`zeusrun report`" in README.partition("## A job file")[0]
     assert set(extras["report"]) <= set(extras["demo"])
 

@@ -131,7 +131,8 @@ def test_the_panel_and_the_summary_show_the_price_beside_the_energy():
 
 
 def totals(trials, group="job", width=80):
-    table = totals_table(group, find_totals(trials, group), add_up("all", trials), width)
+    knobs = {each.eta_knob for each in trials if each.cost_j is not None}
+    table = totals_table(group, find_totals(trials, group), add_up("all", trials), knobs, width)
     return render(table, width)
 
 

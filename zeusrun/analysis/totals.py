@@ -34,7 +34,6 @@ class Total:
     prices: Mapping[str, float]  # by currency
     carbon_g: float | None
     unknown: Mapping[str, int]  # runs that trained, but whose energy, price or carbon is unknown
-    eta_knobs: Sequence[float] = ()  # of the runs whose costs are added; empty if not known
 
     def to_json(self, group: Group) -> dict[str, Any]:
         """Return plain JSON values; the first one is named after the group."""
@@ -73,7 +72,6 @@ def add_up(name: str, trials: Sequence[Trial]) -> Total:
             "price": sum(trial.price is None for trial in trained),
             "carbon": sum(trial.carbon_g is None for trial in trained),
         },
-        eta_knobs=sorted({trial.eta_knob for trial in trials if trial.cost_j is not None}),
     )
 
 

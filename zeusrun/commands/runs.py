@@ -214,7 +214,8 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
         from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
 
         shown = console()
-        shown.print(totals_table(group, totals, add_up("all", ended), shown.width))
+        knobs = {trial.eta_knob for trial in ended if trial.cost_j is not None}
+        shown.print(totals_table(group, totals, add_up("all", ended), knobs, shown.width))
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:

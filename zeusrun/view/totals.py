@@ -11,7 +11,7 @@ from zeusrun.view import units
 from zeusrun.view.console import fitting_columns, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import RenderableType
 
@@ -22,11 +22,20 @@ _NAME = 8  # columns for the names of groups; longer ones fold
 
 
 def totals_table(
-    group: str, totals: Sequence[Total], whole: Total, width: int = 80
+    group: str,
+    totals: Sequence[Total],
+    whole: Total,
+    eta_knobs: Collection[float] = (),
+    width: int = 80,
 ) -> RenderableType:
     """Return a row for each group and one for all of them, and what is not included.
 
-    Columns for which a console of ``width`` columns has no room are not shown.
+    Args:
+        group: What each of ``totals`` stands for.
+        totals: A row each.
+        whole: The last row.
+        eta_knobs: Of the runs whose costs are added.
+        width: Of the console; columns for which it has no room are not shown.
     """
     heading = "GPU" if group == "gpu" else group
     rows = []
@@ -55,7 +64,7 @@ def totals_table(
         if is_whole:
             table.add_section()
         table.add_row(*(Text(cells[name]) for name in names), style="bold" if is_whole else None)
-    return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole)])
+    return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole, eta_knobs)])
 
 
 def _known(whole: Total) -> list[str]:
@@ -63,7 +72,7 @@ def _known(whole: Total) -> list[str]:
     return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
 
 
-def _notes(whole: Total) -> list[str]:
+def _notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
     lacking: dict[int, list[str]] = {}
     for name in ("energy", *_known(whole)):
         lacking.setdefault(whole.unknown[name], []).append(name)
@@ -73,8 +82,8 @@ def _notes(whole: Total) -> list[str]:
         for count, names in lacking.items()
         if count
     ]
-    if len(whole.eta_knobs) > 1:
-        knobs = ", ".join(f"{each:g}" for each in whole.eta_knobs)
+    if len(eta_knobs) > 1:
+        knobs = ", ".join(f"{each:g}" for each in sorted(eta_knobs))
         notes.append(f"the cost adds costs of different eta_knob ({knobs})")
     if not whole.prices:
         notes.append("no run has a price; the section price of a job file sets one")
