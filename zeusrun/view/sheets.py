@@ -175,8 +175,10 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
 def metrics_table(sight: Sight, metric: str) -> Table:
     """Return the metrics that were seen; the values of ``metric`` that count are bold."""
     table = plain_table()
-    for name in ("metric", "source", "first", "last", "times"):
-        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
+    table.add_column("metric", overflow="fold")  # the column that shrinks on a narrow terminal
+    table.add_column("source", no_wrap=True)
+    for name in ("first", "last", "times"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, source, first, last, times in sight.metrics:
         counts = name == metric and source == sight.source
         values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
