@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,21 @@ from typer.main import get_command
 
 from tests.factories import DONE
 from zeusrun import __version__
-from zeusrun.cli import VERBS, app
+from zeusrun.cli import EVERY_DAY, VERBS, app
 
 
 def test_without_arguments_the_verbs_are_listed(cli):
     _, out, err = cli()
     assert [verb for verb in VERBS["zeusrun"] if verb not in out + err] == []
+
+
+def test_the_help_lists_the_commands_of_every_day_first(cli):
+    _, out, _ = cli("--help")
+    _, daily, rare = re.split(r"^Commands for .*:$", out, flags=re.MULTILINE)
+    names = [re.findall(r"^  ([a-z]+)  ", part, re.MULTILINE) for part in (daily, rare)]
+    assert tuple(names[0]) == EVERY_DAY
+    assert sorted(names[0] + names[1]) == sorted([*VERBS["zeusrun"], *VERBS.keys() - {"zeusrun"}])
+    assert "Run the job once: choose, launch, meter, record." in daily
 
 
 ALL_VERBS = [

@@ -61,7 +61,7 @@ COMMAND_ROWS = re.compile(r"^\| `zeusrun ([a-z]+(?: add)?)[^|]*\|([^|]*)\|", re.
 
 
 def test_the_page_on_commands_has_every_command(zeusrun):
-    listed = zeusrun("--help").stdout.split("Commands:")[1]
+    listed = zeusrun("--help").stdout.split("Commands for every day:")[1]
     named = {command for command, _ in COMMAND_ROWS.findall(DOCS["commands.md"])}
     assert named == set(re.findall(r"^  ([a-z]+)  ", listed, re.MULTILINE))
 
@@ -80,6 +80,15 @@ def test_the_readme_is_short_and_shows_the_commands_one_needs_first():
     assert len(README.splitlines()) <= 120
     commands = [command for command, _ in COMMAND_ROWS.findall(README)]
     assert commands == ["submit", "history", "show", "schedule add"]
+
+
+def test_the_demo_installs_what_the_first_page_of_the_readme_uses():
+    tomllib = pytest.importorskip("tomllib")  # since Python 3.11
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert "`zeusrun report`" in README.partition("## A job file")[0]
+    assert set(extras["report"]) <= set(extras["demo"])
 
 
 def test_every_verb_and_option_of_the_page_on_schedules_exists(zeusrun):

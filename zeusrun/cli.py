@@ -84,6 +84,12 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 A verb without a help text is hidden.
 """
 
+EVERY_DAY = (
+    "init", "submit", "schedule", "history", "show", "status", "logs", "cancel", "explain",
+    "report",
+)  # fmt: skip
+"""The commands that ``--help`` lists first, in this order."""
+
 SIMILAR = {"list": "history", "ls": "history", "run": "submit", "start": "submit", "stop": "cancel"}
 """What people type, and the verb that they mean; the letters alone would suggest another one."""
 
@@ -110,6 +116,18 @@ class LazyGroup(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ")
             raise
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - see resolve_command
+        """List the commands; those of ``zeusrun`` in two parts."""
+        if self.name != "zeusrun":
+            super().format_commands(ctx, formatter)
+            return
+        rest = [name for name in self.list_commands(ctx) if name not in EVERY_DAY]
+        for when, names in (("every day", EVERY_DAY), ("now and then", rest)):
+            with formatter.section(f"Commands for {when}"):
+                limit = formatter.width - 6 - max(map(len, names))
+                texts = (self.commands[name].get_short_help_str(limit) for name in names)
+                formatter.write_dl(list(zip(names, texts, strict=True)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's or, from 0.26 on, Typer's own
         """Return the name, the command and the arguments of the verb that is used."""

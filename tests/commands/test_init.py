@@ -56,6 +56,24 @@ def script(zeusrun):
     return write
 
 
+def test_a_model_that_a_script_saves_after_its_loop_is_kept(zeusrun, script):
+    prints = 'print(f"epoch {epoch + 1} accuracy {0.4 + epoch}", flush=True)'
+    trains = dedent(TRAINS).replace("range(2)", "range(4)")
+    script(f'{trains}    {prints}\ntorch.save(model, "model.pt")\n')
+    job, model = zeusrun.folder / "train.yaml", zeusrun.folder / "model.pt"
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert load_spec(job).objective.on_target == "continue"
+    model.unlink()
+    code, result, seen = zeusrun.submit(job, "--set", "objective.target=1")
+    assert (code, result["trials"][0]["epochs"]) == (0, 2), seen
+    assert model.is_file()
+    stops = zeusrun("validate", job, "--set", "objective.on_target=stop")
+    assert "line 16 of train.py saves after the training loop" in stops.stderr
+    _, _, seen = zeusrun.submit(job, "--set", "objective.on_target=stop")
+    assert seen.index("saves after the training loop") < seen.index("[rank0]")
+
+
 def test_from_a_command_over_a_try_to_a_run(zeusrun, script):
     """Three commands: init, validate, submit."""
     script(REPORTS)

@@ -22,8 +22,8 @@ from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.trial import CurvePoint
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
-from zeusrun.view.units import MINUS
-from zeusrun.view.what_if import _claim, _exploring, _short, _short_claim, saved_share
+from zeusrun.view.units import MINUS, duration, energy
+from zeusrun.view.what_if import _claim, _short, _short_claim, _Spread, saved_share
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 
@@ -245,9 +245,29 @@ def test_a_forecast_with_control_runs_shows_what_they_cost_in_a_row_of_its_own(c
     assert found["changed"]["control_j"]["median"] != 0.0
 
 
-def test_a_short_epoch_and_exploring_that_saves_are_shown_as_they_are():
+def test_a_short_epoch_is_shown_as_it_is():
     assert [_short(each) for each in (0.0, 0.0021, 0.2)] == ["0.0 s", "2.1 ms", "0.2 s"]
-    assert [_exploring(each) for each in (-0.378, 0.0, 12.0)] == ["saves 0.378 J", "0 J", "12.0 J"]
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "wide", "narrow"),
+    [
+        ([-1.07, 12.0, 58.9], energy, "12.0 J\n-1.07 to 58.9 J", "12.0 J\n-1.07 to\n58.9 J"),
+        ([-1.07, -1.0, 5e5], energy, "-1.00 J\n-1.07 J to 500 kJ", "-1.00 J\n-1.07 J to\n500 kJ"),
+        ([3.0, 3.0, 3.0], energy, "3.00 J", "3.00 J"),
+        (
+            [60, 61, 62],
+            duration,
+            "1 m 01 s\n1 m 00 s to 1 m 02 s",
+            "1 m 01 s\n1 m 00 s to\n1 m 02 s",
+        ),
+    ],
+)
+def test_a_range_names_its_unit_once_and_breaks_only_after_to(values, text, wide, narrow):
+    for width, expected in ((80, wide), (14, narrow)):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(_Spread(values, text))
+        assert console.file.getvalue().replace(MINUS, "-") == f"{expected}\n"
 
 
 def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):

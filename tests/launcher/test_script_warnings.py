@@ -11,6 +11,7 @@ from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import after, report
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
+    find_lost_save,
     find_remarks,
     find_unused_choices,
 )
@@ -30,6 +31,17 @@ def warnings(tmp_path):
         return find_unused_choices(load_job(tmp_path, script, **{"env": None, **changes}))
 
     return find
+
+
+def test_a_save_after_the_loop_is_told_of_before_training_unless_the_script_may_finish(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("for epoch in range(9):\n    train()\ntorch.save(model, 'model.pt')")
+    (told,) = find_lost_save(load_job(tmp_path, str(script)))
+    assert told.startswith(f"line 3 of {script} saves after the training loop")
+    assert "objective: {on_target: continue}" in told
+    assert (
+        find_lost_save(load_job(tmp_path, str(script), objective={"on_target": "continue"})) == []
+    )
 
 
 def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings):

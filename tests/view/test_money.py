@@ -78,7 +78,7 @@ def test_a_sheet_without_a_price_has_no_row_of_it():
 def columns(trials, width):
     text = render(history_table("job", trials, width=width), width)
     assert widest(text) <= width
-    return next(line.split() for line in text.splitlines() if line.startswith("when"))
+    return next(line.split() for line in text.splitlines() if line.startswith(("when ", "run ")))
 
 
 def test_a_history_has_columns_of_price_and_carbon_where_a_run_has_them():
@@ -91,18 +91,22 @@ def test_a_history_has_columns_of_price_and_carbon_where_a_run_has_them():
     ]  # fmt: skip
 
 
-def test_a_history_without_room_leaves_out_carbon_then_epochs_then_price():
+def test_a_history_without_room_leaves_out_the_hour_then_carbon_price_and_epochs():
     values = {"time_s": 43_200.0, **SPENT}
     trials = [replace(each, **values) for each in saving()]
     limited = [replace(each, power_limit_w=450.0) for each in trials]
     optional = ("limit", "epochs", "price", "carbon", "saved")
     shown = [[name for name in optional if name in columns(trials, w)] for w in (80, 90, 100)]
     assert shown == [
-        ["price", "saved"], ["epochs", "price", "saved"], ["epochs", "price", "carbon", "saved"],
+        ["epochs", "saved"], ["epochs", "price", "carbon", "saved"], ["epochs", "price", "carbon", "saved"],
     ]  # fmt: skip
-    assert [name for name in optional if name in columns(limited, 80)] == ["limit", "saved"]
-    clean = [replace(each, price=None) for each in trials]
-    assert [name for name in optional if name in columns(clean, 80)] == ["carbon", "saved"]
+    text = render(history_table("job", trials, width=90), 90)
+    assert "06-01 12:00" not in text  # the date alone makes room
+    assert "06-01 12:00" in render(history_table("job", trials, width=100), 100)
+    short = [replace(each, time_s=84.0) for each in trials]
+    assert [n for n in optional if n in columns(short, 80)] == ["epochs", "price", "saved"]
+    assert [n for n in optional if n in columns(limited, 80)] == ["limit", "epochs", "saved"]
+    assert columns(trials, 40) == ["run", "batch", "cost", "status", "saved"]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -126,8 +130,10 @@ def test_the_panel_and_the_summary_show_the_price_beside_the_energy():
     assert "  cost 50.0 J (eta_knob 0.5) · limit 450 W" in lines
 
 
-def totals(trials, group="job"):
-    return render(totals_table(group, find_totals(trials, group), add_up("all", trials)))
+def totals(trials, group="job", width=80):
+    knobs = {each.eta_knob for each in trials if each.cost_j is not None}
+    table = totals_table(group, find_totals(trials, group), add_up("all", trials), knobs, width)
+    return render(table, width)
 
 
 def test_totals_have_a_row_for_each_group_and_one_for_all():
@@ -140,6 +146,20 @@ def test_totals_have_a_row_for_each_group_and_one_for_all():
         "2", "20.0", "s", "~100", "J", "0.84", "EUR", "2.61", "kg", "100", "J",
     ]  # fmt: skip
     assert "all" not in totals(trials[:1])
+
+
+def test_totals_say_that_they_add_costs_of_different_eta_knob():
+    trials = [reached(1, 50.0), reached(2, 50.0, eta_knob=1.0), reached(3, None, eta_knob=0.2)]
+    assert "the cost adds costs of different eta_knob (0.5, 1)" in totals(trials)
+    assert "eta_knob" not in totals([trials[0], trials[2]])
+
+
+def test_totals_on_a_narrow_screen_cut_no_number():
+    text = totals([reached(n, 1234.5, job=f"job-{n}", **SPENT) for n in (1, 2)], width=40)
+    assert widest(text.partition("~ includes")[0]) <= 40
+    assert text.splitlines()[0].split() == ["job", "runs", "time", "energy", "cost"]
+    assert "…" not in text
+    assert text.count("1.23 kJ") == 4
 
 
 def test_totals_say_of_how_many_runs_a_value_is_unknown():

@@ -135,7 +135,7 @@ def test_a_power_limit_has_a_column_only_where_there_is_one():
 def test_a_history_with_limits_cuts_no_heading_and_shows_epochs_where_there_is_room():
     values = {"power_limit_w": 500.0, "time_s": 2139.0, "status": TrialStatus.CANCELLED}
     trials = [reached(1, 2.83e6), reached(10, 1.92e6, **values, global_batch_size=128)]
-    for width, epochs in ((80, False), (120, True)):
+    for width, epochs in ((72, False), (80, True), (120, True)):
         text = render(history_table("job", trials, width=width), width)
         assert widest(text) <= width
         assert "…" not in text
@@ -348,6 +348,15 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     assert text.splitlines()[-1] == "· history: 4 trials had x"
     assert " 0 J" not in text
     assert "…" not in text
+
+
+def test_beliefs_on_a_narrow_screen_have_fewer_columns_and_no_number_is_cut():
+    beliefs = [belief(32, value_j=12.0), belief(64, value_j=-7.0)]
+    text = render(explain_table("job", beliefs, width=40), 40)
+    assert widest(text) <= 40
+    assert text.splitlines()[2].split() == ["batch", "cost", "90", "%", "range", "next"]
+    assert text.count(f"1.06{UNKNOWN}1.41 kJ") == 2
+    assert "risk" not in text  # neither the column nor what it means
 
 
 def test_a_column_that_a_policy_knows_nothing_of_is_left_out():

@@ -48,6 +48,18 @@ def test_a_plot_has_title_legend_axes_and_notes():
     assert "\x1b" not in "".join(lines)
 
 
+@pytest.mark.parametrize("width", [24, 32])
+def test_a_plot_fits_a_narrow_screen(width):
+    long = PLOT._replace(
+        title="a job with a long name: cost of each recurrence", notes=["left out: 12 runs"]
+    )
+    lines = render(long, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    canvas = "\n".join(lines)
+    assert (canvas.count("●"), canvas.count("▲")) == (3, 2)  # with those of the legend
+    assert "300 J┤" in canvas
+
+
 def test_colour_adds_nothing_but_colour():
     coloured = render(PLOT, force_terminal=True, color_system="standard", no_color=False)
     assert "\x1b[36m●" in coloured

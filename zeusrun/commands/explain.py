@@ -64,6 +64,10 @@ def explain(
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
         measured = [trial for trial in trials if trial.critical_batch_size]
-        console().print(explain_table(title, beliefs, remarks, limits, measured, lead=first))
+        shown = console()
+        table = explain_table(
+            title, beliefs, remarks, limits, measured, lead=first, width=shown.width
+        )
+        shown.print(table)
         if settings:
             console().print(Text(f"  {settings}", style="dim"))

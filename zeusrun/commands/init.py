@@ -54,7 +54,9 @@ def init(
     launched = read_command(command)
     target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
     path = output or Path(f"{Path(target).stem}.yaml")
-    guess = build_guess(launched, read_script(_read_text(launched)), **_count_devices(launched))
+    guess = build_guess(
+        launched, read_script(_read_text(launched), launched.args), **_count_devices(launched)
+    )
     workdir = os.path.relpath(Path.cwd(), path.parent)
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
     text = write(guess)

@@ -213,7 +213,9 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
     else:
         from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
 
-        console().print(totals_table(group, totals, add_up("all", ended)))
+        shown = console()
+        knobs = {trial.eta_knob for trial in ended if trial.cost_j is not None}
+        shown.print(totals_table(group, totals, add_up("all", ended), knobs, shown.width))
 
 
 def show(trial: TrialName, *, as_json: AsJson = False) -> None:

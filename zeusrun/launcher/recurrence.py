@@ -20,7 +20,7 @@ from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.rundir.layout import REPLACED_BY_NEWER
-from zeusrun.launcher.script_warnings import find_unused_choices
+from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.trial import TrialStatus
 
@@ -63,7 +63,8 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
             emit(Noted(limit.text))
         for text in problems:
             emit(Warned(text))
-        for text in [*find_exposed(spec.secrets, spec.source), *find_unused_choices(spec)]:
+        exposed = find_exposed(spec.secrets, spec.source)
+        for text in [*exposed, *find_unused_choices(spec), *find_lost_save(spec)]:
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         for orphans in end_orphans(home, name):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.reinterpret import samples_per_epoch
+from zeusrun.jobfile.guess.saves import find_late_save
 from zeusrun.jobfile.guess.script import module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.launcher.supervision.outcome import observed_batch_size
@@ -76,6 +77,20 @@ def find_unused_choices(spec: JobSpec) -> list[str]:
             "the script"
         )
     return warnings
+
+
+def find_lost_save(spec: JobSpec) -> list[str]:
+    """Return a warning if a stop at the target would come before the script saves its model."""
+    line = find_late_save(_script_text(spec), spec.args)
+    if line is None or spec.objective.on_target == "continue":
+        return []
+    told = (
+        f"line {line} of {spec.script or spec.module} saves after the training loop, but the run "
+        "is stopped within the loop when it reaches the target, and nothing is saved then. Write  "
+        "objective: {on_target: continue}, and all epochs run; or loop over "
+        "zeusrun.current().epochs(default=...), which ends at the target, and the script saves"
+    )
+    return [told]
 
 
 def _per_rank(spec: JobSpec) -> str:

@@ -56,7 +56,7 @@ def _claim(amounts: Sequence[Amount]) -> str:
     saved = [_sure(each, text, what) for each, text, what in amounts if each.low > 0]
     lost = [_sure(-each, text, what) for each, text, what in amounts if each.high < 0]
     neither = [
-        f"{_join(_signed(each.low, text), _signed(each.high, text))}{what}"
+        f"{join_ends(signed(each.low, text), signed(each.high, text))}{what}"
         for each, text, what in amounts
         if not each.is_shown
     ]
@@ -69,13 +69,13 @@ def _claim(amounts: Sequence[Amount]) -> str:
 def _sure(amount: Estimate, text: Callable[[float], str], what: str) -> str:
     """Return an amount and its range, unless that is one number: ``9 J of cost (8 to 12 J)``."""
     low, high = text(amount.low), text(amount.high)
-    return f"{text(amount.value)}{what}" + ("" if low == high else f" ({_join(low, high)})")
+    return f"{text(amount.value)}{what}" + ("" if low == high else f" ({join_ends(low, high)})")
 
 
-def _join(low: str, high: str) -> str:
+def join_ends(low: str, high: str) -> str:
     """Return a range, with the unit once if both ends have the same."""
-    number, _, unit = low.rpartition(" ")
-    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+    number, _, unit = low.partition(" ")  # a duration such as 3 m 38 s has two
+    return f"{number if high.partition(' ')[2] == unit else low} to {high}"
 
 
 def short_share(share: Estimate) -> str:
@@ -97,10 +97,11 @@ def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
     """Return an amount for a cell of a table; a dash if none is shown."""
     if amount is None or not amount.is_shown:
         return UNKNOWN
-    return _signed(amount.value, text)
+    return signed(amount.value, text)
 
 
-def _signed(amount: float, text: Callable[[float], str]) -> str:
+def signed(amount: float, text: Callable[[float], str]) -> str:
+    """Return an amount with its sign if it is negative; ``text`` writes one that is not."""
     if amount >= 0:
         return text(amount)
     size = text(-amount)

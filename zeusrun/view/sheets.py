@@ -18,7 +18,7 @@ from zeusrun.view.tables import dead_note, status_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
+    from rich.console import JustifyMethod, RenderableType
     from rich.table import Table
 
     from zeusrun.metrics.sight import Sight
@@ -182,10 +182,11 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
 def metrics_table(sight: Sight, metric: str) -> Table:
     """Return the metrics that were seen; the values of ``metric`` that count are bold."""
     table = plain_table()
-    texts = {"metric", "source", "how"}
     hows = any(seen.how for *_, seen in sight.metrics)
-    for name in ("metric", "source", "times", "first", "last", "from", "to", *["how"] * hows):
-        table.add_column(name, justify="left" if name in texts else "right")
+    table.add_column("metric", overflow="fold")  # the column that shrinks on a narrow terminal
+    for name in ("source", "times", "first", "last", "from", "to", *["how"] * hows):
+        justify: JustifyMethod = "left" if name in {"source", "how"} else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "how")
     for name, source, seen in sight.metrics:
         counts = name == metric and source == sight.source
         numbers = (seen.first, seen.last, seen.low, seen.high)

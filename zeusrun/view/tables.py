@@ -6,7 +6,6 @@ import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +15,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, claim_share, is_good
-from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.console import Labelled, fitting_columns, plain_table, warning_lines
 from zeusrun.view.gradients import WAYS
 
 if TYPE_CHECKING:
@@ -47,10 +46,9 @@ _SOURCE_NOTES = {
 }
 _TEXTS = {"when", "run", "host", "status"}  # columns of words; those of numbers are aligned right
 _RECENT = 5  # runs whose noise scale counts
-# The columns that a history too wide for its console leaves out, in this order.
-_LEFT_OUT: tuple[str, ...] = ("carbon", "epochs", "price")
-_LEFT_OUT_UNPRICED: tuple[str, ...] = ("epochs", "carbon")
-_LEFT_OUT_SHARED = ("time", "limit", "host")  # then, if there is a column of hosts
+# The columns that a table too wide for its console leaves out, in this order.
+_LEFT_OUT = ("carbon", "price", "epochs", "time", "limit", "host", "energy", "when", "saved")
+_LEFT_OUT_BELIEFS = ("cost/\nepoch", "reached", "risk", "epochs", "worth", "90 % range")
 _HOST = 15  # columns for the name of a host
 _NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
 _LEGEND = {
@@ -139,7 +137,7 @@ def history_table(
         last: ``None`` for all.
         count: The number of trials of the job; ``None`` for as many as are given.
         running: Unfinished trials with their live numbers, by id.
-        width: Of the console. If there is no room for carbon, epochs or price, they are not shown.
+        width: Of the console. If there is no room for carbon, price and so on, they are not shown.
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
@@ -176,9 +174,12 @@ def history_table(
             "saved": units.percent(savings.shown_share(trial.trial)),
         }
         rows.append((cells, "dim" if trial.forgotten else None))
-    left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED
-    left_out += _LEFT_OUT_SHARED if "host" in names else ()
-    names = _fitting(names, [cells for cells, _ in rows], left_out, width)
+    fit = fitting_columns(names, [cells for cells, _ in rows], _LEFT_OUT, width)
+    if years < 2 and len(fit) < len(names):  # the date alone may make room
+        dated = [({**cells, "when": str(cells["when"])[:5]}, style) for cells, style in rows]
+        more = fitting_columns(names, [cells for cells, _ in dated], _LEFT_OUT, width)
+        fit, rows = (more, dated) if len(more) > len(fit) else (fit, rows)
+    names = fit
     table = plain_table()
     for name in names:
         shrinks = name in {"batch", "saved"}  # on a narrow terminal
@@ -198,20 +199,6 @@ def history_table(
     parts = [Text(job, style="bold"), *savings_block(savings), Text(""), table]
     parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
-
-
-def _fitting(
-    names: Sequence[str],
-    rows: Sequence[Mapping[str, str | Text]],
-    left_out: Sequence[str],
-    width: int,
-) -> list[str]:
-    """Return the columns of a table without those of ``left_out``, in order, that do not fit."""
-    room = {n: max(map(cell_len, (n, *(str(row[n]) for row in rows)))) + 2 for n in names}
-    for name in left_out:  # two spaces follow each column, and one the last
-        if sum(room.values()) - 1 > width:
-            room.pop(name, None)
-    return list(room)
 
 
 def _host(trial: Trial) -> str:
@@ -252,7 +239,7 @@ def status_table(
     if host is None or {running.host for running in found} <= {None, host}:
         names.remove("host")
     short = [{**cells, "run": cells["run"][:_NAME]} for cells in rows]  # longer ones fold
-    names = _fitting(names, short, ("energy", "power", "cost"), width - 1)
+    names = fitting_columns(names, short, ("energy", "power", "cost"), width - 1)
     table = plain_table()
     for name in names:
         if name in {"run", "host"}:
@@ -305,42 +292,32 @@ def explain_table(
     measured: Sequence[Trial] = (),
     *,
     lead: Sequence[str] = (),
+    width: int = 80,
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
     arm, the best power limit in watts and the number of measured ones. ``measured`` are
     past trials with a known noise scale, oldest first. ``lead``: a headline, and sentences that
-    come first.
+    come first. ``width``: of the console; columns for which it has no room are not shown.
     """
-    table = plain_table()
-    valued = any(belief.value_j is not None for belief in beliefs)
     names = ["batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"]
-    for name in (*names, *(["worth"] if valued else []), "next"):
+    names += ["worth"] if any(belief.value_j is not None for belief in beliefs) else []
+    rows = [_belief_cells(belief) for belief in beliefs]
+    names = fitting_columns([*names, "next"], rows, _LEFT_OUT_BELIEFS, width)
+    table = plain_table()
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     verdicts = Table.grid(padding=(0, 2, 0, 0))
     verdicts.add_column(justify="right", no_wrap=True, min_width=5)
     verdicts.add_column(overflow="fold")
-    for belief in beliefs:
+    for belief, cells in zip(beliefs, rows, strict=True):
         likely = belief.chance >= 0.5
-        arm = str(belief.global_batch_size)
-        worth = units.gain(belief.value_j) if belief.value_j else units.UNKNOWN
-        table.add_row(
-            arm,
-            f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
-            units.number(belief.epochs, ".1f"),
-            units.energy(belief.epoch_cost_j),
-            units.energy(belief.cost_j),
-            units.energy_range(belief.cost_range_j),
-            units.percent(belief.failure_chance),
-            *([worth] if valued else []),
-            units.percent(belief.chance),
-            style="bold" if likely else None,
-        )
+        table.add_row(*map(cells.get, names), style="bold" if likely else None)
         next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
         verdict = "the next run uses it; see above" if next_ else belief.verdict
-        verdicts.add_row(Text(arm), Text(verdict), style=None if likely else "dim")
-    legend = [f"{name}: {text}" for name, text in _LEGEND.items() if valued or name != "worth"]
+        verdicts.add_row(Text(cells["batch"]), Text(verdict), style=None if likely else "dim")
+    legend = [f"{name}: {text}" for name, text in _LEGEND.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
@@ -359,3 +336,17 @@ def explain_table(
         first = [Text(lead[0], style="bold"), sentences, blank]
     head = Text(title, style="dim" if lead else "bold")
     return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
+
+
+def _belief_cells(belief: ArmBelief) -> dict[str, str]:
+    return {
+        "batch": str(belief.global_batch_size),
+        "reached": f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
+        "epochs": units.number(belief.epochs, ".1f"),
+        "cost/\nepoch": units.energy(belief.epoch_cost_j),
+        "cost": units.energy(belief.cost_j),
+        "90 % range": units.energy_range(belief.cost_range_j),
+        "risk": units.percent(belief.failure_chance),
+        "worth": units.gain(belief.value_j) if belief.value_j else units.UNKNOWN,
+        "next": units.percent(belief.chance),
+    }

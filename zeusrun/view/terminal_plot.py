@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from zeusrun.plugins import check_extra
+from zeusrun.view.console import break_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.analysis.plots import Plot
 
-LEAST_WIDTH = 40
+LEAST_WIDTH = 24  # less leaves no room between the labels
 _HEIGHT = 16
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 # From which value on a unit is used, and its size.
@@ -45,12 +46,17 @@ def draw_plot(plot: Plot, width: int, encoding: str | None = "utf-8") -> Text:
     canvas = _draw_canvas(plot, marks, width).split("\n")
     name = Text(plot.x[0], style="dim")
     name.align("right", width)
-    lines = [Text(plot.title, style="bold"), *_legend(plot, marks, width)]
+    notes = [Text(note, style="dim") for note in plot.notes]
+    lines = _broken([Text(plot.title, style="bold"), *_legend(plot, marks, width)], width)
     lines += [_coloured(line.rstrip(), marks) for line in canvas]
-    drawn = Text("\n").join([*lines, name, *(Text(note, style="dim") for note in plot.notes)])
+    drawn = Text("\n").join([*lines, name, *_broken(notes, width)])
     if not (encoding or "").lower().startswith("utf"):
         drawn.plain = drawn.plain.translate(_TO_ASCII)
     return drawn
+
+
+def _broken(texts: Sequence[Text], width: int) -> list[Text]:
+    return [line for text in texts for line in break_lines(text, width)]
 
 
 def _draw_canvas(plot: Plot, marks: Sequence[str], width: int) -> str:
@@ -118,7 +124,7 @@ def _round_step(least: float, *, whole: bool) -> float:
 
 
 def _legend(plot: Plot, marks: Sequence[str], width: int) -> list[Text]:
-    """Return the lines of the legend; no entry is broken."""
+    """Return the lines of the legend; an entry is in one of them."""
     parts = [
         Text.assemble((mark, _style(mark)), f" {series.label}")
         for series, mark in zip(plot.series, marks, strict=True)

@@ -8,28 +8,42 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.console import plain_table
+from zeusrun.view.console import fitting_columns, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import RenderableType
 
     from zeusrun.analysis.totals import Total
 
 
-def totals_table(group: str, totals: Sequence[Total], whole: Total) -> RenderableType:
-    """Return a row for each group and one for all of them, and what is not included."""
-    names = ["runs", "time", "energy", *_known(whole), "cost"]
-    table = plain_table()
+_NAME = 8  # columns for the names of groups; longer ones fold
+
+
+def totals_table(
+    group: str,
+    totals: Sequence[Total],
+    whole: Total,
+    eta_knobs: Collection[float] = (),
+    width: int = 80,
+) -> RenderableType:
+    """Return a row for each group and one for all of them, and what is not included.
+
+    Args:
+        group: What each of ``totals`` stands for.
+        totals: A row each.
+        whole: The last row.
+        eta_knobs: Of the runs whose costs are added.
+        width: Of the console; columns for which it has no room are not shown.
+    """
     heading = "GPU" if group == "gpu" else group
-    table.add_column(heading, overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for total in [*totals, whole] if len(totals) > 1 else totals:
         estimated = "~" if total.estimated_j else ""
         prices = [units.money(amount, name) for name, amount in sorted(total.prices.items())]
         cells = {
+            heading: total.name,
             "runs": f"{total.runs:,}",
             "time": units.duration(total.time_s),
             "energy": estimated + units.energy(total.energy_j),
@@ -37,11 +51,20 @@ def totals_table(group: str, totals: Sequence[Total], whole: Total) -> Renderabl
             "carbon": units.carbon(total.carbon_g),
             "cost": units.energy(total.cost_j),
         }
-        if total is whole:
+        rows.append(cells)
+    names = [heading, "runs", "time", "energy", *_known(whole), "cost"]
+    short = [{**cells, heading: cells[heading][:_NAME]} for cells in rows]
+    names = fitting_columns(names, short, ("carbon", "price", "time", "energy"), width)
+    table = plain_table()
+    table.add_column(heading, overflow="fold")  # the column that shrinks on a narrow terminal
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, cells in enumerate(rows, 1):
+        is_whole = number == len(rows) > 1
+        if is_whole:
             table.add_section()
-        style = "bold" if total is whole else None
-        table.add_row(Text(total.name), *(cells[name] for name in names), style=style)
-    return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole)])
+        table.add_row(*(Text(cells[name]) for name in names), style="bold" if is_whole else None)
+    return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole, eta_knobs)])
 
 
 def _known(whole: Total) -> list[str]:
@@ -49,7 +72,7 @@ def _known(whole: Total) -> list[str]:
     return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
 
 
-def _notes(whole: Total) -> list[str]:
+def _notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
     lacking: dict[int, list[str]] = {}
     for name in ("energy", *_known(whole)):
         lacking.setdefault(whole.unknown[name], []).append(name)
@@ -59,6 +82,9 @@ def _notes(whole: Total) -> list[str]:
         for count, names in lacking.items()
         if count
     ]
+    if len(eta_knobs) > 1:
+        knobs = ", ".join(f"{each:g}" for each in sorted(eta_knobs))
+        notes.append(f"the cost adds costs of different eta_knob ({knobs})")
     if not whole.prices:
         notes.append("no run has a price; the section price of a job file sets one")
     return notes

@@ -8,17 +8,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Group
+from rich.measure import Measurement
 from rich.text import Text
 
 from zeusrun.analysis.estimate import Estimate, name_ends
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, short_share
+from zeusrun.view.claims import claim_share, is_good, join_ends, short_share, signed
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
     from zeusrun.simulate.own_job import Model
@@ -144,13 +145,13 @@ def _comparison(cases: Sequence[Case]) -> Table:
         ("cost of a run", "cost_j", units.energy),
         *([("energy of a run", "energy_j", units.energy)] if known else []),
         ("time of a run", "time_s", units.duration),
-        ("cost of exploring", "exploring_j", _exploring),
-        *([("cost of control runs", "control_j", _exploring)] if _has_control(cases) else []),
+        ("cost of exploring", "exploring_j", units.energy),
+        *([("cost of control runs", "control_j", units.energy)] if _has_control(cases) else []),
     ]
     for label, name, text in rows:
         columns = [getattr(each, name) for each in found]
         change = [_short_claim(saved_share(*columns))] if name in compared else none
-        table.add_row(label, *(_spread(column, text) for column in columns), *change)
+        table.add_row(label, *(_Spread(column, text) for column in columns), *change)
     return table
 
 
@@ -161,10 +162,6 @@ def _compared(cases: Sequence[Case]) -> list[str]:
     names = [] if _has_two_knobs(cases) else ["cost_j"]
     known = all(model.energy_known for _, model, _ in cases)
     return [*names, *(["energy_j"] if known else []), "time_s"]
-
-
-def _exploring(joules: float) -> str:
-    return f"saves {units.energy(-joules)}" if joules < 0 else units.energy(joules)
 
 
 def _short(seconds: float) -> str:
@@ -197,10 +194,25 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[beyond - 1], statistics.median(ordered), ordered[-beyond]
 
 
-def _spread(values: Sequence[float], text: Callable[[float], str]) -> Text:
-    """Return the median, and below it where nine of ten values lie."""
-    low, median, high = map(text, _quantiles(values))
-    return Text(median) if low == high else Text.assemble(median, "\n", (f"{low} to {high}", "dim"))
+class _Spread:
+    """The median, and below it where nine of ten values lie; a line breaks only after "to"."""
+
+    def __init__(self, values: Sequence[float], text: Callable[[float], str]) -> None:
+        low, self._median, high = (signed(each, text) for each in _quantiles(values))
+        self._ends = "" if low == high else join_ends(low, high)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths with and without a break."""
+        texts = [self._median, *self._ends.replace(" to ", " to\n").split("\n")]
+        most = max(len(self._median), len(self._ends))
+        return Measurement(max(map(len, texts)), most)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines."""
+        yield Text(self._median)
+        fits = len(self._ends) <= options.max_width
+        if self._ends:
+            yield Text(self._ends if fits else self._ends.replace(" to ", " to\n"), style="dim")
 
 
 def _basis(model: Model) -> Table:

@@ -37,17 +37,17 @@ class PageChecker(Checker):
 
     def handle_starttag(self, name, attributes):
         super().handle_starttag(name, attributes)
-        if name in {"img", "input"}:
+        if name in {"img", "input", "source"}:
             self.open.pop()
         for key, value in attributes:
             assert key != "style"
             assert not key.startswith("on")
-            if key in {"src", "href", "action", "data-events"} and value != "data:,":
+            if key in {"src", "srcset", "href", "action", "data-events"} and value != "data:,":
                 assert not value.startswith("/")
 
     def handle_startendtag(self, name, attributes):
         self.handle_starttag(name, attributes)
-        if name not in {"img", "input", "meta", "link"}:
+        if name not in {"img", "input", "meta", "link", "source"}:
             self.handle_endtag(name)
 
 
@@ -183,6 +183,17 @@ def test_a_figure_is_a_file_of_its_own_in_the_colours_of_the_theme(port, name, t
     assert f'height="{height}"' in answer.text[:300]
     again = fetch(port, f"/job/job/{name}.svg", If_None_Match=answer.headers["ETag"])
     assert again.status == 304
+
+
+@pytest.mark.parametrize("name", ["cost", "curves", "arms", "power"])
+def test_a_phone_gets_a_figure_of_its_own_size(port, name):
+    text = fetch(port, "/job/job").text
+    tag = re.search(rf'<source [^>]*srcset="\.\./(job/job/{name}\.svg\?[^"]*)"[^>]*>', text)
+    narrow = fetch(port, "/" + tag[1].replace("&amp;", "&"))
+    size = re.search(r'width="(\d+)" height="(\d+)"', tag[0])
+    assert size[1] == "340"
+    assert f'width="340" height="{size[2]}"' in narrow.text[:300]
+    assert narrow.text != fetch(port, f"/job/job/{name}.svg").text
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,22 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tests.view.report.values import run
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.canvas import drawing, shift
+from zeusrun.view.report.canvas import NARROW, WIDTH, drawing, shift
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts
-from zeusrun.view.report.figures import DRAWN_RUNS, FIGURES, draw, draw_comparison
+from zeusrun.view.report.figures import (
+    DRAWN_RUNS,
+    FIGURES,
+    count_panels,
+    draw,
+    draw_comparison,
+)
 from zeusrun.view.report.markup import Html, escape, table, tag
 from zeusrun.view.report.page import comparison_page, job_page
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
@@ -104,8 +111,10 @@ def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count
 
 def test_every_figure_has_a_label_and_a_table(report):
     text = page_of([report])
-    figures = re.findall(r'<svg viewBox="[^"]*" role="img" aria-label="[^"]{40,}"', text)
-    assert len(figures) == len(FIGURES)
+    figures = re.findall(r'<svg viewBox="0 0 (\d+) [^"]*" role="img" aria-label="[^"]{40,}"', text)
+    assert [count_panels(name, report) for name in FIGURES] == [0, 2, 0, 0]
+    assert text.count('<div class="narrow"><svg') == text.count('<div class="wide"><svg') == 3
+    assert (figures.count("680"), figures.count("340")) == (3, 3 + 2)
     assert len(re.findall(r"<table>", text)) >= len(FIGURES)
     assert len(re.findall(r"<caption>", text)) == len(re.findall(r"<table>", text))
 
@@ -167,8 +176,22 @@ def test_the_comparison_is_well_formed():
     with drawing():
         assert draw_comparison(found, LIGHT) is not None
         checker = check(comparison_page(found, "today"))
-    assert checker.tags.count("svg") == 1
+    assert checker.tags.count("svg") == 2
     assert checker.tags.count("h1") == 1
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_nothing_of_a_figure_lies_outside_of_it(report, name, width):
+    trials = [run(n, 2**n, n / 9) for n in range(3, 15)]
+    legend = JobReport(build_facts("job", trials), None, report.power)  # of several lines
+    with drawing():
+        for each in (report, legend if name != "power" else report):
+            figure = draw(name, each, LIGHT, width)
+            box = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())
+            size = figure.get_size_inches()
+            assert -0.03 <= box.x0 < box.x1 <= size[0] + 0.03, name
+            assert -0.03 <= box.y0 < box.y1 <= size[1] + 0.03, name
 
 
 def test_elements_escape_texts_and_keep_html():

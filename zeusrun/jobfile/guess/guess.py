@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from zeusrun.jobfile.accumulation import can_split
 from zeusrun.jobfile.guess.hidden import Hidden, find_hidden, split_options
+from zeusrun.jobfile.guess.saves import LATE_SAVE
 from zeusrun.jobfile.guess.script import Arguments
 from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
@@ -80,6 +81,7 @@ class Guess:
     hidden: tuple[Hidden, ...] = ()  # secrets of the command
     seen_rate: float | None = None  # of the optimizer in a run
     pattern: str | None = None  # of the lines in which a run printed its metric
+    late_save: int | None = None  # the line of the script that saves after the training loop
 
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
@@ -117,6 +119,7 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         metric=_METRICS.get(script.library or "", "val_accuracy"),
         warnings=tuple(warnings),
         hidden=hidden,
+        late_save=script.late_save,
     )
 
 
@@ -264,15 +267,15 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
-        yield _line(
-            f"  # mode: {likely_mode(guess.metric)}", "max: higher is better; min: lower is better"
-        )
+        mode = likely_mode(guess.metric)
+        yield _line(f"  # mode: {mode}", "max: higher is better; min: lower is better")
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
-    epochs = guess.max_epochs
-    if epochs is None:
-        yield _line("  max_epochs: 40", "a guess: no option for epochs was found")
-    else:
-        yield _line(f"  max_epochs: {int(epochs.value)}", f"guessed from {epochs.origin}")
+    epochs, count, why = guess.max_epochs, 40, "a guess: no option for epochs was found"
+    if epochs is not None:
+        count, why = int(epochs.value), f"guessed from {epochs.origin}"
+    yield _line(f"  max_epochs: {count}", why)
+    if guess.late_save is not None:
+        yield _line("  on_target: continue", f"line {guess.late_save} of the script {LATE_SAVE}")
 
 
 def _metrics(guess: Guess) -> Iterator[str]:
@@ -297,10 +300,8 @@ def _batch(guess: Guess) -> Iterator[str]:
     yield _line("batch_size:", "global: samples per optimizer step, over all processes")
     yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
     yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
-    if batch.per_device_max is not None:
-        yield _line(
-            f"  per_device_max: {batch.per_device_max}", "larger shares accumulate gradients"
-        )
+    if (most := batch.per_device_max) is not None:
+        yield _line(f"  per_device_max: {most}", "larger shares accumulate gradients")
     if batch.by_hook:
         yield _line("  apply: dataloader", "the script has no option for it: docs/hooks.md")
 

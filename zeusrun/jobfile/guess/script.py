@@ -10,6 +10,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.guess.saves import find_late_save
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -55,6 +57,7 @@ class Script:
     divides: bool = False  # its batch size by the number of processes
     scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
+    late_save: int | None = None  # the line that saves a model after the training loop
     devices: int = 1  # of Lightning's Trainer, on which it starts processes itself
 
 
@@ -84,8 +87,8 @@ def _devices(text: str) -> int:
     return max(1, int(found[1])) if found else 1
 
 
-def read_script(text: str) -> Script:
-    """Read a script's text, which need not be one of this Python."""
+def read_script(text: str, words: Sequence[str] = ()) -> Script:
+    """Read a script's text, which need not be one of this Python; ``words``: its arguments."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are about the script's own text
@@ -105,6 +108,7 @@ def read_script(text: str) -> Script:
         options=options,
         divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
+        late_save=find_late_save(text, words),
         devices=_devices(text) if library == "lightning" else 1,
         uses_adam=library == "transformers"
         or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),

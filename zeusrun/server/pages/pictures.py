@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.plugins import how_to_add
-from zeusrun.view.report.canvas import WIDTH, drawing
+from zeusrun.view.report.canvas import NARROW, WIDTH, drawing
 from zeusrun.view.report.figures import draw, figure_height
 from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
@@ -30,10 +30,12 @@ class Pictures:
     """Draws figures and keeps the newest; safe for threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int], str] = OrderedDict()
         self._lock = threading.Lock()  # matplotlib's settings are those of the whole process
 
-    def read(self, name: str, report: JobReport, version: str, theme: str) -> bytes | None:
+    def read(
+        self, name: str, report: JobReport, version: str, theme: str, width: int = WIDTH
+    ) -> bytes | None:
         """Return a figure as an SVG file; ``None`` if nothing is known to draw.
 
         Args:
@@ -41,14 +43,15 @@ class Pictures:
             report: What it shows.
             version: Differs for reports that differ.
             theme: One of ``THEMES``.
+            width: As for ``draw``.
         """
         with self._lock:
-            inline = self._kept.get((name, version))
+            inline = self._kept.get((name, version, width))
             if inline is None:
                 with drawing():
-                    figure = draw(name, report, STAND_INS)
+                    figure = draw(name, report, STAND_INS, width)
                     inline = "" if figure is None else inline_svg(figure, name, name)
-                self._kept[name, version] = inline
+                self._kept[name, version, width] = inline
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
         return svg_file(inline, THEMES[theme]) if inline else None
@@ -72,22 +75,33 @@ def picture_of(report: JobReport, address: str, version: str) -> Callable[[str, 
     """
 
     def picture(name: str, label: str) -> Html | None:
-        height = figure_height(name, report) if can_draw() else None
-        if height is None:
+        heights = [
+            figure_height(name, report, width) if can_draw() else None for width in (WIDTH, NARROW)
+        ]
+        if heights[0] is None or heights[1] is None:
             return None
-        images = (
-            tag(
+        pictures = []
+        for theme in THEMES:
+            source = f"{address}/{name}.svg?theme={theme}&v={version}"
+            narrow = tag(
+                "source",
+                media="(max-width: 40rem)",
+                srcset=f"{source}&narrow=true",
+                width=NARROW,
+                height=round(heights[1]),
+            )
+            image = tag(
                 "img",
-                src=f"{address}/{name}.svg?theme={theme}&v={version}",
+                src=source,
                 width=WIDTH,
-                height=round(height),
+                height=round(heights[0]),
                 alt=label,
                 loading="lazy",
                 decoding="async",
                 class_=theme,
             )
-            for theme in THEMES
-        )
-        return join(Html(image.removesuffix("</img>")) for image in images)
+            both = (narrow.removesuffix("</source>"), image.removesuffix("</img>"))
+            pictures.append(tag("picture", *map(Html, both)))
+        return join(pictures)
 
     return picture

@@ -37,6 +37,7 @@ from zeusrun.server.pages.hosts import HostFacts, read_host
 from zeusrun.server.pages.live import read_live
 from zeusrun.server.pages.pictures import THEMES, Pictures
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
+from zeusrun.view.report.canvas import NARROW, WIDTH
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag
 
@@ -198,9 +199,16 @@ class _Pages:
         return self._answer(request, Links(), build)
 
     def job_figure(
-        self, request: Request, job: str, figure: str, theme: str = "light", v: str = ""
+        self,
+        request: Request,
+        job: str,
+        figure: str,
+        theme: str = "light",
+        v: str = "",
+        *,
+        narrow: bool = False,
     ) -> Response:
-        """Draw a figure of a job."""
+        """Draw a figure of a job; ``narrow``: for the screen of a phone."""
 
         def build() -> tuple[JobReport | None, str]:
             self._check_job(request, job)
@@ -209,18 +217,25 @@ class _Pages:
                 return None, ""
             return view.report, job_pages.job_version(view)
 
-        return self._draw(request, build, figure, theme, v)
+        return self._draw(request, build, figure, theme, v, narrow=narrow)
 
     def run_figure(
-        self, request: Request, trial: str, figure: str, theme: str = "light", v: str = ""
+        self,
+        request: Request,
+        trial: str,
+        figure: str,
+        theme: str = "light",
+        v: str = "",
+        *,
+        narrow: bool = False,
     ) -> Response:
-        """Draw a figure of a run."""
+        """Draw a figure of a run; ``narrow``: for the screen of a phone."""
 
         def build() -> tuple[JobReport | None, str]:
             content = self._run(request, trial)
             return run_pages.run_report(content), run_pages.run_version(content)
 
-        return self._draw(request, build, figure, theme, v)
+        return self._draw(request, build, figure, theme, v, narrow=narrow)
 
     async def static(self, name: str) -> Response:
         """Send the style sheet or the script."""
@@ -288,6 +303,8 @@ class _Pages:
         figure: str,
         theme: str,
         asked: str,
+        *,
+        narrow: bool,
     ) -> Response:
         try:
             report, version = build()
@@ -308,7 +325,8 @@ class _Pages:
         if request.headers.get("If-None-Match") == tag_:
             return Response(status_code=304, headers=headers)
         try:
-            drawn = self._pictures.read(figure, report, version, theme)
+            width = NARROW if narrow else WIDTH
+            drawn = self._pictures.read(figure, report, version, theme, width)
         except (ImportError, ValueError, ArithmeticError) as error:
             _LOG.warning("a figure cannot be drawn: %s", error)
             drawn = None

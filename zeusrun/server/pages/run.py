@@ -108,7 +108,7 @@ def _curve(trial: Trial, frame: Frame) -> Html:
     which = f"the last {len(rows)} of {len(trial.curve)}" if len(rows) < len(trial.curve) else "all"
     listed = table(f"Epochs: {which}", rows, [row["epoch"] for row in rows])
     folded = details("Table of the epochs", listed)
-    return figure("learning curve", frame.picture("curves", label), "Dashed: the target.", folded)
+    return figure(frame.picture("curves", label), "Dashed: the target.", folded)
 
 
 def _facts(trial: Trial) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
     from zeusrun.view.report.palette import Palette
 
-WIDTH = 680  # of every figure
+WIDTH, NARROW = 680, 340  # of every figure, and on the screen of a phone
 LEFT, RIGHT = 38, 10
 TEXT, SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
+_LABEL = 22  # letters of a name in a legend
 _GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
 
 
@@ -48,11 +50,16 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def blank(height: float) -> Figure:
-    """Return an empty figure of a height in pixels."""
+def blank(height: float, width: float = WIDTH) -> Figure:
+    """Return an empty figure of a size in pixels."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
-    return Figure(figsize=(WIDTH / 72, height / 72))
+    return Figure(figsize=(width / 72, height / 72))
+
+
+def width_of(figure: Figure) -> float:
+    """Return the width of a figure in pixels."""
+    return 72 * figure.get_figwidth()
 
 
 def add_panel(
@@ -64,7 +71,8 @@ def add_panel(
     """Add a panel; ``place``: left, top, width and height in pixels."""
     left, top, width, height = place
     whole = figure.get_figheight() * 72
-    box = (left / WIDTH, 1 - (top + height) / whole, width / WIDTH, height / whole)
+    across = width_of(figure)
+    box = (left / across, 1 - (top + height) / whole, width / across, height / whole)
     panel = figure.add_axes(box)
     panel.patch.set_visible(False)
     panel.spines[:].set_visible(False)
@@ -88,7 +96,7 @@ def add_legend(
     used: Collection[int],
     left: float = LEFT - 8,
 ) -> None:
-    """Name the colours in one line at the top: of all ``names``, those that are ``used``."""
+    """Name the colours at the top: of all ``names``, those that are ``used``."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - optional, and slow to import
 
     shown = sorted(used)
@@ -100,8 +108,8 @@ def add_legend(
     ]
     legend = figure.legend(
         handles,
-        [label_text(names[at], 22) for at in shown],
-        ncols=len(shown),
+        [label_text(names[at], _LABEL) for at in shown],
+        ncols=_columns([names[at] for at in shown], width_of(figure)),
         loc="upper left",
         frameon=False,
         fontsize=TEXT,
@@ -110,9 +118,20 @@ def add_legend(
         columnspacing=0.8,
         borderpad=0.0,
         borderaxespad=0.0,
-        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
+        bbox_to_anchor=(left / width_of(figure), 1.0 - 3 / (72 * figure.get_figheight())),
     )
     legend.set_in_layout(False)
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """Return how many entries of a legend stand in a line."""
+    widest = 26 + 6.5 * max(len(label_text(label, _LABEL)) for label in labels)
+    return max(1, min(len(labels), int(width / widest)))
+
+
+def legend_lines(labels: Sequence[str], width: float) -> int:
+    """Return how many lines a legend needs."""
+    return math.ceil(len(labels) / _columns(labels, width)) if labels else 1
 
 
 def scatter(

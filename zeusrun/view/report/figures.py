@@ -19,10 +19,12 @@ from zeusrun.view.report.canvas import (
     blank,
     dashes,
     label_text,
+    legend_lines,
     limit,
     scatter,
     set_title,
     shift,
+    width_of,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ DRAWN_RUNS = 500
 """Of a job's recurrences, and of each batch size's runs, so many are dots: the newest ones."""
 _MANY = 250  # dots are smaller
 _STEPS = 200  # of the sum saved
+_LEGEND_LINE = 15.0
+_CURVES, _TRACE = 272.0, 142.0  # height of a panel with what belongs to it
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
@@ -52,36 +56,59 @@ _UNITS = {
 }
 
 
-def figure_height(name: str, report: JobReport) -> float | None:
-    """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw.
-
-    Its width is ``WIDTH``.
-    """
+def figure_height(name: str, report: JobReport, width: float = WIDTH) -> float | None:
+    """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw."""
     facts = report.facts
+    lines = legend_lines([size.label for size in facts.sizes], width)
+    more = _LEGEND_LINE * (lines - 1)
     if name == "cost":
-        return (326.0 if facts.savings.by_trial else 236.0) if _known_costs(facts) else None
+        return (326.0 if facts.savings.by_trial else 236.0) + more if _known_costs(facts) else None
     if name == "curves":
-        return 272.0 if facts.curves else None
+        return _CURVES * (2 if width < WIDTH else 1) + more if facts.curves else None
     if name == "arms":
         return 30.0 * len(facts.sizes) + 50 if _arm_costs(facts.sizes) else None
-    drawn = _drawn_traces(report.power)
-    return 4.0 + 142 * ((len(drawn) + 1) // 2) if drawn else None
+    drawn = len(_drawn_traces(report.power))
+    return 4.0 + _TRACE * (drawn if width < WIDTH else (drawn + 1) // 2) if drawn else None
 
 
-def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
-    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
-    facts, height = report.facts, figure_height(name, report)
+def count_panels(name: str, report: JobReport) -> int:
+    """Return how many panels stand side by side, and can be figures of their own; else 0."""
+    if name == "curves" and report.facts.curves:
+        return 2
+    drawn = len(_drawn_traces(report.power)) if name == "power" else 0
+    return drawn if drawn > 1 else 0
+
+
+def draw(
+    name: str,
+    report: JobReport,
+    palette: Palette,
+    width: float = WIDTH,
+    only: int | None = None,
+) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw.
+
+    Args:
+        name: One of ``FIGURES``.
+        report: What it shows.
+        palette: Its colours.
+        width: ``WIDTH`` or ``NARROW``, where panels stand below each other.
+        only: Draw this one of ``count_panels`` alone, with ``NARROW``.
+    """
+    height = figure_height(name, report, width)
     if height is None:
         return None
-    figure = blank(height)
+    if only is not None:
+        height = _TRACE + 4 if name == "power" else height - _CURVES
+    figure, facts = blank(height, width), report.facts
     if name == "cost":
         _draw_costs(figure, facts, palette)
     elif name == "curves":
-        _draw_curves(figure, facts, palette)
+        _draw_curves(figure, facts, palette, only)
     elif name == "arms":
         _draw_arms(figure, facts.sizes, palette)
     else:
-        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette)
+        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette, only)
     return figure
 
 
@@ -113,7 +140,8 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     compared = [each for each in facts.recurrences if each.saved is not None]
     drawn = [each for each in compared if each.recurrence >= first]
     add_legend(figure, names, palette, {dot.size for dot in dots})
-    panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
+    top, room = _below_legend(figure, names), width_of(figure) - LEFT - RIGHT
+    panel = add_panel(figure, palette, (LEFT, top, room, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
     if drawn and (default_j := facts.savings.default_j) is not None:
@@ -124,7 +152,7 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
     if drawn:
-        below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
+        below = add_panel(figure, palette, (LEFT, top + 186, room, 66))
         set_title(below, f"net cost saved so far, {unit}", palette)
         sums = [joules / factor for joules in facts.savings.so_far]
         saved = zip((each.recurrence for each in compared), sums, strict=True)
@@ -147,12 +175,21 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     panel.tick_params(labelbottom=not drawn)
 
 
-def _draw_curves(figure: Figure, facts: JobFacts, palette: Palette) -> None:
+def _below_legend(figure: Figure, names: Sequence[str]) -> float:
+    """Return where the panels begin."""
+    return 40 + _LEGEND_LINE * (legend_lines(names, width_of(figure)) - 1)
+
+
+def _draw_curves(
+    figure: Figure, facts: JobFacts, palette: Palette, only: int | None = None
+) -> None:
     """Draw learning curves against epochs, and against energy or time, with the target."""
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = [size.label for size in facts.sizes]
-    add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
+    if not only:
+        add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
+    top, across = _below_legend(figure, names), width_of(figure)
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
     # A first value may be far away.
@@ -160,7 +197,11 @@ def _draw_curves(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     low, high = min(low, target), max(high, target)
     margin = 0.06 * (high - low) or 0.5
     for at, label in enumerate(("epoch", f"{kind}, {unit}")):
-        panel = add_panel(figure, palette, (LEFT + at * (room + LEFT + 10), 40, room, 196))
+        if only not in {None, at}:
+            continue
+        right, down = (at, 0) if across == WIDTH else (0, 0 if only else at)
+        place = (LEFT + right * (room + LEFT + 10), top + down * _CURVES, room, 196)
+        panel = add_panel(figure, palette, place)
         for curve in facts.curves:
             xs = [taken / factor for taken in curve.taken] if at else curve.epochs
             colour = palette.size(names.index(curve.size), len(names))
@@ -183,11 +224,13 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    room, left = 412, 110
+    across = width_of(figure)
+    room, left, letters = (412, 110, 19) if across == WIDTH else (142, 88, 14)
     panel = add_panel(figure, palette, (left, 28, room, height), grid="x")
-    bars = add_panel(figure, palette, (left + room + 26, 28, WIDTH - left - room - 66, height), "")
+    bars = add_panel(figure, palette, (left + room + 22, 28, across - left - room - 62, height), "")
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
+    most = max(size.share for size in sizes)
     for at, size in enumerate(sizes):
         own = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
         own += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
@@ -202,14 +245,16 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
         text = f"{100 * size.share:.0f} %"
-        bars.text(size.share + 0.03, at, text, va="center", color=palette.muted, size=SMALL)
+        bars.text(size.share + 0.04 * most, at, text, va="center", color=palette.muted, size=SMALL)
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
-    panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
+    panel.set_yticks(
+        range(len(sizes)), [label_text(name, letters) for name in names], fontsize=TEXT
+    )
     panel.tick_params(axis="y", colors=palette.ink)
     limit(panel, "x", [cost / factor for cost in costs])
-    bars.set_xlim(0, max(size.share for size in sizes) * 1.05)
+    bars.set_xlim(0, most * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
 
@@ -219,17 +264,22 @@ def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
 
 
 def _draw_power(
-    figure: Figure, power: Sequence[PowerFacts], names: Sequence[str], palette: Palette
+    figure: Figure,
+    power: Sequence[PowerFacts],
+    names: Sequence[str],
+    palette: Palette,
+    only: int | None = None,
 ) -> None:
-    """Draw the power of the newest runs, two in a line, with limits and throttling.
+    """Draw the power of the newest runs, two in a wide line, with limits and throttling.
 
     A single run has the whole line. ``names`` are the labels of all batch sizes of the job.
     """
-    drawn = _drawn_traces(power)
-    alone = len(drawn) == 1
-    room = WIDTH - LEFT - RIGHT if alone else (WIDTH - 2 * LEFT - RIGHT - 4) / 2
+    drawn, across = _drawn_traces(power), width_of(figure)
+    drawn = drawn if only is None else drawn[only : only + 1]
+    columns = 2 if across == WIDTH and len(drawn) > 1 else 1
+    room = (across - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
-        left, top = LEFT + at % 2 * (room + LEFT + 4), 26 + at // 2 * 142
+        left, top = LEFT + at % columns * (room + LEFT + 4), 26 + at // columns * _TRACE
         panel = add_panel(figure, palette, (left, top, room, 86))
         set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = palette.size(names.index(each.size), len(names))
@@ -261,16 +311,22 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
+def draw_comparison(
+    comparison: Comparison, palette: Palette, width: float = WIDTH
+) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:
         return None
-    figure = blank(252)
-    add_legend(figure, comparison.names, palette, (0, 1), 44)
-    room = (WIDTH - 8) / len(measures)
+    columns = len(measures) if width == WIDTH else 2
+    lines = legend_lines(comparison.names, width)
+    begin = 52 + _LEGEND_LINE * (lines - 1)
+    figure = blank(begin + 226 * (-(-len(measures) // columns)) - 26, width)
+    add_legend(figure, comparison.names, palette, (0, 1), 44 if width == WIDTH else LEFT - 8)
+    room = (width - 8) / columns
     for at, measure in enumerate(measures):
-        panel = add_panel(figure, palette, (8 + at * room + 44, 52, room - 60, 174))
+        left, top = 52 + at % columns * room, begin + at // columns * 226
+        panel = add_panel(figure, palette, (left, top, room - 60, 174))
         factor, unit = scale([*measure.left, *measure.right], measure.kind)
         set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
         for side, own in enumerate((measure.left, measure.right)):

@@ -95,9 +95,8 @@ def details(summary: str, *children: str) -> Html:
     return tag("details", tag("summary", summary), *children)
 
 
-def figure(name: str, svg: str | None, caption: str, *tables: Html) -> Html:
+def figure(svg: str | None, caption: str, *tables: Html) -> Html:
     """Return a figure, its caption and its tables; without a figure, only the tables."""
     if svg is None:
         return join(tables)
-    shown = _scrolling(Html(svg), f"Figure: {name}")
-    return join((tag("figure", shown, tag("figcaption", caption)), *tables))
+    return join((tag("figure", Html(svg), tag("figcaption", caption)), *tables))

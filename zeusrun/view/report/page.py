@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
+from zeusrun.view.report.canvas import NARROW, WIDTH
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.figures import draw, draw_comparison
+from zeusrun.view.report.figures import count_panels, draw, draw_comparison
 from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
 from zeusrun.view.report.sections import Frame, detailed, job_head, job_sections, overview
@@ -18,6 +19,8 @@ from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from matplotlib.figure import Figure
 
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobReport
@@ -50,8 +53,11 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     """Return a job's part of the page, and the id and the name of each section."""
 
     def picture(name: str, label: str) -> Html | None:
-        made = draw(name, report, STAND_INS)
-        return None if made is None else Html(inline_svg(made, f"{prefix}-{name}", label))
+        if panels := count_panels(name, report):
+            drawn = [draw(name, report, STAND_INS, NARROW, only) for only in range(panels)]
+            return _side_by_side(drawn, f"{prefix}-{name}", label)
+        widths = [draw(name, report, STAND_INS, width) for width in (WIDTH, NARROW)]
+        return _in_two_widths(widths, f"{prefix}-{name}", label)
 
     parts = job_sections(report, Frame(picture))
     sections = [
@@ -62,6 +68,23 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
+def _in_two_widths(drawn: Sequence[Figure | None], name: str, label: str) -> Html | None:
+    """Return a figure, and the same for phones; the style sheet shows one of them."""
+    svgs = [inline_svg(each, f"{name}{n}", label) for n, each in enumerate(drawn) if each]
+    classes = zip(svgs, ("wide", "narrow"), strict=False)
+    return join(tag("div", Html(svg), class_=kind) for svg, kind in classes) if svgs else None
+
+
+def _side_by_side(drawn: Sequence[Figure | None], name: str, label: str) -> Html:
+    """Return panels that stand side by side where there is room."""
+    svgs = [
+        Html(inline_svg(each, f"{name}{n}", f"{label} ({n + 1} of {len(drawn)})"))
+        for n, each in enumerate(drawn)
+        if each
+    ]
+    return tag("div", *svgs, class_="panels")
+
+
 def comparison_page(comparison: Comparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
     first, second = comparison.names
@@ -69,9 +92,9 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
     )
     lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
-    drawn = draw_comparison(comparison, STAND_INS)
+    drawn = [draw_comparison(comparison, STAND_INS, width) for width in (WIDTH, NARROW)]
     label = f"Cost, energy, time and epochs of {first} and {second}: every run, and the medians."
-    svg = None if drawn is None else inline_svg(drawn, "compare", label)
+    svg = _in_two_widths(drawn, "compare", label)
     caption = "Every run that reached the target is a dot; the line and the number are the median."
     listed = table("Medians, from lowest to highest", comparison_rows(comparison))
     content = join(
@@ -80,7 +103,7 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
             tag("h1", coloured(comparison.headline, comparison.better)),
             tag("p", comparison.differ, class_="caution") if comparison.differ else "",
             tag("p", lead, class_="lead"),
-            figure("comparison", svg, caption, listed),
+            figure(svg, caption, listed),
             *(tag("p", note, class_="note") for note in comparison.notes),
         )
     )

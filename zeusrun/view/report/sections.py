@@ -185,7 +185,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
         caption += " Dashed: what a run of the default is expected to cost."
     listed = table(f"Recurrences: {which}", rows)
     folded = details("Table of the recurrences", listed) if rows else listed
-    return figure("cost of the recurrences", frame.picture("cost", label), caption, folded)
+    return figure(frame.picture("cost", label), caption, folded)
 
 
 def _curves(report: JobReport, frame: Frame) -> Html:
@@ -213,7 +213,7 @@ def _curves(report: JobReport, frame: Frame) -> Html:
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
-    return figure("learning curves", frame.picture("curves", label), caption, listed)
+    return figure(frame.picture("curves", label), caption, listed)
 
 
 def _arms(report: JobReport, frame: Frame) -> Html:
@@ -249,7 +249,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
             "or on other hardware."
         )
     listed = table("Batch sizes: medians of the runs that reached the target", rows)
-    return figure("costs by batch size", frame.picture("arms", label), caption, listed)
+    return figure(frame.picture("arms", label), caption, listed)
 
 
 def _belief(belief: Belief) -> Html:
@@ -314,7 +314,7 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
         caption += " Long runs are sampled."
     title = f"Power of {plural(len(power), 'run')}, the newest first"
     listed = details("Table of the power traces", table(title, rows))
-    return figure("power", frame.picture("power", label), caption, listed)
+    return figure(frame.picture("power", label), caption, listed)
 
 
 def _spark(power: PowerFacts, facts: JobFacts) -> Html:

@@ -1,0 +1,178 @@
+"""Finds what a script saves only after its training loop, where a signal would end it before."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+LATE_SAVE = (
+    "saves after the training loop, so the script runs all its epochs; the cost counts up to the "
+    "target. Cheaper: loop over zeusrun.current().epochs(), which ends at the target"
+)
+"""Why ``init`` lets a script with a late save finish, after the line of the save."""
+
+_SAVES = re.compile(
+    r"_?save_(?:pretrained|(?:the_)?model|network|weights|state|check_?point|ckpt|file|on_master)\w*"
+)
+_SAVERS = re.compile(
+    r"torch|th|jit|xm|fabric|accelerator|\w*(?:model|net|saver|ckpt|check_?pointe?r?)",
+    re.IGNORECASE,
+)
+_STEPPED = re.compile(r"\w*(?:opt|sched|scaler)\w*", re.IGNORECASE)
+_OF_MODEL = re.compile(r"state_dict|model|weights|params", re.IGNORECASE)
+_EPOCH = re.compile("epoch", re.IGNORECASE)
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def find_late_save(text: str, words: Sequence[str]) -> int | None:
+    """Return the line that saves a model after the training loop; ``None`` if there is none.
+
+    Only the text of the script itself is read. A script that also saves within the loop keeps a
+    model, and one that mentions zeusrun can end its loop itself: both have no late save.
+
+    Args:
+        text: Of the script; it need not be Python.
+        words: The arguments of the script: a save behind an option that is not there is none.
+    """
+    if "zeusrun" in text:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+        flow = _Reader(tree, words).read(tree.body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as in read_script
+        return None
+    return None if flow.saves_within else flow.late
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """What a part of a script does, in the order of time."""
+
+    trains: bool = False  # makes an optimizer step
+    loops: bool = False  # has a training loop
+    saves_within: bool = False  # a training loop
+    save: int | None = None  # the line of the first save outside of training loops
+    late: int | None = None  # the same, after a training loop
+
+    def then(self, later: _Flow) -> _Flow:
+        return _Flow(
+            self.trains or later.trains,
+            self.loops or later.loops,
+            self.saves_within or later.saves_within,
+            self.save or later.save,
+            self.late or (later.save if self.loops else None) or later.late,
+        )
+
+
+class _Reader:
+    """Reads a script in the order in which it runs, into the functions of the same file."""
+
+    def __init__(self, tree: ast.Module, words: Sequence[str]) -> None:
+        self._methods = {
+            each.name: each
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for each in node.body
+            if isinstance(each, _Function)
+        }
+        self._functions = {
+            node.name: node
+            for node in ast.walk(tree)
+            if isinstance(node, _Function) and node is not self._methods.get(node.name)
+        }
+        self._off = set(_find_off(tree, words))
+        self._known: dict[ast.AST, _Flow] = {}
+
+    def read(self, nodes: Iterable[ast.AST]) -> _Flow:
+        flow = _Flow()
+        for node in nodes:
+            flow = flow.then(self._read_one(node))
+        return flow
+
+    def _read_one(self, node: ast.AST) -> _Flow:
+        if isinstance(node, _Function):  # runs when it is called; a decorator may call it
+            return self.read(node.body) if node.decorator_list else _Flow()
+        if isinstance(node, ast.If) and self._is_off(node.test):
+            return self.read(node.orelse)
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            return self._read_loop(node)
+        flow = self.read(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Call):
+            name, of = _split_call(node.func)
+            steps = name == "backward" or (name == "step" and _STEPPED.fullmatch(of))
+            flow = flow.then(
+                _Flow(trains=bool(steps), save=node.lineno if _is_save(node, name, of) else None)
+            )
+        called = None
+        if isinstance(node, ast.Name):
+            called = self._functions.get(node.id)
+        elif isinstance(node, ast.Attribute):
+            called = self._methods.get(node.attr)
+        return flow if called is None else flow.then(self._read_called(called))
+
+    def _read_called(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Flow:
+        if function not in self._known:
+            self._known[function] = _Flow()  # for one that calls itself
+            self._known[function] = self.read(function.body)
+        return self._known[function]
+
+    def _read_loop(self, node: ast.For | ast.AsyncFor | ast.While) -> _Flow:
+        head = node.test if isinstance(node, ast.While) else ast.Tuple([node.target, node.iter])
+        body = self.read([head, *node.body])
+        if body.trains or body.loops or _EPOCH.search(ast.unparse(head)):
+            within = body.saves_within or body.save is not None
+            body = _Flow(body.trains, loops=True, saves_within=within)
+        return body.then(self.read(node.orelse))
+
+    def _is_off(self, test: ast.AST) -> bool:
+        """Whether a condition needs an option that is not given."""
+        if isinstance(test, ast.BoolOp):
+            values = map(self._is_off, test.values)
+            return any(values) if isinstance(test.op, ast.And) else all(values)
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.IsNot, ast.NotEq)):
+            other = test.comparators[0]
+            return self._is_off(test.left) and isinstance(other, ast.Constant) and not other.value
+        return isinstance(test, ast.Attribute) and test.attr in self._off
+
+
+def _split_call(function: ast.AST) -> tuple[str, str]:
+    """Return the last two names of what is called, such as ``save`` and ``torch``."""
+    if not isinstance(function, ast.Attribute):
+        return getattr(function, "id", ""), ""
+    of = function.value
+    return function.attr, getattr(of, "attr", getattr(of, "id", ""))
+
+
+def _is_save(call: ast.Call, name: str, of: str) -> bool:
+    if name == "dump" and of in {"joblib", "pickle"}:
+        return bool(call.args) and _OF_MODEL.search(ast.unparse(call.args[0])) is not None
+    if name == "save" and of:
+        return _SAVERS.fullmatch(of) is not None
+    return (name, of) == ("export", "onnx") or _SAVES.fullmatch(name) is not None
+
+
+def _find_off(tree: ast.Module, words: Sequence[str]) -> Iterator[str]:
+    """Yield the attributes of argparse's options that are empty or false without an argument."""
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _split_call(node.func)[0] != "add_argument":
+            continue
+        texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
+        options = {word.arg: word.value for word in node.keywords}
+        values = {name: getattr(each, "value", ...) for name, each in options.items()}
+        default = values.get("default")
+        if not flags or default or values.get("action") == "store_false":
+            continue
+        # argparse accepts the beginning of a long option.
+        if not any(flag.startswith(word) for flag in flags for word in given):
+            longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
+            yield str(values.get("dest") or longest.lstrip("-").replace("-", "_"))
