@@ -62,7 +62,9 @@ def test_in_the_background_it_takes_no_keys_from_the_shell(submit):
 
 
 def test_without_instrumentation_standard_input_is_the_terminal_too(submit):
-    asks = "import os, subprocess; print(os.isatty(0), flush=True); subprocess.run(['stty', 'size'])"
+    asks = (
+        "import os, subprocess; print(os.isatty(0), flush=True); subprocess.run(['stty', 'size'])"
+    )
     assert submit(asks, instrument=False)[0] == "True\n33 123\n"
 
 

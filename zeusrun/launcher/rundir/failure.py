@@ -52,8 +52,9 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
 _ASKS_FOR_SIZE = re.compile(r"\bget_terminal_size\b|\bstty\b")
 _NO_TERMINAL = (
-    "the script asks for the size of a terminal; it has one only as the single rank of a zeusrun that "
-    "was started in a terminal. Elsewhere,  script -qec 'zeusrun submit JOB.yaml' /dev/null  makes one"
+    "the script asks for the size of a terminal; it has one only as the single rank of a zeusrun "
+    "that was started in a terminal. Elsewhere,  script -qec 'zeusrun submit JOB.yaml' /dev/null  "
+    "makes one"
 )
 
 
