@@ -179,7 +179,8 @@ def _keep_terminal() -> None:
 
     @functools.wraps(ask)
     def ask_in_line(prompt: object = "", /) -> str:
-        print(prompt, flush=True)  # noqa: T201 - as input does
+        sys.stdout.write(f"{prompt}\n")
+        sys.stdout.flush()
         return ask()
 
     os.get_terminal_size, builtins.input = get_terminal_size, ask_in_line
