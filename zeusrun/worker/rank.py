@@ -5,8 +5,10 @@ With ``--plain`` the process only redirects the output and then becomes the scri
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -122,6 +124,8 @@ def _begin() -> _Rank:
     if sys.argv[1] == "--plain":
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])  # noqa: S606 - that is --plain
+    if os.isatty(0):
+        _keep_terminal()
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
     tick = _no_tick
@@ -155,6 +159,31 @@ def _redirect_output(path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _keep_terminal() -> None:
+    """Let the script ask for the size of the terminal, and ask questions there.
+
+    Both go to standard output, which is the log. zeusrun shows a question once its line has ended.
+    """
+    get_size, ask = os.get_terminal_size, builtins.input
+
+    @functools.wraps(get_size)
+    def get_terminal_size(descriptor: int = 1, /) -> os.terminal_size:
+        try:
+            return get_size(descriptor)
+        except OSError:
+            if descriptor in (1, 2):
+                return get_size(0)
+            raise
+
+    @functools.wraps(ask)
+    def ask_in_line(prompt: object = "", /) -> str:
+        sys.stdout.write(f"{prompt}\n")
+        sys.stdout.flush()
+        return ask()
+
+    os.get_terminal_size, builtins.input = get_terminal_size, ask_in_line
 
 
 def _dump_stacks_on_signal(path: str) -> None:

@@ -43,7 +43,7 @@ def start(tmp_path):
 
     def run(program):
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", WATCHDOG, "", sys.executable, "-c", program, tmp_path],
+            [sys.executable, "-I", "-S", WATCHDOG, "", "", sys.executable, "-c", program, tmp_path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -102,7 +102,7 @@ def test_when_the_launcher_is_killed_it_ends(tmp_path):
     program = f"""
         import subprocess, sys
         watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", {str(WATCHDOG)!r}, "", *sys.argv[1:]],
+            [sys.executable, "-I", "-S", {str(WATCHDOG)!r}, "", "", *sys.argv[1:]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         print(watchdog.pid, flush=True)
         while word := sys.stdin.buffer.read(1):

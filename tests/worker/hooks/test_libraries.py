@@ -52,6 +52,18 @@ class TestLightning(ControllingHookContract):
     command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
     metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
 
+    @pytest.mark.parametrize("words", [(), ("split",)], ids=["two datasets", "two samplers"])
+    def test_only_its_training_loader_gets_the_chosen_batch_size(self, tmp_path, words):
+        """Lightning asks for that of its sanity check first, and rebuilds both."""
+        ranks, given = Rank(tmp_path / "run"), {"ZEUSRUN_GIVEN_BATCH_SIZE": "16"}
+        script = SCRIPTS / "shuffles_with_lightning.py"
+        logs = ranks.run_all(script, *words, world_size=2, cwd=tmp_path, **given)
+        for log in logs:
+            assert set(re.findall(r"^(?:train|val) \d+$", log, re.MULTILINE)) == {
+                "train 16",
+                "val 8",
+            }
+
 
 @pytest.mark.long  # the same code as for lightning
 @needs("pytorch_lightning")

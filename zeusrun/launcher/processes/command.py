@@ -117,11 +117,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class Command:
-    """What to start: argument vector, whole environment, working directory."""
+    """What to start: argument vector, whole environment, working directory.
+
+    ``ranks``: of this host; a single one keeps the terminal.
+    """
 
     argv: tuple[str, ...] = field(repr=False)  # these two may contain secrets
     env: Mapping[str, str] = field(repr=False)
     cwd: Path
+    ranks: int | None = None
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
@@ -209,6 +213,7 @@ def build_command(
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
         cwd=spec.workdir_path(values),
+        ranks=placement.nproc_per_node,
     )
 
 

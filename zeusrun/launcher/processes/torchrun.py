@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from zeusrun.launcher.processes.guard import is_readable
 from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
@@ -84,7 +85,8 @@ class TorchrunProcess:
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))]
         argv.append(str(make_group(self._paths) or ""))
         try:
-            with open_torchrun_log(self._paths) as log:
+            with open_torchrun_log(self._paths) as log, _terminal(command) as terminal:
+                argv.append("".join(map(str, terminal)))
                 self._watchdog = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
                     [*argv, *command.argv],
                     env=dict(command.env),
@@ -93,6 +95,7 @@ class TorchrunProcess:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     bufsize=0,
+                    pass_fds=terminal,
                     start_new_session=True,
                 )
         except OSError as error:
@@ -180,3 +183,23 @@ class TorchrunProcess:
     def _send(self, number: int) -> None:
         with contextlib.suppress(OSError):  # the watchdog was killed
             cast("IO[bytes]", self._watchdog.stdin).write(bytes([number]))
+
+
+@contextlib.contextmanager
+def _terminal(command: Command) -> Iterator[tuple[int, ...]]:
+    """Yield a descriptor of this process's terminal for a single rank; nothing without one.
+
+    The rank has a session of its own, so the kernel would not stop it if it read in the background:
+    it would take what is typed for the shell. There it gets a descriptor that it cannot read.
+    """
+    found: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):  # standard input is no terminal, or that of others
+        if command.ranks == 1:
+            in_front = os.tcgetpgrp(0) == os.getpgrp()
+            size_only = os.O_WRONLY | os.O_NOCTTY
+            found = (os.dup(0) if in_front else os.open("/proc/self/fd/0", size_only),)
+    try:
+        yield found
+    finally:
+        for descriptor in found:
+            os.close(descriptor)

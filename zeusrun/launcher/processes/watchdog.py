@@ -5,8 +5,9 @@ The launcher starts this file by its path and without ``site``: it is up in 20 m
 becomes its child, whatever session or environment that process has. So nothing is left once it
 has no child.
 
-The first argument is the control group of the run, or empty; the others are torchrun's command. A
-byte of standard input is the number of a signal for torchrun, or 0: let what is left live. Only the
+The first argument is the control group of the run, or empty; the second one the descriptor of the
+terminal that becomes torchrun's standard input, or empty; the others are torchrun's command. A byte
+of standard input is the number of a signal for torchrun, or 0: let what is left live. Only the
 launcher holds the other end, so the end of input means that the launcher has finished or is dead.
 Standard output gets torchrun's exit code when torchrun has ended; standard error is torchrun's log.
 """
@@ -29,13 +30,15 @@ _MOST_S = 60.0  # a process of another user cannot be killed
 
 
 def main() -> None:
-    """Run the command ``argv[2:]`` until the launcher is gone, then kill what is left."""
-    group = sys.argv[1]
+    """Run the command ``argv[3:]`` until the launcher is gone, then kill what is left."""
+    group, terminal = sys.argv[1:3]
     # Signals to a whole session or Slurm step are for the launcher.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
     torchrun = os.fork()
     if torchrun == 0:
-        _become(sys.argv[2:], mask)
+        _become(sys.argv[3:], terminal, mask)
+    if terminal:
+        os.close(int(terminal))  # only the run holds it open
     import ctypes  # noqa: PLC0415 - 10 ms, in which torchrun starts already
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -83,10 +86,15 @@ def _write_to_group(group: str, name: str, value: int) -> None:
         os.write(os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC), b"%d" % value)
 
 
-def _become(argv: list[str], mask: Iterable[int]) -> None:
-    """Become torchrun: in a session of its own, without input, its output to standard error."""
+def _become(argv: list[str], terminal: str, mask: Iterable[int]) -> None:
+    """Become torchrun: in a session of its own, its output to standard error.
+
+    Without a terminal, standard input is empty.
+    """
     os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    source = int(terminal) if terminal else os.open(os.devnull, os.O_RDONLY)
+    os.dup2(source, 0)
+    os.close(source)
     os.dup2(2, 1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)

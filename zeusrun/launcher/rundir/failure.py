@@ -54,6 +54,12 @@ _LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # PyTorch's message when the kernel has killed a data loader's process.
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
+_ASKS_FOR_SIZE = re.compile(r"\bget_terminal_size\b|\bstty\b")
+_NO_TERMINAL = (
+    "the script asks for the size of a terminal; it has one only as the single rank of a zeusrun "
+    "that was started in a terminal. Elsewhere,  script -qec 'zeusrun submit JOB.yaml' /dev/null  "
+    "makes one"
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,13 @@ class Failure:
     reason: str  # one sentence for people
     last_line: str | None = None  # what the log says, if only the rank's exit code is known
     is_own: bool = False  # an exception of the rank, not the consequence of another one's end
+    advice: str | None = None  # what to do
 
     @property
     def sentence(self) -> str:
-        """The reason with what the rank's log says."""
+        """The reason with what the rank's log says, and what to do."""
         text = self.reason if self.last_line is None else f"{self.reason}: {self.last_line}"
-        return _shortened(text, _MAX_REASON)
+        return _shortened(text if self.advice is None else f"{text}; {self.advice}", _MAX_REASON)
 
     @property
     def cause(self) -> str:
@@ -100,11 +107,14 @@ def read_failure(
         recorded.out_of_memory or not _LOST_PEER.search(recorded.reason)
     )
     found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
-    if found is None or found.rank is None or not _EXITED.search(found.reason):
+    if found is None or found.rank is None:
         return found
-    log = _read_tail(paths.rank_log(found.rank), mask)
-    raised = None if _USAGE.search(found.reason) else _last_raised(log, within=_MAX_ADVICE)
-    lines = [": ".join(filter(None, raised))] if raised else _LINE_END.split(log)
+    printed = _read_tail(paths.rank_log(found.rank), mask)
+    found = replace(found, advice=_NO_TERMINAL if _needs_terminal(printed) else None)
+    if not _EXITED.search(found.reason):
+        return found
+    raised = None if _USAGE.search(found.reason) else _last_raised(printed, within=_MAX_ADVICE)
+    lines = [": ".join(filter(None, raised))] if raised else _LINE_END.split(printed)
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
 
@@ -120,6 +130,13 @@ def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None
     if not found or not (match := _RAISED.fullmatch("".join(lines[at : at + 1]))):
         return None
     return None if within is not None and len(lines) - at > within else (match[1], match[2] or "")
+
+
+def _needs_terminal(printed: str) -> bool:
+    """Whether a rank failed because it asked for the size of a terminal, by its log."""
+    before, raised, trace = printed.rpartition("Traceback (most recent call last)")
+    told = any(line.startswith("stty: ") for line in before.splitlines()[-5:])
+    return raised != "" and (told or _ASKS_FOR_SIZE.search(trace) is not None)
 
 
 def run_deleted(paths: RunPaths) -> Failure | None:

@@ -23,7 +23,7 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
     observer = hooks.observer
     given = hooks.run.batch_size_to_replace
     if given is not None:
-        apply_batch_size(dataloader, hooks.run, given)
+        apply_batch_size(dataloader, hooks.run, observer, given)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
@@ -54,7 +54,7 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
             raise
         part = iterator._zeusrun
         if part is not observer.current:
-            observer.current = part
+            observer.previous, observer.current = observer.current, part
             observer.switches += 1
         part.pending += 1
         if part.queued:

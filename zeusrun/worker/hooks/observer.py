@@ -31,6 +31,7 @@ class Feed:
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     batches: int = 0  # seen
     passes: int = 0  # in which an optimizer stepped
+    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -69,6 +70,9 @@ class Observer:
 
     Attributes:
         current: The pass that yielded last.
+        previous: The pass over another loader that yielded before it.
+        on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
+            ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
         steps: Optimizer steps of this rank.
         consumed: The samples in them; ``None`` if those of a step cannot be told.
@@ -79,6 +83,8 @@ class Observer:
 
     def __init__(self, run: RunContext) -> None:
         self.current: Pass | None = None
+        self.previous: Pass | None = None
+        self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
         self.switches = 0
         self.steps = 0
         self.consumed: int | None = 0
@@ -127,6 +133,7 @@ class Observer:
             feed = Feed()
         if self.trains_on(feed):
             self.on_training()
+        feed.left = getattr(loader, "_zeusrun_left", ())
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
         batches = getattr(loader, "batch_sampler", None)
@@ -140,7 +147,7 @@ class Observer:
         ended.ended = True
         self.on_end(ended)
         if ended.steps:
-            self.record()
+            self._look()
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
@@ -178,13 +185,14 @@ class Observer:
         self._count += 1
         if self._count >= self._due:
             self._optimizer = optimizer
-            self.record()
+            self._look()
             self._due = self._count + _AGAIN
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
 
     def _train_on(self, feed: Feed) -> None:
         """Begin a pass in which an optimizer steps."""
+        self._check(feed)
         before = self._training
         if before is not feed:
             if (
@@ -197,6 +205,20 @@ class Observer:
         feed.passes += 1
         self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
 
+    def _check(self, feed: Feed) -> None:
+        if feed.left and self.on_left is not None:
+            self.on_left(feed.left, self._recorded is None)
+
+    def _is_mixed(self) -> bool:
+        """Whether several loaders feed most steps."""
+        return 2 * self._mixed > sum(self._steps.values())
+
+    def _look(self) -> None:
+        other = self.previous
+        if other is not None and not other.ended and self._is_mixed():  # ended: an evaluation
+            self._check(other.feed)
+        self.record()
+
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
         feed = self._training
@@ -207,7 +229,7 @@ class Observer:
             return
         batches = max(self._steps, key=self._steps.__getitem__)
         # With several loaders at once (labelled and unlabelled data), no size can be named.
-        size = None if 2 * self._mixed > steps else feed.batch_size
+        size = None if self._is_mixed() else feed.batch_size
         self._steps, self._mixed = {}, 0
         samples = None if size is None else size * batches
         # run.loader's batches may differ by a sample, and so may their number in a step.
