@@ -381,8 +381,15 @@ ALLOWED = (
         shown_by="test_the_output_of_a_rank_is_in_its_log",
     ),
     Allowed(
-        "Standard input is empty.",
-        "A submit may run unattended; a script that waits for input would hang for ever.",
+        "Standard input is empty, unless zeusrun starts a single rank and was itself started "
+        "in a terminal. Then it is that terminal: `stty size`, `input()` and `breakpoint()` "
+        "work, and `os.get_terminal_size()` and `shutil.get_terminal_size()` return its size, "
+        "although the output goes to a log. `input()` ends the line of its question, because "
+        "zeusrun shows whole lines. In the background (`zeusrun submit JOB &`) the terminal "
+        "has its size, but cannot be read.",
+        "A submit may run unattended; a script that waits for input would hang for ever. A "
+        "rank has a session of its own, so in the background it would take what is typed for "
+        "the shell.",
         shown_by="test_a_rank_reads_no_input",
     ),
     Allowed(
