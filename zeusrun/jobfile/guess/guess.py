@@ -38,12 +38,9 @@ _ACCUMULATION = (
 _RATES = ("learning_rate", "lr", "base_lr", "blr")
 _EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "max_epoch")
 _METRICS = {
-    "transformers": "eval_loss",
-    "torchvision": "acc1",
-    "timm": "eval_top1",
-    "lightning": "val_loss",
-    "nanoGPT": "val_loss",
-}
+    "transformers": "eval_loss", "torchvision": "acc1", "timm": "eval_top1",
+    "lightning": "val_loss", "nanoGPT": "val_loss",
+}  # fmt: skip
 _PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
 _WIDTH = 100
 _COLUMN = 38  # where comments begin
