@@ -29,7 +29,7 @@ from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import propose_pattern
 from zeusrun.metrics.rows import Run
-from zeusrun.metrics.seen import describe_alone
+from zeusrun.metrics.seen import describe_alone, describe_spawned
 from zeusrun.metrics.sight import Sight
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
@@ -84,7 +84,11 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if shape is not None:
         proposal, guess = shape.proposal, replace(guess, pattern=shape.pattern)
     if proposal is None:
-        idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
+        idle = (
+            ""
+            if progress.steps or progress.ranks.spawned
+            else "The run made no optimizer step: see its output above. "
+        )
         lines, objective = [idle + _NOTHING_SEEN], None
     else:
         metric, source, mode, target, last = proposal
@@ -109,6 +113,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
     """Return the guess with the batch size that the run trained with; warn if it was another."""
     size, batch = sight.batch_size, guess.batch
+    if (spawned := describe_spawned(progress.ranks.spawned.values())) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {spawned}", err=True)
     if (alone := describe_alone(progress.observed)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
     elif batch is None and size and size % guess.ranks == 0:

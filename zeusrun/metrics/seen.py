@@ -10,7 +10,7 @@ from zeusrun.sidecar.events import REPORT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from zeusrun.sidecar.events import Observed, Reported
+    from zeusrun.sidecar.events import Observed, Reported, Spawned
 
 TESTED = {
     "accelerate": "1.15",
@@ -81,8 +81,10 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
     return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
-def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | None:
+def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
+    if world_size is None:
+        return None
     parts = [observed.get(rank) for rank in range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
@@ -112,4 +114,27 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
         "(torch.distributed). Give it the option with which its ranks train together (transformers "
         "on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  launch: "
         "{nproc_per_node: 1}"
+    )
+
+
+def describe_spawned(spawned: Collection[Spawned]) -> str | None:
+    """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
+    size = max((each.world_size or 1 for each in spawned), default=1)
+    followed = all(each.followed for each in spawned) and len(spawned) >= size
+    if followed and size == 1:
+        return None
+    own = [each for each in spawned if not each.launched]
+    count = size - (len(own) < len(spawned)) if size > 1 else len(own)
+    started = f"the script started {count} training process{'es' * (count > 1)} of its own"
+    if followed:
+        started += (
+            ". zeusrun sees their metrics and batch size, but it has reserved GPUs and divided "
+            "${local_batch_size} for the one that it started, and only a signal ends them"
+        )
+    else:
+        started += "; zeusrun sees neither metrics nor batch size there"
+    nproc = size if size > 1 else count
+    return (
+        f"{started}. Use  launch: {{nproc_per_node: {nproc}}}  and take the option away with which "
+        "the script starts them (docs/training-script.md)"
     )

@@ -172,6 +172,21 @@ class Adapted:
 
 
 @dataclass(frozen=True)
+class Spawned:
+    """A process that the script has started, or a rank beside such ones, made its first step.
+
+    ``world_size``: of its process group, 1 without one; ``None`` if unknown. ``followed``: whether
+    hooks see its steps and its part of each batch. ``launched``: whether torchrun has started it.
+    """
+
+    t: float
+    pid: int
+    world_size: int | None = None
+    followed: bool = False
+    launched: bool = False
+
+
+@dataclass(frozen=True)
 class Ended:
     """The script of a rank ended with ``code``.
 
@@ -184,9 +199,8 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = (
-    Started | Asked | Reported | Hooked | Loading | Observed | Applied | Watched | Adapted | Ended
-)
+_OfProcess: TypeAlias = Started | Loading | Observed | Spawned | Ended
+Event: TypeAlias = _OfProcess | Asked | Reported | Hooked | Applied | Watched | Adapted
 
 
 def encode_event(event: Event) -> bytes:
@@ -301,6 +315,12 @@ def _adapted(t: float, record: dict[str, Any]) -> Adapted:
     )
 
 
+def _spawned(t: float, record: dict[str, Any]) -> Spawned:
+    size = None if record.get("world_size") is None else _count(record, "world_size")
+    followed, launched = (record.get(key) is True for key in ("followed", "launched"))
+    return Spawned(t, _count(record, "pid"), size, followed, launched)
+
+
 def _ended(t: float, record: dict[str, Any]) -> Ended:
     grouped = record.get("grouped") is not False
     return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
@@ -316,6 +336,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "applied": _applied,
     "watched": _watched,
     "adapted": _adapted,
+    "spawned": _spawned,
     "ended": _ended,
 }
 

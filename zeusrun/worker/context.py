@@ -59,10 +59,11 @@ class RunContext:
         self._stopping = False
         self.external_sigterm = False  # one that zeusrun did not send has ended the training
         self.grouped = self._gloo = False  # seen in a process group; in one over gloo
+        self.is_grown = False  # in one with processes that zeusrun has not started
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
-        run_dir = environment.get("ZEUSRUN_RUN_DIR")
+        self.run_dir = run_dir = environment.get("ZEUSRUN_RUN_DIR")
         self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118
 
     def local_batch_size(self, default: int) -> int:
