@@ -121,20 +121,30 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
     """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
     size = max((each.world_size or 1 for each in spawned), default=1)
     followed = all(each.followed for each in spawned) and len(spawned) >= size
-    if followed and size == 1:
+    if not spawned or (followed and size == 1):
         return None
     own = [each for each in spawned if not each.launched]
-    count = size - (len(own) < len(spawned)) if size > 1 else len(own)
-    started = f"the script started {count} training process{'es' * (count > 1)} of its own"
+    is_rank = len(own) < len(spawned) and size > 1  # the process that zeusrun started
+    count = size - is_rank if is_rank or followed else len(own)
+    found = any(each.world_size and not each.followed for each in own)  # they may not train yet
+    processes = f"process{'es' * (count > 1)}"
+    started = f"the script started {count} training {processes} of its own"
+    if found:
+        started = f"the script started {count} {processes} with a RANK of its own"
     if followed:
         started += (
-            ". zeusrun sees their metrics and batch size, but it has reserved GPUs and divided "
-            "${local_batch_size} for the one that it started, and only a signal ends them"
+            ". zeusrun has hooks there, but it takes them for one process: GPUs and "
+            "${local_batch_size} are those of one, and only a signal ends them"
         )
     else:
         started += "; zeusrun sees neither metrics nor batch size there"
-    nproc = size if size > 1 else count
+    if size > 1:
+        return (
+            f"{started}. Use  launch: {{nproc_per_node: {size}}}  and take the option away with "
+            "which the script starts them (docs/training-script.md)"
+        )
     return (
-        f"{started}. Use  launch: {{nproc_per_node: {nproc}}}  and take the option away with which "
-        "the script starts them (docs/training-script.md)"
+        f"{started}. Let the script train in the processes that zeusrun starts "
+        "(launch.nproc_per_node), or write under 'metrics' where the metric can be read "
+        "(docs/metrics.md)"
     )

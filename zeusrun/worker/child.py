@@ -1,16 +1,16 @@
 """Begins in each interpreter that ``multiprocessing`` starts for a rank or its children.
 
-Until torch is imported there, this imports little: most of them load data.
+Most of them load data: until one joins a process group or trains, this imports little.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.imports import after_import
+from zeusrun.worker.hooks.imports import after_import, after_joining, reach_children
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,49 +26,49 @@ def begin(launched_ranks: int) -> None:
     """
     if not os.environ.get("ZEUSRUN_RUN_DIR") or not os.environ.get("ZEUSRUN_SIDECAR"):
         return  # a process that is to outlive the run
-    child = _Child(launched_ranks)
-    after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), child.hook)
+    done = False  # the hooks are installed, or it has said that it trains
 
-
-class _Child:
-    def __init__(self, launched_ranks: int) -> None:
-        self._launched_ranks = launched_ranks
-        self._done = False  # the hooks are installed, or it has said that it trains
-
-    def hook(self, module: ModuleType) -> None:
-        from zeusrun.worker.hooks import members  # noqa: PLC0415 - few children need it
-
-        known: Any = module
+    def hook(module: ModuleType) -> None:
         if module.__name__ == _OPTIMIZER:
-            known.register_optimizer_step_post_hook(self._step)
+            optimizer: Any = module
+            with contextlib.suppress(AttributeError):  # torch before 2.2
+                optimizer.register_optimizer_step_post_hook(step)
         elif module.__name__ == _GROUPS:
-            members.after_joining(module, self._join)
+            after_joining(module, join)
         else:
-            members.reach_children(module, self._launched_ranks)
+            reach_children(module, launched_ranks)
 
-    def _join(self) -> None:
-        if self._done or self._launched_ranks > 1:
-            return
-        self._done = True
-        from torch import distributed  # noqa: PLC0415 - the script has imported it
+    def join() -> None:
+        nonlocal done
+        if not done and launched_ranks == 1:
+            done = True
+            _become_rank()
 
-        from zeusrun.worker.context import current_run  # noqa: PLC0415
-        from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
-        from zeusrun.worker.hooks.members import open_clock, take_place  # noqa: PLC0415
+    def step(*_: object) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            with contextlib.suppress(Exception):  # an error of ours must not end the child
+                _say_that_it_trains()
 
-        run = current_run()
-        take_place(run, distributed.get_rank(), distributed.get_world_size())
-        install_hooks(open_clock(run, run.rank), launched=False)
+    after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
 
-    def _step(self, _optimizer: object, _args: object, _options: object) -> None:
-        if self._done:
-            return
-        self._done = True
-        from zeusrun.sidecar.events import EventWriter, Spawned  # noqa: PLC0415
 
-        try:
-            writer = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
-            writer.write(Spawned(time.monotonic(), os.getpid()))
-            writer.close()
-        except OSError as error:
-            print(f"zeusrun: could not record an event: {error}", file=sys.stderr)  # noqa: T201
+def _become_rank() -> None:
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+    from zeusrun.worker.context import current_run  # noqa: PLC0415 - few children need it
+    from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
+    from zeusrun.worker.hooks.members import open_clock, take_place  # noqa: PLC0415
+
+    run = current_run()
+    take_place(run, distributed.get_rank(), distributed.get_world_size())
+    install_hooks(open_clock(run, run.rank), launched=False)
+
+
+def _say_that_it_trains() -> None:
+    from zeusrun.sidecar.events import EventWriter, Spawned  # noqa: PLC0415 - few children need it
+
+    writer = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
+    writer.write(Spawned(time.monotonic(), os.getpid()))
+    writer.close()

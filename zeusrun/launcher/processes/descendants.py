@@ -94,7 +94,7 @@ def find_started_ranks(launched: Iterable[psutil.Process]) -> dict[int, int]:
             for child in rank.children(recursive=True):
                 with contextlib.suppress(OSError, psutil.Error, ValueError):
                     *place, size = _place_of(child)
-                    if any(place) and int(size or 1) > 1 and _trains_with_torch(child):
+                    if any(place) and int(size or 1) > 1 and _has_torch(child):
                         found.setdefault(tuple(place), (child.pid, int(size or 1)))
     others = found.keys() - ours
     if all(value in {None, "0"} for place in others for value in place):
@@ -107,7 +107,7 @@ def _place_of(process: psutil.Process) -> tuple[str | None, ...]:
     return tuple(environment.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
 
 
-def _trains_with_torch(process: psutil.Process) -> bool:
+def _has_torch(process: psutil.Process) -> bool:
     if "--multiprocessing-fork" in process.cmdline():
         return False
     return b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes()

@@ -1,7 +1,12 @@
-"""Calls a function with a module right after the script has imported it."""
+"""How hooks get into modules, process groups, and the interpreters of ``multiprocessing``.
+
+Each such interpreter imports this, so it imports little.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
@@ -10,6 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+_BEGIN = """
+try:
+    from zeusrun.worker.child import begin
+    begin({})
+except Exception:
+    pass
+"""
 
 
 class _Finder:
@@ -44,3 +57,44 @@ def after_import(names: Iterable[str], then: Callable[[ModuleType], None]) -> No
         if name in sys.modules:
             then(sys.modules[name])
     sys.meta_path.insert(0, _Finder(names, then))
+
+
+def reach_children(spawn: Any, launched_ranks: int) -> None:
+    """Let ``worker/child.py`` begin in each interpreter that ``multiprocessing.spawn`` starts.
+
+    It comes with the data that multiprocessing sends to it, so that the command stays as it is.
+    """
+    prepare = spawn.get_preparation_data
+
+    @functools.wraps(prepare)
+    def get_preparation_data(name: Any) -> Any:
+        return {**prepare(name), "zeusrun": _Begin(launched_ranks)}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+class _Begin:
+    """Runs ``worker/child.py`` when it is unpickled, in an interpreter that has zeusrun."""
+
+    def __init__(self, launched_ranks: int) -> None:
+        self._code = _BEGIN.format(launched_ranks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (self._code, {})
+
+
+def after_joining(c10d: Any, join: Callable[[], None]) -> None:
+    """Call a function whenever this process has joined its default process group."""
+    initialize = c10d.init_process_group
+
+    @functools.wraps(initialize)
+    def init_process_group(*args: Any, **options: Any) -> Any:
+        result = initialize(*args, **options)
+        with contextlib.suppress(Exception):  # not the script's problem
+            join()
+        return result
+
+    c10d.init_process_group = init_process_group
+    package: Any = sys.modules.get("torch.distributed")
+    if getattr(package, "init_process_group", None) is initialize:  # imported before
+        package.init_process_group = init_process_group

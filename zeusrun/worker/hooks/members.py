@@ -8,7 +8,6 @@ interpreter that ``subprocess`` starts has none; the launcher finds it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import os
 import sys
@@ -17,20 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.worker.hooks.imports import after_joining, reach_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
     from zeusrun.worker.context import RunContext
-
-_BEGIN = """
-try:
-    from zeusrun.worker.child import begin
-    begin({})
-except Exception:
-    pass
-"""
 
 
 def install(module: ModuleType, hooks: Any) -> None:
@@ -122,44 +114,6 @@ def open_clock(run: RunContext, rank: int) -> Callable[[], None]:
     with contextlib.suppress(OSError):
         return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
     return lambda: None
-
-
-def reach_children(spawn: Any, launched_ranks: int) -> None:
-    """Let ``worker/child.py`` begin in each interpreter that ``multiprocessing.spawn`` starts.
-
-    It comes with the data that multiprocessing sends to it, so that the command stays as it is.
-    """
-    prepare = spawn.get_preparation_data
-
-    @functools.wraps(prepare)
-    def get_preparation_data(name: Any) -> Any:
-        return {**prepare(name), "zeusrun": _Begin(launched_ranks)}
-
-    spawn.get_preparation_data = get_preparation_data
-
-
-class _Begin:
-    """Runs ``worker/child.py`` when it is unpickled, in an interpreter that has zeusrun."""
-
-    def __init__(self, launched_ranks: int) -> None:
-        self._code = _BEGIN.format(launched_ranks)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (self._code, {})
-
-
-def after_joining(c10d: Any, join: Callable[[], None]) -> None:
-    """Call a function whenever this process has joined its default process group."""
-    initialize = c10d.init_process_group
-
-    @functools.wraps(initialize)
-    def init_process_group(*args: Any, **options: Any) -> Any:
-        result = initialize(*args, **options)
-        with contextlib.suppress(Exception):  # not the script's problem
-            join()
-        return result
-
-    c10d.init_process_group = init_process_group
 
 
 def _is_alive(pid: int) -> bool:
