@@ -416,14 +416,15 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
     assert told(*found)["spawned"].startswith(
-        "the script started 2 processes with a RANK of its own; zeusrun sees neither metrics nor "
-        "batch size there. Use  launch: {nproc_per_node: 2}"
+        "the script started 2 processes with a RANK of its own; zeusrun has no hook there, so it "
+        "sees neither steps nor batch size, and only metrics that are printed or written to a "
+        "file. Use  launch: {nproc_per_node: 2}"
     )
     assert told(Spawned(101.0, 500))["spawned"] == (
-        "the script started 1 training process of its own; zeusrun sees neither metrics nor batch "
-        "size there. Let the script train in the processes that zeusrun starts "
-        "(launch.nproc_per_node), or write under 'metrics' where the metric can be read "
-        "(docs/metrics.md)"
+        "the script started 1 training process of its own; zeusrun has no hook there, so it sees "
+        "neither steps nor batch size, and only metrics that are printed or written to a file. Let "
+        "the script train in the processes that zeusrun starts (launch.nproc_per_node; "
+        "docs/training-script.md)"
     )
     assert told(Spawned(101.0, 500, 1, followed=True)) == {}  # all is seen
 

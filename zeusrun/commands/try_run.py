@@ -68,6 +68,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
+    spawned = () if progress is None else progress.ranks.spawned.values()
+    if (started := describe_spawned(spawned)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
     # A run that only lacks the metric has failed, too, but without a cause.
     failed = trial.status is TrialStatus.FAILED and trial.cause is not None
     stopped = code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE
@@ -84,11 +87,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if shape is not None:
         proposal, guess = shape.proposal, replace(guess, pattern=shape.pattern)
     if proposal is None:
-        idle = (
-            ""
-            if progress.steps or progress.ranks.spawned
-            else "The run made no optimizer step: see its output above. "
-        )
+        stepped = progress.steps or progress.ranks.spawned
+        idle = "" if stepped else "The run made no optimizer step: see its output above. "
         lines, objective = [idle + _NOTHING_SEEN], None
     else:
         metric, source, mode, target, last = proposal
@@ -113,8 +113,6 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
     """Return the guess with the batch size that the run trained with; warn if it was another."""
     size, batch = sight.batch_size, guess.batch
-    if (spawned := describe_spawned(progress.ranks.spawned.values())) is not None:
-        typer.echo(f"zeusrun: warning: {path}: {spawned}", err=True)
     if (alone := describe_alone(progress.observed)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {alone}", err=True)
     elif batch is None and size and size % guess.ranks == 0:

@@ -127,17 +127,19 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
     is_rank = len(own) < len(spawned) and size > 1  # the process that zeusrun started
     count = size - is_rank if is_rank or followed else len(own)
     found = any(each.world_size and not each.followed for each in own)  # they may not train yet
-    processes = f"process{'es' * (count > 1)}"
-    started = f"the script started {count} training {processes} of its own"
-    if found:
-        started = f"the script started {count} {processes} with a RANK of its own"
+    what = "process" if count == 1 else "processes"
+    what = f"{what} with a RANK" if found else f"training {what}"
+    started = f"the script started {count} {what} of its own"
     if followed:
         started += (
             ". zeusrun has hooks there, but it takes them for one process: GPUs and "
             "${local_batch_size} are those of one, and only a signal ends them"
         )
     else:
-        started += "; zeusrun sees neither metrics nor batch size there"
+        started += (
+            "; zeusrun has no hook there, so it sees neither steps nor batch size, and only metrics "
+            "that are printed or written to a file"
+        )
     if size > 1:
         return (
             f"{started}. Use  launch: {{nproc_per_node: {size}}}  and take the option away with "
@@ -145,6 +147,5 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
         )
     return (
         f"{started}. Let the script train in the processes that zeusrun starts "
-        "(launch.nproc_per_node), or write under 'metrics' where the metric can be read "
-        "(docs/metrics.md)"
+        "(launch.nproc_per_node; docs/training-script.md)"
     )

@@ -206,5 +206,5 @@ other.wait()
     rank, _ = run(script)
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, True)], None)
     text = describe_spawned(ranks_of(rank).spawned.values())
-    assert text.startswith("the script started 1 training process of its own; zeusrun sees neither")
+    assert text.startswith("the script started 1 training process of its own; zeusrun has no hook")
     assert "launch: {nproc_per_node: 2}" in text
