@@ -137,8 +137,8 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
         )
     else:
         started += (
-            "; zeusrun has no hook there, so it sees neither steps nor batch size, and only metrics "
-            "that are printed or written to a file"
+            "; zeusrun has no hook there, so it sees neither steps nor batch size, and only "
+            "metrics that are printed or written to a file"
         )
     if size > 1:
         return (
