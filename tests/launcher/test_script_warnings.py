@@ -416,7 +416,7 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
     assert told(*found)["spawned"].startswith(
-        "the script started 2 processes with a RANK of its own; zeusrun has no hook there, so it "
+        "the script started 2 processes with a RANK; zeusrun has no hook there, so it "
         "sees neither steps nor batch size, and only metrics that are printed or written to a "
         "file. Use  launch: {nproc_per_node: 2}"
     )

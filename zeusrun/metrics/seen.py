@@ -128,8 +128,8 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
     count = size - is_rank if is_rank or followed else len(own)
     found = any(each.world_size and not each.followed for each in own)  # they may not train yet
     what = "process" if count == 1 else "processes"
-    what = f"{what} with a RANK" if found else f"training {what}"
-    started = f"the script started {count} {what} of its own"
+    what = f"{what} with a RANK" if found else f"training {what} of its own"
+    started = f"the script started {count} {what}"
     if followed:
         started += (
             ". zeusrun has hooks there, but it takes them for one process: GPUs and "
