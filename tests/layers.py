@@ -41,7 +41,7 @@ ONLY = {
     "worker": {"sidecar", "files", "redaction", "target"},  # a rank loads as little as it can
     "energy": VALUES | {"files"},
     "analysis": VALUES | {"bandit"},
-    "simulate": VALUES | {"bandit"},
+    "simulate": VALUES | {"analysis", "bandit"},
 }
 """Packages that import less than their row would allow."""
 

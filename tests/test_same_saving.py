@@ -18,8 +18,7 @@ from tests.factories import DONE
 from tests.server.pages.conftest import fetch, serve
 from zeusrun.analysis.estimate import SAVED
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.view import units
-from zeusrun.view.claims import claim_amount, claim_share, net_text, short_share
+from zeusrun.view.claims import claim_cost, claim_share, net_text, short_share
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     net = net_text(find_net_amounts(trials, savings), savings.net)
     history, report = cli("history", "job")[1], zeusrun.folder / "report.html"
     assert share in history
-    assert claim_amount(savings.net, units.energy, " of cost") in history
+    assert claim_cost(savings.net) in history
 
     assert cli("report", "job", "-o", report)[0] == 0
     told = json.loads(cli("report", "job", "--format", "json")[1])["jobs"][0]
@@ -55,13 +54,13 @@ def test_every_place_tells_the_same_saving(trials, cli, zeusrun, sql_history):
     for text in (report.read_text(), cli("report", "job", "--format", "md")[1], *pages):
         plain = text.replace("\N{NO-BREAK SPACE}", " ")
         assert share[1:] in plain or short_share(savings.share) in plain
-    assert told["headline"].replace("\N{NO-BREAK SPACE}", " ").startswith(share)
-    assert net in report.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert told["headline"].replace("\N{NO-BREAK SPACE}", " ").startswith(f"batch size 16 {share}")
+    assert net[1:] in report.read_text().replace("\N{NO-BREAK SPACE}", " ")
 
     rows = json.loads(cli("history", "--json")[1])
     table = list(csv.DictReader(io.StringIO(cli("export", "--format", "csv")[1])))
     for row, line, each in zip(rows, table, savings.by_trial.values(), strict=True):
-        ends = [each.saved.value, each.saved.low, each.saved.high]
+        ends = [each.value, each.low, each.high]
         assert [row[name] for name in SAVED] == pytest.approx(ends)
         assert [float(line[name]) for name in SAVED] == pytest.approx(ends)
     prometheus = cli("export", "--format", "prometheus")[1]

@@ -53,7 +53,7 @@ def default_then(arm, epochs, runs=12, defaults=6, **changes):
 def saved(trials):
     """The joules that each recurrence saved, rounded."""
     found = find_savings(trials).by_trial
-    return {name.removeprefix("job-"): round(each.saved.value) for name, each in found.items()}
+    return {name.removeprefix("job-"): round(each.value) for name, each in found.items()}
 
 
 def test_what_many_runs_show_is_claimed_with_its_range():
@@ -174,7 +174,7 @@ def test_runs_of_the_default_under_other_conditions_are_no_measure_and_it_is_sai
     found = find_savings([*before, *moved])
     assert (found.share, found.net, found.by_trial) == (None, None, {})
     assert found.note == (
-        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not run since: "
+        f"{what.strip()} changed on 3 July, and batch size 32, the default, has not reached the target since: "
         "counting begins again when it has (policy.control)"
     )
 
@@ -246,7 +246,7 @@ def test_a_claim_goes_away_with_new_data_and_one_sentence_says_why():
     found = find_savings([*trials, *moved])
     assert (found.share, found.by_trial) == (None, {})
     assert found.note == (
-        "the training changed on 3 May, and batch size 32, the default, has not run since: "
+        "the training changed on 3 May, and batch size 32, the default, has not reached the target since: "
         "counting begins again when it has (policy.control)"
     )
     again = find_savings([*trials, *moved, *(run(n, epochs=10) for n in range(27, 31))])
@@ -387,6 +387,8 @@ def test_a_run_of_the_default_that_zeusrun_stopped_was_paid_for():
     trials = default_then(16, 60)
     found = saved([*trials, stopped, run(19, 16, 60, attempt=2, stage=Stage.EXPLOIT)])
     assert found["19-2"] == found["18-1"] - 90
+    alone = find_savings([*trials, stopped, run(19, attempt=2)])
+    assert alone.shown_share("job-19-2") == pytest.approx(-0.9, rel=0.03)
 
 
 @pytest.mark.parametrize("other", [{"fingerprint": {"script": "b"}}, {"learning_rate": 0.9}])
@@ -438,7 +440,7 @@ def test_damaged_records_break_nothing(damage, at):
     trials[at] = replace(trials[at], **damage)
     found = find_savings(trials)
     find_net_amounts(trials, found)
-    assert all(np.isfinite(each.saved.value) for each in found.by_trial.values())
+    assert all(np.isfinite(each.value) for each in found.by_trial.values())
 
 
 def test_what_a_loss_takes_to_be_made_good():
@@ -463,3 +465,61 @@ def test_the_ends_of_an_estimate_have_names():
         "saved_high_j": 3,
     }
     assert set(name_ends("share", None)) == {"share", "share_low", "share_high"}
+
+
+def test_a_default_whose_runs_were_shared_is_said_to_be_that():
+    never = [run(n, shared=True) for n in range(1, 4)] + [
+        run(n, 16, 60, stage=Stage.EXPLOIT) for n in range(4, 10)
+    ]
+    assert (
+        "because others used the devices in every run that reached the target"
+        in find_savings(never).note
+    )
+    changed = [
+        replace(each, target=0.7) if each.recurrence > 10 else each for each in default_then(16, 60)
+    ]
+    again = run(19, shared=True, target=0.7, stage=Stage.CONTROL)
+    note = find_savings(
+        [*changed, again, replace(changed[-1], trial="job-20-1", recurrence=20)]
+    ).note
+    assert note.endswith("has shown no cost since, because others used its devices")
+
+
+def test_a_crash_of_a_proven_batch_size_is_no_loss():
+    trials = default_then(16, 60)
+    for status in (TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST):
+        crashed = run(19, 16, 30, status=status, cause="disk full", stage=Stage.EXPLOIT)
+        assert saved([*trials, crashed])["19-1"] == 0
+        first = replace(crashed, global_batch_size=64)
+        assert saved([*trials, first])["19-1"] == -30
+
+
+def test_a_run_cancelled_within_seconds_moves_no_claim_on_a_cpu():
+    trials = default_then(16, 60, defaults=1)
+    slow = run(14, epochs=2, per_epoch=3.0, time_s=2.0, status=TrialStatus.CANCELLED)
+    slow = replace(slow, curve=(CurvePoint(1, 1.0, 3.0, 0.1), CurvePoint(2, 2.0, 6.0, 0.2)))
+    now = find_savings([*trials, replace(slow, gpu_model=None, gpu_count=0)])
+    assert now.share.value == pytest.approx(find_savings(trials).share.value, abs=0.01)
+
+
+def test_what_was_saved_so_far_ends_with_the_sum():
+    found = find_savings(default_then(16, 60))
+    assert len(found.so_far) == len(found.by_trial)
+    assert found.so_far[-1] == pytest.approx(found.net.value)
+    assert found.so_far[5] == pytest.approx(0)
+
+
+def test_a_speed_check_of_a_proven_batch_size_is_charged():
+    look = run(19, 16, 5, status=TrialStatus.CANCELLED, stage=Stage.SPEED_CHECK)
+    assert saved([*default_then(16, 60), look])["19-1"] == -5
+
+
+def test_a_forgotten_success_proves_no_batch_size():
+    trials = [*default_then(16, 60), run(19, 64, 60, stage=Stage.EXPLORE, forgotten=True)]
+    crashed = run(20, 64, 30, status=TrialStatus.FAILED, cause="a crash", stage=Stage.EXPLORE)
+    assert saved([*trials, crashed])["20-1"] == -30
+
+
+def test_one_shared_run_is_not_all_of_them():
+    unknown = [run(n, 16, energy_j=None, stage=Stage.EXPLOIT) for n in range(2, 7)]
+    assert find_savings([run(1, shared=True), *unknown]).note == "no run shows its cost yet"

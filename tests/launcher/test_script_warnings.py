@@ -450,3 +450,19 @@ def test_a_hook_does_not_end_a_training_with_processes_of_the_script():
     past = [Reported(102.0 + n, 1 + n, {"accuracy": 0.6}, "transformers") for n in (0, 1)]
     assert after(*past, start=ALONE).listens
     assert not after(Spawned(101.0, 500, 2, followed=True), *past, start=ALONE).listens
+
+
+def logged(**how):
+    return Reported(101.0, 1, {"accuracy": 0.9}, "tensorboard", **how)
+
+
+def test_a_mean_of_values_is_said_to_be_one():
+    assert "logs 66 values of accuracy in an evaluation" in remarks(logged(parts=66))["mean"]
+    assert "mean" not in remarks(logged())
+
+
+def test_a_metric_of_every_step_reaches_no_target_and_that_is_said():
+    event = logged(each_step=True)
+    assert after(event).reached is None
+    assert after(logged()).reached is not None
+    assert "in every step of the training" in remarks(event)["each step"]

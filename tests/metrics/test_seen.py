@@ -95,9 +95,9 @@ def test_each_metric_is_remembered_with_its_source_and_its_first_and_last_value(
         Reported(103, 2, {"loss": 1.5}, "csv"),
     )
     assert progress.seen == {
-        ("loss", "lightning"): Seen(2.0, 1.0, 2),
-        (METRIC, "lightning"): Seen(0.1, 0.1, 1),
-        ("loss", "csv"): Seen(1.5, 1.5, 1),
+        ("loss", "lightning"): Seen(2.0, 1.0, 2, 1.0, 2.0),
+        (METRIC, "lightning"): Seen(0.1, 0.1, 1, 0.1, 0.1),
+        ("loss", "csv"): Seen(1.5, 1.5, 1, 1.5, 1.5),
     }
     assert progress.seen_metrics == {"loss", METRIC}
 

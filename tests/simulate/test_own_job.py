@@ -276,3 +276,23 @@ def test_a_forecast_believes_what_the_history_says_a_batch_size_saves():
     told = find_savings(trials).share
     assert np.median(saved) == pytest.approx(told.value, abs=0.02)
     assert told.low - 0.02 < np.quantile(saved, 0.05) < told.value < np.quantile(saved, 0.95)
+
+
+def test_a_batch_size_that_only_one_setting_knows_leaves_the_luck_of_the_others():
+    trials = [*KNOWN, ran(90, 256)]
+    before, after = (learn("job", replace(PROBLEM, max_epochs=n), trials) for n in (60, 20))
+    assert {arm.batch_size for arm in before.arms if arm.drawn is not None} != {
+        arm.batch_size for arm in after.arms if arm.drawn is not None
+    }
+    smallest = min(arm.batch_size for arm in before.arms if arm.runs)
+    levels = [[level(model, smallest, seed) for seed in range(12)] for model in (before, after)]
+    assert np.corrcoef(levels)[0, 1] > 0.9
+
+
+def test_known_epochs_with_a_guessed_speed_are_a_guess():
+    elsewhere = [replace(ran(n, 16), gpu_model="old", gpu_count=2) for n in range(1, 7)]
+    here = [ran(n, 32) for n in range(7, 13)]
+    arms = {arm.batch_size: arm for arm in learn("job", PROBLEM, [*elsewhere, *here]).arms}
+    assert arms[16].runs == 6
+    assert arms[16].best is arms[32]
+    assert arms[32].best is None

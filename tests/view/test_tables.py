@@ -194,11 +194,9 @@ def test_an_empty_history_is_a_table_without_rows():
 def test_what_is_saved_stands_above_the_table_with_its_range():
     lines = render(history_table("job", saving(), None)).splitlines()
     assert lines[0] == "job"
+    assert re.fullmatch(r"  batch size 16 saves 50 % a run \(4\d to 5\d %\) against 32", lines[1])
     assert re.fullmatch(
-        r"  batch size 16 saves 50 % a run \(4\d to 5\d %\) compared with 32", lines[1]
-    )
-    assert re.fullmatch(
-        r"  12 recurrences: 30\d J of cost \(2\d\d to 3\d\d J\) saved",
+        r"  12 recurrences, exploring included: saved 30\d J of cost \(2\d\d to 3\d\d J\)",
         lines[2],
     )
 
@@ -238,7 +236,9 @@ def test_where_the_default_is_in_use_exploring_may_have_cost_something():
     trials = [*saving()[:6], reached(7, 300.0, **tried), reached(8, 100.0, eta_knob=1.0)]
     text = render(history_table("job", trials, None), 120)
     assert "  batch size 32, the default, is in use\n" in text
-    assert "8 recurrences: 300 J of cost more than the default alone" in text
+    assert (
+        "8 recurrences, exploring included: took 300 J of cost more than the default alone" in text
+    )
 
 
 def test_what_cannot_be_compared_is_counted():

@@ -178,7 +178,7 @@ def test_what_could_not_be_written_is_written_with_the_next_report(current, rank
 def test_loggers_may_report_from_threads_of_their_own(current, rank):
     run = current()
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda i: run.report_for("mlflow", i, {"loss": 1.0}), range(800)))
+        list(threads.map(lambda i: run.report_for(Reported(1.0, i, {"loss": 1.0})), range(800)))
     assert sorted(event.epoch for event in reports(rank)) == list(range(800))
 
 

@@ -7,39 +7,37 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, is_other, never_trained
 from zeusrun.bandit.proof import as_undisturbed
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.trial import Trial
 
 
-def lost_j(own: Sequence[Trial], amount: Callable[[Trial], float | None]) -> float | None:
-    """Return what attempts took that ended without a model, by no fault of the default.
+def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:
+    """Return what attempts took that ended without a model, and the default would not have taken.
 
-    ``amount`` is what a trial took; ``None`` if that of one is unknown.
+    A batch size of ``proven`` has reached the target before: that it crashes or is cancelled is not
+    its fault, and would have happened to the default, too. Joules of cost, or of energy if
+    ``by_energy``, without interruptions. ``None`` if that of one is unknown.
     """
     lost = [
-        trial
+        as_undisturbed(trial)
         for trial in own
         if (is_other(trial) or (trial.default_batch_size and trial.status is TrialStatus.STOPPED))
         and trial.status is not TrialStatus.REACHED
+        and not (_ended_by_chance(trial) and trial.global_batch_size in proven)
         and not never_trained(trial)
     ]
-    found = [amount(trial) for trial in lost]
-    return None if None in found else math.fsum(each or 0.0 for each in found)
+    taken = [trial.energy_j if by_energy else trial.cost_j for trial in lost]
+    known = [joules for joules in taken if joules is not None and 0 <= joules < MOST]
+    return math.fsum(known) if len(known) == len(taken) else None
 
 
-def spent_j(trial: Trial) -> float | None:
-    """Return what a trial cost without interruptions; ``None`` if unknown."""
-    cost_j = as_undisturbed(trial).cost_j
-    return cost_j if cost_j is not None and 0 <= cost_j < MOST else None
-
-
-def undisturbed_energy_j(trial: Trial) -> float | None:
-    """Return what a trial took without interruptions, in joules; ``None`` if unknown."""
-    return _known(as_undisturbed(trial).energy_j)
+def _ended_by_chance(trial: Trial) -> bool:
+    by_chance = {TrialStatus.FAILED, TrialStatus.CANCELLED, TrialStatus.LOST}
+    return trial.status in by_chance and trial.stage is not Stage.SPEED_CHECK
 
 
 def rate_of(own: Sequence[Trial], amounts: Sequence[float | None]) -> float | None:

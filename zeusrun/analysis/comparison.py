@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from zeusrun.analysis.amounts import find_ended, is_forced, is_other
-from zeusrun.analysis.charges import lost_j, rate_of, spent_j, undisturbed_energy_j
-from zeusrun.analysis.cost_baseline import has_cost, setting
-from zeusrun.analysis.estimate import Estimate, NetAmounts, Saving, Savings
+from zeusrun.analysis.charges import lost_j, rate_of
+from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
+from zeusrun.analysis.estimate import Estimate, NetAmounts, Savings
 from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
 from zeusrun.bandit.likeness import same_learning
@@ -23,7 +23,7 @@ from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.observation import Run
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
 _QUANTILES = (0.05, 0.5, 0.95)
+_SHARED = "others used the devices in every run that reached the target"
 _ODD = frozenset({Doubt.FORGOTTEN, Doubt.OTHER_SIZE})
+Counted: TypeAlias = "tuple[int | None, float, float]"
+"""Of a recurrence: ``Compared.arm``, ``Compared.lost_j``, and what a joule counts, or its price."""
 
 
 class Compared(NamedTuple):
@@ -39,6 +42,7 @@ class Compared(NamedTuple):
 
     own: Sequence[Trial]  # its attempts
     arm: int | None  # the batch size that reached the target; ``None``: it ended without a model
+    lost_j: float  # what its attempts without a model took
 
     @property
     def last(self) -> Trial:
@@ -55,17 +59,46 @@ class Comparison:
     trials: Sequence[Trial]
     read: Sequence[Run | None]  # the trials under ``problem``
     era: Sequence[Run]  # runs since the training last changed, oldest first
-    compared: Sequence[Compared]
+    looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
+    compared: Sequence[Compared]  # those whose batch size has a known cost now
 
-    def draw_looks(self) -> list[dict[int, Array]]:
-        """Draw what runs cost, as known now and before each of the last recurrences."""
-        numbers = sorted({run.recurrence for run in self.era})
-        return [
-            draw_run_costs(
-                self.problem, [run for run in self.era if run.recurrence not in numbers[cut:]]
-            )
-            for cut in (len(numbers) - back for back in range(LOOKS))
-        ]
+    def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
+        """Return what recurrences saved.
+
+        At a look at which nothing was known of a batch size, it saved nothing.
+        """
+        default, lost = self.problem.default, 0.0
+        reached: defaultdict[int, float] = defaultdict(float)
+        for arm, joules, worth in counted:
+            lost += worth * joules
+            if arm is not None and arm != default:
+                reached[arm] += worth
+        if not reached:  # what was lost is known
+            return Estimate(*(0.0 - lost,) * 3)
+
+        def saved(drawn: Mapping[int, Array]) -> Array:
+            known = [arm for arm in reached if arm in drawn]
+            more = sum(reached[arm] * (drawn[default] - drawn[arm]) for arm in known)
+            return np.asarray(more - lost)
+
+        return _over_looks([saved(drawn) if drawn else None for drawn in self.looks])
+
+    def add_up(self) -> list[float]:
+        """Return what recurrences had saved after each of them; sums of medians are no medians."""
+        drawn, default = self.looks[0], self.problem.default
+        sums, now = [], np.zeros(())
+        for each in self.compared:
+            arm = default if each.arm is None else each.arm
+            now = now + drawn[default] - drawn[arm] - each.lost_j
+            sums.append(float(np.median(now)))
+        return sums
+
+    def estimate_share(self, arm: int) -> Estimate:
+        """Return what a run with a batch size saves, as a share of what the default costs."""
+        default = self.problem.default
+        return _over_looks(
+            [1 - drawn[arm] / drawn[default] if arm in drawn else None for drawn in self.looks]
+        )
 
 
 def build_comparison(
@@ -83,48 +116,52 @@ def build_comparison(
         problem = replace(problem, eta_knob=1.0)
         trials = [replace(trial, power_profile=()) for trial in trials]
     problem, read = read_trials(problem, trials)
-    sure = _find_sure([run for run in read if run is not None])
-    era = [run for run in sure if run.epochs and run.arm > 0]
-    ids = set(map(id, sure))
-    of_today = {trial.trial for trial, run in zip(trials, read, strict=True) if _counts(run, ids)}
-    since = min((run.recurrence for run in era), default=math.inf)
-    reached = {
-        (run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED and run.epochs
+    shown = [run for run in read if run is not None and (is_settled(run) or is_cut(run))]
+    sure = {id(run): each.sure for run, each in zip(shown, weigh_runs(shown), strict=True)}
+    era = [run for run in shown if sure[id(run)] and run.epochs and run.arm > 0]
+    of_today = {  # of today's training, as far as is known
+        trial.trial
+        for trial, run in zip(trials, read, strict=True)
+        if run is None or sure.get(id(run), run.differs is None)
     }
-    compared = []
+    since = min((run.recurrence for run in era), default=math.inf)
+    reached = {(run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED}
+    looks = _draw_looks(problem, era)
+    compared, proven = [], set[int]()
     for own in ended:
-        last = own[-1]
+        last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
         arm = last.global_batch_size if last.status is TrialStatus.REACHED else None
-        known = last.recurrence >= since and _job(last) == _job(newest)
-        if arm is None:
-            alike = (same_learning(problem, each) and each.trial in of_today for each in own)
-            known = known and all(alike)
-        else:
-            known = known and (last.recurrence, arm) in reached
+        if arm is not None:
+            known = (last.recurrence, arm) in reached and arm in looks[0]
+        else:  # nobody chose the default: that it failed is no loss
+            known = (
+                last.recurrence >= since
+                and any(map(is_other, own))
+                and all(same_learning(problem, each) and each.trial in of_today for each in own)
+            )
         odd = own[0].attempt != 1 or any(prove(each).learning in _ODD for each in own)
-        # Nobody chose the default: that it failed is no loss.
-        chosen = arm is not None or any(map(is_other, own))
-        if known and chosen and not odd and not is_forced(own):
-            compared.append(Compared(own, arm))
-    return Comparison(problem, newest, trials, read, era, compared)
+        alike = _job(last) == _job(newest)
+        if known and alike and lost is not None and not odd and not is_forced(own):
+            compared.append(Compared(own, arm, lost))
+        if arm is not None and last.teaches and not last.forgotten:
+            proven.add(arm)
+    return Comparison(problem, newest, trials, read, era, looks, compared)
 
 
 def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
 
 
-def _counts(run: Run | None, sure: Collection[int]) -> bool:
-    """Whether a run is of today's training, as far as is known; ``sure`` are those that count."""
-    if run is None or not (is_settled(run) or is_cut(run)):
-        return run is None or run.differs is None
-    return id(run) in sure
+def _draw_looks(problem: Problem, era: Sequence[Run]) -> list[dict[int, Array]]:
+    """Draw what runs cost, as known now and before each of the last recurrences.
 
-
-def _find_sure(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that count fully: the training has not changed since."""
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
-    sure = {id(run) for run, each in zip(shown, weigh_runs(shown), strict=True) if each.sure}
-    return [run for run in shown if id(run) in sure]
+    A look is empty if nothing was known of the default.
+    """
+    newest = sorted({run.recurrence for run in era}, reverse=True)
+    return [
+        draw_run_costs(problem, [run for run in era if run.recurrence not in newest[:back]])
+        for back in range(LOOKS)
+    ]
 
 
 def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
@@ -180,121 +217,61 @@ def compare(trials: Sequence[Trial], ended: Sequence[Sequence[Trial]]) -> Saving
     """Return the savings of a job that has explored; see ``find_savings``."""
     found = build_comparison(trials, ended)
     if found is None:
-        return Savings(len(ended), explored=True, note="no run shows its cost yet")
-    default, looks = found.problem.default, found.draw_looks()
-    now = looks[0]
-    if default not in now:
+        why = f", because {_SHARED}" if _are_shared(trials) else ""
+        return Savings(len(ended), explored=True, note=f"no run shows its cost yet{why}")
+    default, now, compared = found.problem.default, found.looks[0], found.compared
+    if not now:
         note = _why_nothing(found)
         return Savings(len(ended), explored=True, default=default, note=note)
-    default_j = float(np.median(now[default]))
-    by_trial: dict[str, Saving] = {}
-    counted: list[tuple[int | None, float]] = []
-    arms = {each.arm for each in found.compared}
-    usual = {arm: estimate_saved(looks, default, [(arm, 0.0)]) for arm in arms}
-    for each in found.compared:
-        lost = lost_j(each.own, spent_j)
-        if lost is None or (each.arm is not None and each.arm not in now):
-            continue
-        counted.append((each.arm, lost))
-        saved = usual[each.arm].less(lost)
-        by_trial[each.last.trial] = Saving(saved, default_j, any(map(is_other, each.own)))
-    kept = [each for each in found.compared if each.last.trial in by_trial]
-    in_use = _find_in_use(kept)
+    usual = {
+        arm: found.estimate_saved([(arm, 0.0, 1.0)]) for arm in {each.arm for each in compared}
+    }
+    counted = [(each.arm, each.lost_j, 1.0) for each in compared]
+    in_use = _find_in_use(compared)
     return Savings(
         ended=len(ended),
         explored=True,
-        by_trial=by_trial,
+        by_trial={each.last.trial: usual[each.arm].less(each.lost_j) for each in compared},
+        so_far=found.add_up(),
         default=default,
-        default_j=default_j,
+        default_j=float(np.median(now[default])),
         default_runs=sum(
             run.arm == default and run.status is TrialStatus.REACHED for run in found.era
         ),
         in_use=in_use,
-        share=None if in_use is None else estimate_share(looks, default, in_use),
-        net=estimate_saved(looks, default, counted) if counted else None,
-        since=kept[0].own[0].started_at if kept else None,
-        note=None if kept else "no recurrence can be compared with the default yet",
+        share=None if in_use is None else found.estimate_share(in_use),
+        net=found.estimate_saved(counted) if counted else None,
+        since=compared[0].own[0].started_at if compared else None,
+        note=None if compared else "no recurrence can be compared with the default yet",
     )
 
 
 def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
     """Return the energy, money and carbon that recurrences saved; see ``find_net_amounts``."""
     found = build_comparison(trials, find_ended(trials), by_energy=True)
-    if found is None:
+    if found is None or not found.looks[0]:
         return NetAmounts()
-    default, looks = found.problem.default, found.draw_looks()
-    counted: list[tuple[int | None, float]] = []
-    grams: list[float | None] = []
-    prices: defaultdict[str, dict[int, float]] = defaultdict(dict)  # per joule, by place
-    for each in found.compared:
-        lost = lost_j(each.own, undisturbed_energy_j)
-        if lost is None or each.last.trial not in savings.by_trial:
+    energy: list[Counted] = []
+    carbon: list[Counted] = []
+    money: defaultdict[str, list[Counted]] = defaultdict(list)
+    for own, arm, lost in found.compared:
+        if own[-1].trial not in savings.by_trial:
             continue
-        if default not in looks[0] or (each.arm is not None and each.arm not in looks[0]):
-            continue
-        grams.append(rate_of(each.own, [trial.carbon_g for trial in each.own]))
-        price = rate_of(each.own, [trial.price for trial in each.own])
-        currencies = {trial.currency for trial in each.own if trial.price is not None}
+        energy.append((arm, lost, 1.0))
+        gram = rate_of(own, [trial.carbon_g for trial in own])
+        if gram is not None:
+            carbon.append((arm, lost, gram))
+        price = rate_of(own, [trial.price for trial in own])
+        currencies = {trial.currency for trial in own if trial.price is not None}
         if price is not None and len(currencies) == 1:
-            prices[currencies.pop() or ""][len(counted)] = price
-        counted.append((each.arm, lost))
-    if not counted:
-        return NetAmounts()
-    with_carbon = {at: gram for at, gram in enumerate(grams) if gram is not None}
-
-    def weigh(rates: Mapping[int, float]) -> Estimate:
-        own = [counted[at] for at in rates]
-        return estimate_saved(looks, default, own, list(rates.values()))
-
+            money[currencies.pop() or ""].append((arm, lost, price))
     return NetAmounts(
-        energy_j=estimate_saved(looks, default, counted),
-        energy_runs=len(counted),
-        money={currency: weigh(rates) for currency, rates in prices.items()},
-        money_runs=sum(map(len, prices.values())),
-        carbon_g=weigh(with_carbon) if with_carbon else None,
-        carbon_runs=len(with_carbon),
-    )
-
-
-def estimate_saved(
-    looks: Sequence[dict[int, Array]],
-    default: int,
-    counted: Sequence[tuple[int | None, float]],
-    worth: Sequence[float] | None = None,
-) -> Estimate:
-    """Return what recurrences saved: of each its batch size, and the joules that it lost.
-
-    At a look at which nothing was known of a batch size, it saved nothing.
-    ``worth`` weighs them, such as by their price per joule; ``None``: 1 each.
-    """
-    weights = [1.0] * len(counted) if worth is None else worth
-    reached: dict[int, float] = {}
-    lost = 0.0
-    for (arm, lost_joules), weight in zip(counted, weights, strict=True):
-        lost += weight * lost_joules
-        if arm is not None and arm != default:
-            reached[arm] = reached.get(arm, 0.0) + weight
-    if not reached:  # what was lost is known
-        return Estimate(*(0.0 - lost,) * 3)
-    return _over_looks(
-        [
-            np.zeros(1)
-            - lost
-            + sum(n * (drawn[default] - drawn[arm]) for arm, n in reached.items() if arm in drawn)
-            if default in drawn
-            else None
-            for drawn in looks
-        ]
-    )
-
-
-def estimate_share(looks: Sequence[dict[int, Array]], default: int, arm: int) -> Estimate:
-    """Return what a run with a batch size saves, as a share of what the default costs."""
-    return _over_looks(
-        [
-            1 - drawn[arm] / drawn[default] if drawn.keys() >= {default, arm} else None
-            for drawn in looks
-        ]
+        energy_j=found.estimate_saved(energy) if energy else None,
+        energy_runs=len(energy),
+        money={currency: found.estimate_saved(own) for currency, own in money.items()},
+        money_runs=sum(map(len, money.values())),
+        carbon_g=found.estimate_saved(carbon) if carbon else None,
+        carbon_runs=len(carbon),
     )
 
 
@@ -315,25 +292,33 @@ def _find_in_use(compared: Sequence[Compared]) -> int | None:
     """Return the batch size that was exploited last, else the one that reached the target last."""
     own = [each for each in compared if each.last.stage is not Stage.CONTROL]
     reached = [each for each in own if each.arm is not None]
-    exploited = (each for each in reversed(reached) if each.last.stage is Stage.EXPLOIT)
-    newest = next(exploited, reached[-1] if reached else None)
-    return None if newest is None else newest.arm
+    exploited = [each for each in reached if each.last.stage is Stage.EXPLOIT]
+    return (exploited or reached)[-1].arm if reached else None
 
 
 def _why_nothing(found: Comparison) -> str:
     """Say why no run of the default can be compared with the newest runs."""
     newest, default = found.newest, found.problem.default
     size = f"batch size {default}, the default,"
-    costly = [at for at, trial in enumerate(found.trials) if has_cost(trial)]
-    own = [at for at in costly if found.trials[at].global_batch_size == default]
+    pairs = zip(found.trials, found.read, strict=True)
+    costly = [(trial, run) for trial, run in pairs if has_cost(trial)]
+    own = [at for at, (trial, _) in enumerate(costly) if trial.global_batch_size == default]
+    alike = [
+        trial
+        for trial in found.trials
+        if trial.global_batch_size == default and _job(trial) == _job(newest)
+    ]
     if not own:
-        return f"{size} has never shown what it costs"
-    then, run = found.trials[own[-1]], found.read[own[-1]]
-    later = [found.trials[at] for at in costly if at > own[-1]]
+        alone = f", because {_SHARED}" if _are_shared(alike) else ""
+        return f"{size} has never shown what it costs{alone}"
+    then, run = costly[own[-1]]
+    later = [trial for trial, _ in costly[own[-1] + 1 :]]
+    settings = zip(SETTING, setting(then), setting(newest), strict=True)
+    changed = [what for what, was, now in settings if was != now]
     if then.variant != newest.variant:
         what = "how the batch size is adapted"
-    elif setting(then) != setting(newest):
-        what = _changed_setting(then, newest)
+    elif changed:
+        what = changed[0]
     elif run is not None and run.status is TrialStatus.REACHED and run.epoch_cost_j is not None:
         what = "the training"
         era = {run.recurrence for run in found.era}
@@ -343,14 +328,13 @@ def _why_nothing(found: Comparison) -> str:
     first = next((trial for trial in later if _job(trial) == _job(newest)), newest)
     moment = local_time(first.started_at)
     when = "" if moment is None else f" on {moment.day} {moment:%B}"
-    return (
-        f"{what} changed{when}, and {size} has not run since: counting begins again when it has "
-        "(policy.control)"
-    )
+    again = "has not reached the target since: counting begins again when it has (policy.control)"
+    if _are_shared([trial for trial in alike if trial.recurrence >= first.recurrence]):
+        again = "has shown no cost since, because others used its devices"
+    return f"{what} changed{when}, and {size} {again}"
 
 
-def _changed_setting(then: Trial, now: Trial) -> str:
-    objective, hardware, _ = setting(then)
-    if objective != setting(now)[0]:
-        return "the objective"
-    return "the hardware" if hardware != setting(now)[1] else "how energy is measured"
+def _are_shared(trials: Sequence[Trial]) -> bool:
+    """Whether runs reached the target, and all of these shared their devices."""
+    reached = [t for t in trials if t.status is TrialStatus.REACHED and not t.forgotten]
+    return bool(reached) and all(trial.shared for trial in reached)

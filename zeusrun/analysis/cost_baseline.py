@@ -92,6 +92,10 @@ def conditions(trial: Trial) -> tuple[object, ...]:
     return trial.global_batch_size, trial.learning_rate, trial.variant, setting(trial)
 
 
+SETTING = ("the objective", "the hardware", "how energy is measured")
+"""What the parts of ``setting`` are."""
+
+
 def setting(trial: Trial) -> tuple[object, ...]:
     """Return what must be equal for any costs of a job to be compared: objective and hardware.
 

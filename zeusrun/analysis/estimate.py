@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -23,46 +23,46 @@ class Estimate:
         """Whether it differs from 0 beyond doubt."""
         return self.low > 0 or self.high < 0
 
+    def __neg__(self) -> Estimate:
+        """Return what is lost where this is saved."""
+        return Estimate(-self.value, -self.high, -self.low)
+
     def less(self, amount: float) -> Estimate:
         """Return it less an amount that is known."""
         return Estimate(self.value - amount, self.low - amount, self.high - amount)
 
 
 @dataclass(frozen=True)
-class Saving:
-    """What one recurrence is expected to have saved, exploring included.
-
-    A recurrence without a model has lost what its attempts with other batch sizes cost.
-    """
-
-    saved: Estimate  # joules of cost; negative for a loss
-    default_j: float  # expected cost of a run of the default
-    explored: bool  # whether an attempt had another batch size
-
-    @property
-    def shown_share(self) -> float | None:
-        """What was saved, as a share of what the default costs; ``None`` while in doubt."""
-        return self.saved.value / self.default_j if self.explored and self.saved.is_shown else None
-
-
-@dataclass(frozen=True)
 class Savings:
-    """What all recurrences saved that can be compared with the default.
+    """What the recurrences saved that can be compared with the default: joules of cost.
 
-    ``by_trial`` is empty, and the estimates are ``None``, where nothing can be compared.
+    ``by_trial`` is what each is expected to have saved, exploring included, by the name of its last
+    trial. It is negative for a loss: a recurrence without a model has lost what its attempts cost.
+    It is empty, and the estimates are ``None``, where nothing can be compared.
     """
 
     ended: int  # recurrences that have ended, compared or not
     explored: bool  # whether zeusrun has ever chosen another batch size than the default
-    by_trial: Mapping[str, Saving] = field(default_factory=dict)  # by a recurrence's last trial
+    by_trial: Mapping[str, Estimate] = field(default_factory=dict)
+    so_far: Sequence[float] = ()  # what all had saved by then, in the order of ``by_trial``
     default: int | None = None
     default_j: float | None = None  # expected cost of a run of the default
     default_runs: int = 0  # that show it
     in_use: int | None = None  # the batch size that was exploited last
     share: Estimate | None = None  # that a run with it saves of the cost of the default
-    net: Estimate | None = None  # joules of cost that all of them saved
+    net: Estimate | None = None  # that all of them saved
     since: str | None = None  # when the first of them began
     note: str | None = None  # why nothing can be compared: a sentence
+
+    def shown_share(self, trial: str) -> float | None:
+        """Return what a recurrence saved, by its last trial, as a share of the default's cost.
+
+        ``None``: unknown, or in doubt.
+        """
+        saved = self.by_trial.get(trial)
+        if saved is None or not saved.is_shown or self.default_j is None:
+            return None
+        return saved.value / self.default_j
 
     @property
     def pays_back_in(self) -> int | None:

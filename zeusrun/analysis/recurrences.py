@@ -33,7 +33,7 @@ class RecurrenceFacts:
     time_s: float | None
     epochs: int | None  # of the last attempt
     saved: Estimate | None  # joules of cost; ``None``: unknown
-    saved_share: float | None  # ``None``: unknown, in doubt, or it used the default alone
+    saved_share: float | None  # ``None``: unknown, or in doubt
     default_j: float | None  # what a run of the default is expected to cost
     price: float | None
     currency: str | None
@@ -47,7 +47,7 @@ def build_recurrences(trials: Sequence[Trial], savings: Savings) -> list[Recurre
 
 def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
     last = own[-1]
-    saving = savings.by_trial.get(last.trial)
+    saved = savings.by_trial.get(last.trial)
     currencies = {trial.currency for trial in own if trial.price is not None}
     currency = currencies.pop() if len(currencies) == 1 else None
     return RecurrenceFacts(
@@ -63,9 +63,9 @@ def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
         energy_j=sum_attempts(own, lambda trial: trial.energy_j),
         time_s=sum_attempts(own, lambda trial: trial.time_s),
         epochs=last.epochs,
-        saved=None if saving is None else saving.saved,
-        saved_share=None if saving is None else saving.shown_share,
-        default_j=None if saving is None else saving.default_j,
+        saved=saved,
+        saved_share=savings.shown_share(last.trial),
+        default_j=None if saved is None else savings.default_j,
         price=sum_attempts(own, lambda trial: trial.price) if currency else None,
         currency=currency,
         carbon_g=sum_attempts(own, lambda trial: trial.carbon_g),

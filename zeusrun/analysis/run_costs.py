@@ -38,20 +38,24 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
     evidence = gather(problem, runs)
     # A speed that only shared runs show is the least that it may be.
     timed = {arm for arm, own in evidence.timed.items() if any(not run.disturbed for run in own)}
-    arms = [arm for arm in evidence.reached if arm in timed]
+    arms = sorted(arm for arm in evidence.reached if arm in timed)
     if problem.default not in arms:
         return {}
-    rng = np.random.default_rng(0)
-    epochs = draw_log_epochs(problem.default, arms, evidence, rng)
+    epochs = draw_log_epochs(problem.default, arms, evidence)
     variance, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
     wider = student(SDS90, freedom) / _GAUSSIAN90
     drawn = {}
     for arm, own in zip(arms, epochs.T, strict=True):
         speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * math.sqrt(variance / len(speeds))
-        log = math.log(average_speed(speeds)) + own + sd * rng.standard_normal(DRAWS)
+        log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
         drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
     return drawn
+
+
+def _luck(of: int, arm: int) -> Array:
+    """Return the same Gaussian luck of an arm in every comparison, shape ``(DRAWS,)``."""
+    return np.random.default_rng([of, arm]).standard_normal(DRAWS)
 
 
 def _doubt_of_one(log_epochs: float, means: Sequence[float]) -> float:
@@ -76,10 +80,8 @@ def _find_speeds(default: int, arm: int, evidence: Evidence) -> Sequence[float]:
     return newest_speeds(near, evidence.speed_sd**2)
 
 
-def draw_log_epochs(
-    default: int, arms: Sequence[int], evidence: Evidence, rng: np.random.Generator
-) -> Array:
-    """Draw the mean log epochs of each arm, shape ``(DRAWS, n)``.
+def draw_log_epochs(default: int, arms: Sequence[int], evidence: Evidence) -> Array:
+    """Draw the mean log epochs of each arm, shape ``(DRAWS, n)``; each arm has its own luck.
 
     The spread between runs is the job's own; what other jobs show counts as one run.
     """
@@ -109,13 +111,13 @@ def draw_log_epochs(
         seen = prior + np.diag(variances)
         _, size = np.linalg.slogdet(seen)
         log_weights.append(-(away @ np.linalg.solve(seen, away) + size) / 2)
-    usual = round(DRAWS / (1 + finite_exp(log_weights[1] - log_weights[0])))
+    usual = np.random.default_rng(0).random(DRAWS) < 1 / (
+        1 + finite_exp(log_weights[1] - log_weights[0])
+    )
     wider = student(SDS90, freedom) / _GAUSSIAN90
-    luck = wider * rng.standard_normal((DRAWS, len(arms)))
+    luck = wider * np.column_stack([_luck(0, arm) for arm in arms])
     drawn = np.empty((DRAWS, len(arms)))
-    for part, (mean, covariance) in zip(
-        (slice(usual), slice(usual, None)), posteriors, strict=True
-    ):
+    for part, (mean, covariance) in zip((usual, ~usual), posteriors, strict=True):
         factor = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(arms)))
         drawn[part] = level + mean + luck[part] @ factor.T
     return drawn

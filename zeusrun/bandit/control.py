@@ -35,7 +35,7 @@ def choose_control(
     """
     if problem.control is None or problem.recurrence % problem.control or made:
         return None
-    default, own = problem.default, [run for run in runs if run.arm == problem.default]
+    default = problem.default
     if any(run.recurrence == problem.recurrence for run in runs):
         return None
     if default not in gather(problem, runs).fitting:
@@ -45,10 +45,11 @@ def choose_control(
         "other batch sizes save stays known"
     )
     decision = Decision(default, Stage.CONTROL, why, first_limit_w(problem, runs, default))
-    if not problem.power_limits_w:
-        return decision
-    limit_w = policy.next_limit_w(problem, decision, merged_profile(own))
-    return replace(decision, power_limit_w=limit_w)
+    if problem.power_limits_w:
+        profile = merged_profile([run for run in runs if run.arm == default])
+        limit_w = policy.next_limit_w(problem, decision, profile)
+        decision = replace(decision, power_limit_w=limit_w)
+    return decision
 
 
 def explain_next(

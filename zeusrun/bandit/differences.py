@@ -92,6 +92,7 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
         values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
         values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        values |= {Doubt.SHORT: trial.status.value}
         yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
         yield from _job_differences(problem, trial)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+_SHORT_S = 6.0  # of training, in which the load of other programs may not have been measured
 _SAME_S = 1e-3  # times of one moment differ in their last digits
 
 
@@ -33,6 +34,7 @@ class Doubt(Enum):
     CHANGED = "changed while preempted"
     RESTARTED = "began anew after an interruption"  # perhaps with a trained model
     SHARED = "shared its devices"
+    SHORT = "ended too soon to show whether others used the CPU"
     INTERRUPTED = "had no epoch without an interruption"
 
 
@@ -69,9 +71,18 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         learning = Doubt.RESTARTED
     if trial.shared is True and not learn_from_shared:
         speed = Doubt.SHARED
+    elif not learn_from_shared and _is_short(trial):
+        speed = Doubt.SHORT
     elif trial.interruptions and not _intact(trial).epochs:
         speed = Doubt.INTERRUPTED
     return Proof(learning, speed)
+
+
+def _is_short(trial: Trial) -> bool:
+    """Whether a run on a CPU was cancelled before its load could be measured."""
+    unknown = trial.shared is None and trial.gpu_model is None
+    cancelled = trial.status in {TrialStatus.CANCELLED, TrialStatus.PREEMPTED}
+    return unknown and cancelled and trial.time_s is not None and trial.time_s < _SHORT_S
 
 
 def changed_parts(trial: Trial) -> list[str]:

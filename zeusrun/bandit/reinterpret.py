@@ -81,7 +81,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     machine = same_hardware(problem, trial) and same_split(problem, trial)
-    shared = proof.speed is Doubt.SHARED
+    shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
     local = machine and not shared
     if proof.nothing or (status in CRASHED and not local):
         return None

@@ -135,6 +135,19 @@ def find_remarks(
     """
     remarks = _observed_remarks(progress, trial)
     metric = trial.metric
+    seen = progress.seen.get((metric, progress.source or ""))
+    if seen is not None and seen.each_step:
+        remarks["each step"] = (
+            f"the script logs {metric} in every step of the training, so its values are of one "
+            "batch each, and none reaches the target. Name a metric of an evaluation: "
+            f"zeusrun metrics {trial.trial}"
+        )
+    elif seen is not None and seen.parts > 1:
+        remarks["mean"] = (
+            f"the script logs {seen.parts} values of {metric} in an evaluation; their mean, "
+            "weighted by samples where these are known, is its value. For metrics such as AUC and "
+            "F1 that is only near: then log one value for each evaluation"
+        )
     observed = find_batch_size(progress.observed, progress.ranks.trained_by) is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
     for name in sorted(unasked) if progress.last_report_t is not None else ():

@@ -374,7 +374,8 @@ def _report(
     reached = progress.reached
     first_step_t = math.inf if progress.stepping_s is None else progress.stepping_s[0]
     trained = event.epoch > 0 or event.t >= first_step_t  # a model that is not proves nothing
-    if reached is None and trained and meets_target(value, trial.target, trial.mode):
+    result = trained and not event.each_step
+    if reached is None and result and meets_target(value, trial.target, trial.mode):
         reached = point._replace(epoch=epochs)
     # "+" copies once, a display with "*" twice.
     curve, reports = others + (point,), reports + ((event.t, number),)  # noqa: RUF005

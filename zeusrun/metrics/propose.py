@@ -49,6 +49,7 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
             "train" in words,
             not good,
             likely_mode(key[0]) == "min",
+            seen[key].parts > 1,  # a mean of AUCs is not quite the AUC
             not evaluates,
             key[0] != likely,
         )
@@ -56,7 +57,9 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
     usable = [
         (name, source)
         for (name, source), values in seen.items()
-        if math.isfinite(values.last) and not NO_METRIC.search(name.lower())
+        if math.isfinite(values.last)
+        and not values.each_step
+        and not NO_METRIC.search(name.lower())
     ]
     if not usable:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,17 @@ class Seen(NamedTuple):
     first: float
     last: float
     times: int = 1
+    low: float = math.inf
+    high: float = -math.inf
+    parts: int = 1  # the most values that one is the mean of
+    each_step: bool = False  # whether it is logged in every step of the training
+
+    @property
+    def how(self) -> str:
+        """How it is logged, if that is not once for each evaluation."""
+        if self.each_step:
+            return "in every step: no result"
+        return f"mean of {self.parts} values" if self.parts > 1 else ""
 
 
 def see(
@@ -52,7 +64,15 @@ def see(
         if len(now) >= _NAMES and name != metric and (name, event.source) not in now:
             continue
         before = now.get((name, event.source), Seen(value, value, 0))
-        now[name, event.source] = Seen(before.first, value, before.times + 1)
+        now[name, event.source] = Seen(
+            before.first,
+            value,
+            before.times + 1,
+            min(before.low, value),  # of NaN, the first argument
+            max(before.high, value),
+            max(before.parts, event.parts),
+            event.each_step,
+        )
     return now
 
 

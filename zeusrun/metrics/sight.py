@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.metrics.seen import describe_steps, find_batch_size
+from zeusrun.metrics.seen import Seen, describe_steps, find_batch_size
 
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
@@ -17,7 +17,7 @@ class Sight:
     """What was seen of a training."""
 
     source: str | None  # whose values of the job's metric count; ``None`` before the first one
-    metrics: tuple[tuple[str, str, float, float, int], ...]  # name, source, first, last, how many
+    metrics: tuple[tuple[str, str, Seen], ...]  # name, source, values
     libraries: tuple[tuple[str, str, str | None], ...]  # name, version, why the hook does not fit
     batch_size: int | None  # samples per optimizer step; ``None`` if not observed
     steps: str | None  # what they are made of, such as ``2 ranks x 16``
@@ -32,7 +32,7 @@ class Sight:
         return cls(
             progress.source,
             # The metric of an earlier part has no times, and no values.
-            tuple((*key, *seen) for key, seen in sorted(progress.seen.items()) if seen.times),
+            tuple((*key, seen) for key, seen in sorted(progress.seen.items()) if seen.times),
             tuple((hook.library, hook.version, hook.problem) for hook in progress.hooks),
             size,
             describe_steps(observed) if size is not None else None,
@@ -51,8 +51,8 @@ class Sight:
         return cls(
             _text(record["source"]),
             tuple(
-                (str(name), str(source), float(first), float(last), int(times))
-                for name, source, first, last, times in record["metrics"]
+                (str(name), str(source), _read_seen(*seen))
+                for name, source, seen in record["metrics"]
             ),
             tuple(
                 (str(name), str(version), _text(problem))
@@ -63,6 +63,12 @@ class Sight:
             tuple(map(float, record["learning_rates"])),
             tuple(map(str, record["applied"])),
         )
+
+
+def _read_seen(first: float, last: float, times: int, low: float, high: float, *how: int) -> Seen:
+    parts, each_step = how
+    values = float(first), float(last), int(times), float(low), float(high)
+    return Seen(*values, int(parts), bool(each_step))
 
 
 def describe_applied(applied: Applied) -> str:

@@ -8,18 +8,13 @@ One JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Each is one `
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zeusrun.files.private import open_for_writing
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 SIDECAR_NAME = "metrics.jsonl"
 ADAPT_STATE = "adapt.json"
@@ -55,13 +50,24 @@ REPORT = "report"
 class Reported:
     """Rank 0 reported metrics after an epoch; values may be NaN or infinite.
 
-    ``source``: ``report``, or the library whose hook saw them.
+    Attributes:
+        t: When; of an evaluation, its last value.
+        epoch: Epochs completed.
+        metrics: By name.
+        source: ``report``, or the library whose hook saw them.
+        parts: How many values of one evaluation were logged; each metric is their mean.
+        each_step: Whether they are logged in every step of the training, so that they are no
+            results.
+        samples: What the optimizer steps of rank 0 consumed before; ``None`` if unknown.
     """
 
     t: float
     epoch: int
     metrics: Mapping[str, float]
     source: str = REPORT
+    parts: int = 1
+    each_step: bool = False
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,9 @@ def encode_event(event: Event) -> bytes:
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
         }
+        for name, usual in (("parts", 1), ("each_step", False), ("samples", None)):
+            if record[name] == usual:
+                del record[name]
     # A name may have a lone surrogate, which UTF-8 cannot hold.
     return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
 
@@ -260,7 +269,15 @@ def _reported(t: float, record: dict[str, Any]) -> Reported:
     if not isinstance(metrics, dict):
         raise ValueError("'metrics' is not an object")  # noqa: TRY004 - one error type
     values = {name: _number(name, value) for name, value in metrics.items()}
-    return Reported(t, _count(record, "epoch"), values, str(record.get("source", REPORT))[:100])
+    return Reported(
+        t,
+        _count(record, "epoch"),
+        values,
+        str(record.get("source", REPORT))[:100],
+        _count({"parts": 1, **record}, "parts"),
+        record.get("each_step") is True,
+        None if record.get("samples") is None else _count(record, "samples"),
+    )
 
 
 def _hooked(t: float, record: dict[str, Any]) -> Hooked:
@@ -367,27 +384,3 @@ def _number(name: str, value: object) -> float:
         if isinstance(value, (int, float, str)):
             return float(value)
     raise ValueError(f"metric {name!r} is not a number")
-
-
-class EventWriter:
-    """Appends events to a sidecar; several processes may share its path."""
-
-    def __init__(self, path: Path | str) -> None:
-        self._descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._torn = False
-
-    def write(self, event: Event) -> None:
-        """Append one event.
-
-        Raises:
-            OSError: If the file system refuses.
-        """
-        line = (b"\n" if self._torn else b"") + encode_event(event)
-        written = os.write(self._descriptor, line)
-        self._torn = written < len(line)
-        if self._torn:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)

@@ -114,8 +114,8 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         )
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
-    known = list(evidence.reached)
-    joint = draw_log_epochs(problem.default, known, evidence, np.random.default_rng(0))
+    known = sorted(evidence.reached)
+    joint = draw_log_epochs(problem.default, known, evidence)
     drawn = dict(zip(known, joint.T, strict=True))
     arms = {
         size: KnownArm(
@@ -127,11 +127,10 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         for size in {*evidence.fitting, *evidence.reached}
     }
     # A single lucky run proves little, so the doubt of each counts against it.
-    best = min(
-        (arms[size] for size in known), key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd
-    )
+    timed = [arms[size] for size in known if size in rates] or [arms[size] for size in known]
+    best = min(timed, key=lambda arm: _log_cost(problem, arm) + SDS90 * arm.sd)
     for size, arm in arms.items():
-        if not arm.runs:
+        if not arm.runs or size not in rates:
             away = min(abs(math.log2(other / size)) for other in rates)
             arms[size] = _doubt(problem, arm, GUESS_SD * away, best, len(known))
     asked = replace(

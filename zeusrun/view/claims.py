@@ -26,48 +26,50 @@ def claim_share(share: Estimate, of: str = "") -> str:
 
     ``of`` is what saves, such as `` a run``.
     """
+    if not share.is_shown:
+        return f"no difference can be shown yet ({_range(share)})"
     if share.low > 0:
-        return f"saves {_percent(share.value)} %{of} ({_range(share.low, share.high)})"
-    if share.high < 0:
-        return f"costs {_percent(-share.value)} % more{of} ({_range(-share.high, -share.low)})"
-    return f"no difference can be shown yet ({_range(share.low, share.high)})"
+        return f"saves {_percent(share.value)} %{of} ({_range(share)})"
+    return f"costs {_percent(-share.value)} % more{of} ({_range(-share)})"
 
 
-def claim_amount(amount: Estimate, text: Callable[[float], str], what: str = "") -> str:
-    """Return what was saved or lost in all: ``12.4 kWh of energy (9.1 to 15.7 kWh) saved``.
+def claim_cost(net: Estimate) -> str:
+    """Return what was saved in all: ``saved 1.24 kJ of cost (0.91 to 1.57 kJ)``."""
+    return _claim([(net, units.energy, " of cost")])
 
-    ``text`` writes an amount that is not negative; ``what`` is such as `` of energy``.
-    """
-    return _claim([(amount, text, what)])
+
+def net_text(net: NetAmounts, net_cost: Estimate) -> str:
+    """Return what was saved in all in energy, money and carbon; in cost if none is known."""
+    amounts: list[Amount] = []
+    if net.energy_j is not None:
+        amounts.append((net.energy_j, units.electricity, " of energy"))
+    amounts += [(amount, _money(currency), "") for currency, amount in net.money.items()]
+    if net.carbon_g is not None:
+        amounts.append((net.carbon_g, units.carbon, " CO2e"))
+    return _claim(amounts) if amounts else claim_cost(net_cost)
 
 
 def _claim(amounts: Sequence[Amount]) -> str:
     """Return what was saved, then what was lost, then what shows neither."""
-    saved = [
-        f"{text(each.value)}{what}{_ends(each.low, each.high, text)}"
-        for each, text, what in amounts
-        if each.low > 0
-    ]
-    lost = [
-        f"{text(-each.value)}{what}{_ends(-each.high, -each.low, text)}"
-        for each, text, what in amounts
-        if each.high < 0
-    ]
+    if all(each.low == each.high == 0 for each, *_ in amounts):
+        return "saved nothing"
+    saved = [_sure(each, text, what) for each, text, what in amounts if each.low > 0]
+    lost = [_sure(-each, text, what) for each, text, what in amounts if each.high < 0]
     neither = [
         f"{_join(_signed(each.low, text), _signed(each.high, text))}{what}"
         for each, text, what in amounts
         if not each.is_shown
     ]
-    parts = [f"{', '.join(saved)} saved"] if saved else []
-    parts += [f"{', '.join(lost)} more than the default alone"] if lost else []
+    parts = [f"saved {', '.join(saved)}"] if saved else []
+    parts += [f"took {', '.join(lost)} more than the default alone"] if lost else []
     parts += [f"no saving can be shown yet ({', '.join(neither)})"] if neither else []
     return "; ".join(parts)
 
 
-def _ends(low: float, high: float, text: Callable[[float], str]) -> str:
-    """Return where an amount lies, such as `` (9 to 12 J)``; nothing if there is no doubt."""
-    ends = _signed(low, text), _signed(high, text)
-    return "" if len(set(ends)) == 1 else f" ({_join(*ends)})"
+def _sure(amount: Estimate, text: Callable[[float], str], what: str) -> str:
+    """Return an amount and its range, unless that is one number: ``9 J of cost (8 to 12 J)``."""
+    low, high = text(amount.low), text(amount.high)
+    return f"{text(amount.value)}{what}" + ("" if low == high else f" ({_join(low, high)})")
 
 
 def _join(low: str, high: str) -> str:
@@ -76,34 +78,19 @@ def _join(low: str, high: str) -> str:
     return f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
-def net_text(net: NetAmounts, net_cost: Estimate) -> str:
-    """Return what was saved in all, with its range, in energy, money and carbon."""
-    amounts: list[Amount] = []
-    if net.energy_j is not None:
-        amounts.append((net.energy_j, units.electricity, " of energy"))
-    for name, sum_ in net.money.items():
-        amounts.append((sum_, functools.partial(_money, name), ""))
-    if net.carbon_g is not None:
-        amounts.append((net.carbon_g, units.carbon, " CO2e"))
-    return _claim(amounts or [(net_cost, units.energy, " of cost")])
-
-
 def short_share(share: Estimate) -> str:
     """Return a share with its range for a cell of a table: ``14 % (9 to 19 %)``."""
-    return f"{_percent(share.value)} % ({_range(share.low, share.high)})"
+    return f"{_percent(share.value)} % ({_range(share)})"
 
 
 def money_saved(net: NetAmounts) -> str:
     """Return the money that was saved for a cell of a table."""
-    sums = [
-        short_amount(amount, functools.partial(_money, currency))
-        for currency, amount in net.money.items()
-    ]
+    sums = [short_amount(amount, _money(currency)) for currency, amount in net.money.items()]
     return ", ".join(sums) or UNKNOWN
 
 
-def _money(currency: str, amount: float) -> str:
-    return units.money(amount, currency)
+def _money(currency: str) -> Callable[[float], str]:
+    return functools.partial(units.money, currency=currency)
 
 
 def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
@@ -114,12 +101,17 @@ def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
 
 
 def _signed(amount: float, text: Callable[[float], str]) -> str:
-    return f"{MINUS}{text(-amount)}" if amount < 0 else text(amount)
+    if amount >= 0:
+        return text(amount)
+    size = text(-amount)
+    return f">{MINUS}{size[1:]}" if size.startswith("<") else f"{MINUS}{size}"
 
 
-def _range(low: float, high: float) -> str:
-    return f"{_percent(low)} to {_percent(high)} %"
+def _range(share: Estimate) -> str:
+    return f"{_percent(share.low)} to {_percent(share.high)} %"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f}".replace("-0", "0").replace("-", MINUS)
+    percent = 100 * share
+    digits = 1 if 0.05 <= abs(percent) < 0.95 else 0  # a claim that is near 0 is not one of 0
+    return f"{percent + 0.0:.{digits}f}".replace("-", MINUS) if round(percent, 1) else "0"

@@ -54,13 +54,12 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
     and where there is nothing to compare with. ``recurrence`` is ``None`` until the server of an
     offline trial has numbered it.
     """
-    saved = {name: each.saved for name, each in savings.by_trial.items()}
     unknown = {"recurrence": None}
     return [
         {
             **trial.to_json(),
             **(unknown if is_offline(trial) else {}),
-            **name_ends("saved_j", saved.get(trial.trial)),
+            **name_ends("saved_j", savings.by_trial.get(trial.trial)),
         }
         for trial in trials
     ]
@@ -125,8 +124,13 @@ def _csv_cell(value: object) -> object:
 def sight_json(trial: Trial, sight: Sight) -> dict[str, Any]:
     """Return what was seen of a training as plain JSON; NaN and infinities are strings."""
     rows = [
-        {"name": name, "source": source, "first": _finite(first), "last": _finite(last), "times": n}
-        for name, source, first, last, n in sight.metrics
+        {
+            "name": name,
+            "source": source,
+            **seen._asdict(),
+            **{end: _finite(getattr(seen, end)) for end in ("first", "last", "low", "high")},
+        }
+        for name, source, seen in sight.metrics
     ]
     keys = ("name", "version", "problem")
     libraries = [dict(zip(keys, row, strict=True)) for row in sight.libraries]

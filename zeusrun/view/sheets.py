@@ -101,7 +101,12 @@ def trial_rows(
         ("gradients", gradients_text(vars(trial), trial.gradients_of)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
-        ("", None if sight is None or sight.source is None else f"from {seen_by(sight)}"),
+        (
+            "",
+            None
+            if sight is None or sight.source is None
+            else f"from {seen_by(sight, trial.metric)}",
+        ),
     ]
 
 
@@ -149,11 +154,13 @@ def observed_text(trial: Trial, sight: Sight | None) -> str | None:
     return f"batch size {size} ({sight.steps}){rates}" + "".join(f"\n{t}" for t in sight.applied)
 
 
-def seen_by(sight: Sight) -> str:
-    """Return the source of the metric, with the library's version if it is one."""
+def seen_by(sight: Sight, metric: str) -> str:
+    """Return the source of the metric, with the library's version and how it is logged."""
     source = sight.source or ""
     versions = [version for name, version, _ in sight.libraries if name == source]
-    return {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
+    said = {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
+    hows = [seen.how for name, by, seen in sight.metrics if (name, by) == (metric, source)]
+    return ", ".join([said, *filter(None, hows)])
 
 
 def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
@@ -166,7 +173,7 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
         )
         end = f"{trial.metric} never came; {then}"
     else:
-        end = f"{trial.metric} is taken from {seen_by(sight)}"
+        end = f"{trial.metric} is taken from {seen_by(sight, trial.metric)}"
     return Group(
         head, table if sight.metrics else Text("no metric was seen"), Text(end, style="dim")
     )
@@ -175,13 +182,17 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
 def metrics_table(sight: Sight, metric: str) -> Table:
     """Return the metrics that were seen; the values of ``metric`` that count are bold."""
     table = plain_table()
-    for name in ("metric", "source", "first", "last", "times"):
-        table.add_column(name, justify="left" if name in {"metric", "source"} else "right")
-    for name, source, first, last, times in sight.metrics:
+    texts = {"metric", "source", "how"}
+    hows = any(seen.how for *_, seen in sight.metrics)
+    for name in ("metric", "source", "times", "first", "last", "from", "to", *["how"] * hows):
+        table.add_column(name, justify="left" if name in texts else "right")
+    for name, source, seen in sight.metrics:
         counts = name == metric and source == sight.source
-        values = (units.number(first, ".5g"), units.number(last, ".5g"), str(times))
-        style = "bold" if counts else ""
-        table.add_row(Text(name), Text(source), *map(Text, values), style=style)
+        numbers = (seen.first, seen.last, seen.low, seen.high)
+        values = (f"{seen.times:,}", *(units.number(each, ".5g") for each in numbers))
+        how = [seen.how] * hows
+        style = "bold" if counts else "dim" if seen.each_step else ""
+        table.add_row(Text(name), Text(source), *map(Text, (*values, *how)), style=style)
     return table
 
 

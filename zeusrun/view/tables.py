@@ -15,7 +15,7 @@ from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_amount, claim_share, is_good
+from zeusrun.view.claims import claim_cost, claim_share, is_good
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 from zeusrun.view.gradients import WAYS
 
@@ -75,13 +75,13 @@ def net_lines(savings: Savings) -> list[Text]:
     head = f"batch size {default}, the default, is in use"
     if savings.share is not None and in_use != default:
         claim = claim_share(savings.share, " a run")
-        head = f"batch size {in_use} {claim} compared with {default}"
+        head = f"batch size {in_use} {claim} against {default}"
         if not savings.share.is_shown:
             head = f"batch size {in_use} against {default}: {claim}"
     count = len(savings.by_trial)
-    of = f"{count} of {savings.ended}" if count < savings.ended else str(count)
-    net = claim_amount(savings.net, units.energy, " of cost")
-    basis = f"{of} recurrences: {net}"
+    of = units.plural(count, "recurrence")
+    of = f"{count} of {savings.ended} recurrences" if count < savings.ended else of
+    basis = f"{of}, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
     heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]
@@ -143,9 +143,7 @@ def history_table(
     """
     shown = trials if last is None else trials[-last:]
     savings = find_savings(trials)
-    found = {name: each.shown_share for name, each in savings.by_trial.items()}
-    shares = {name: share for name, share in found.items() if share is not None}
-    proved = any(trial.trial in shares for trial in shown)
+    proved = any(savings.shown_share(trial.trial) is not None for trial in shown)
     limited = any(trial.power_limit_w is not None for trial in shown)
     names = ["when", "run", *(["host"] if len({each.host for each in shown} - {None}) > 1 else [])]
     names += ["batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
@@ -175,7 +173,7 @@ def history_table(
             "carbon": units.carbon(trial.carbon_g),
             "cost": units.energy(trial.cost_j),
             "status": Text("forgotten") if trial.forgotten else status,
-            "saved": units.percent(shares.get(trial.trial)),
+            "saved": units.percent(savings.shown_share(trial.trial)),
         }
         rows.append((cells, "dim" if trial.forgotten else None))
     left_out = _LEFT_OUT if "price" in names else _LEFT_OUT_UNPRICED

@@ -90,7 +90,7 @@ def _lead(cases: Sequence[Case]) -> str:
 
 
 def _guesses(model: Model) -> list[int]:
-    return [arm.batch_size for arm in model.arms if not arm.runs]
+    return [arm.batch_size for arm in model.arms if arm.best is not None]
 
 
 def _usual_size(forecast: Forecast) -> int:

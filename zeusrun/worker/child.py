@@ -67,7 +67,8 @@ def _become_rank() -> None:
 
 
 def _say_that_it_trains() -> None:
-    from zeusrun.sidecar.events import EventWriter, Spawned  # noqa: PLC0415 - few children need it
+    from zeusrun.sidecar.events import Spawned  # noqa: PLC0415 - few children need it
+    from zeusrun.sidecar.writer import EventWriter  # noqa: PLC0415
 
     writer = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
     writer.write(Spawned(time.monotonic(), os.getpid()))

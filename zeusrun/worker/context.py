@@ -12,13 +12,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from zeusrun.sidecar.events import ADAPT_STATE, REPORT, Asked, EventWriter, Reported
+from zeusrun.sidecar.events import ADAPT_STATE, Asked, Reported
+from zeusrun.sidecar.writer import EventWriter
 from zeusrun.target import meets_target
 from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
 from zeusrun.worker.failure import failed_in_restart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.utils.data import Dataset
 
@@ -54,6 +55,7 @@ class RunContext:
         self._epoch = 0
         self._reports = 0
         self._asked: set[str] = set()
+        self.consumed: Callable[[], int | None] = lambda: None  # samples of the optimizer steps
         self._unsent: list[Event] = []
         self._sending = threading.RLock()
         self._stopping = False
@@ -166,14 +168,15 @@ class RunContext:
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._reports += 1
         completed = (self._epoch or self._reports) if epoch is None else int(epoch)
-        self.report_for(REPORT, completed, values)
+        self.report_for(Reported(time.monotonic(), completed, values, samples=self.consumed()))
 
-    def report_for(self, source: str, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics that a source has; on rank 0 only."""
-        met = any(self.meets_target(name, value) for name, value in metrics.items())
-        if met and epoch > 0:  # before training, it does not count; the launcher knows of steps
+    def report_for(self, event: Reported) -> None:
+        """Record metrics; on rank 0 only."""
+        met = any(self.meets_target(name, value) for name, value in event.metrics.items())
+        # Before training, it does not count; the launcher knows of steps.
+        if met and event.epoch > 0 and not event.each_step:
             self._stopping = True
-        self.record(Reported(time.monotonic(), epoch, metrics, source))
+        self.record(event)
 
     def record_on_0(self, event: Event) -> None:
         """Write an event that is the same on every rank."""

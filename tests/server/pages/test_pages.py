@@ -97,7 +97,7 @@ def test_every_page_is_well_formed_and_strict(port, path):
 
 def test_the_first_page_shows_what_runs_what_was_saved_and_every_job(port):
     text = fetch_whole(port)
-    assert ">no saving can be shown yet (" in text
+    assert ">No saving can be shown yet (" in text
     for what in ("energy", "price", "carbon"):
         assert f"<dt>{what} of all runs</dt>" in text
     assert ": 3 recurrences of 1 job, exploring included" in text
@@ -375,7 +375,7 @@ def test_the_first_page_says_if_exploring_has_cost_more_than_it_saved(store):
     with serve(store) as port:
         text = fetch_whole(port)
     assert (
-        '<span class="bad">3.00 kWh of energy, 0.90 EUR, 1.20 kg CO2e more than the default alone'
+        '<span class="bad">Took 3.00 kWh of energy, 0.90 EUR, 1.20 kg CO2e more than the default alone'
         in text
     )
     assert ": 2 recurrences of 1 job, exploring included." in text

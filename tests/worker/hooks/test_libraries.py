@@ -12,7 +12,7 @@ import pytest
 from tests.contracts.hook import HookContract
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-from zeusrun.sidecar.events import Spawned
+from zeusrun.sidecar.events import Reported, Spawned
 
 SCRIPTS = Path(__file__).with_name("scripts")
 LOGGERS = {
@@ -94,6 +94,20 @@ class TestLoggers(HookContract):
         library: seen for library, seen in LOGGERS.items() if is_installed(library)
     }
     command = (SCRIPTS / "logs.py", *metrics)
+
+    def check(self, events, logs, epochs):
+        super().check(events, logs, epochs)
+        if "tensorboard" not in self.metrics:
+            return
+        means = dict(self.reports(events, "tensorboard", "of_a_batch"))
+        printed = re.findall(r"^epoch (\d+) (\S+)$", logs[0], re.MULTILINE)
+        assert means == {int(epoch): pytest.approx(float(value)) for epoch, value in printed}
+        own = {
+            name: [e for e in events if isinstance(e, Reported) and name in e.metrics]
+            for name in ("of_a_batch", "in_each_step")
+        }
+        assert {event.parts for event in own["of_a_batch"]} == {3}
+        assert all(event.each_step for event in own["in_each_step"])
 
     def test_all_loggers_are_installed_and_none_was_left_out(self):
         absent = LOGGERS.keys() - self.metrics.keys()

@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from types import SimpleNamespace
 
 import pytest
 
-from zeusrun.sidecar.events import Loading
+from zeusrun.sidecar.events import Loading, Reported
 from zeusrun.worker.context import RunContext
-from zeusrun.worker.hooks.observer import Observer as RealObserver
+from zeusrun.worker.hooks.observer import Observer
 from zeusrun.worker.hooks.reporter import Reporter, number_of
 
 
 class Run:
     rank = 0
+    world_size = 1
+    grouped = True
+    share = None
 
     def __init__(self):
-        self.reports = []
+        self.events = []
+
+    @property
+    def reports(self):
+        return [(event.source, event.epoch, dict(event.metrics)) for event in self.events]
 
     def meets_target(self, name, value):
         return name == "accuracy" and value >= 0.5
 
-    def report_for(self, source, epoch, metrics):
-        self.reports.append((source, epoch, dict(metrics)))
+    def report_for(self, event):
+        self.events.append(event)
+
+    def record(self, event):
+        pass
+
+    def look_for_groups(self):
+        pass
 
 
-class Observer:
-    epoch = None
+class Loader:
+    """Yields batches of some sizes, as the hook of the DataLoader tells the observer."""
+
+    def __init__(self, observer, *sizes):
+        self.observer, self.sizes = observer, sizes
+
+    def __iter__(self):
+        part = self.observer.begin_pass(self)
+        for size in self.sizes:
+            part.feed.sees(size)
+            self.observer.current = part
+            part.pending += 1
+            part.samples += size
+            yield size
+        self.observer.end_pass(part)
 
 
 @pytest.fixture
@@ -36,8 +63,117 @@ def run():
 
 
 @pytest.fixture
-def reporter(run):
-    return Reporter(run, Observer())
+def observer(run):
+    return Observer(run)
+
+
+@pytest.fixture
+def reporter(run, observer):
+    return Reporter(run, observer)
+
+
+@pytest.fixture
+def accuracies(run, reporter):
+    """Log an accuracy with TensorBoard; return what was recorded of it so far."""
+
+    def log(*values):
+        for value in values:
+            reporter.log("tensorboard", {"accuracy": value})
+        return [(event.epoch, event.metrics["accuracy"], event.parts) for event in run.events]
+
+    return log
+
+
+STEP = SimpleNamespace(param_groups=[])
+
+
+@pytest.fixture
+def train(observer):
+    """Train for one pass of four steps."""
+    loader = Loader(observer, 8, 8, 8, 8)
+
+    def run_pass():
+        for _ in loader:
+            observer.step(STEP)
+
+    return run_pass
+
+
+def test_the_values_of_an_evaluation_are_one_value_their_mean_by_samples(
+    observer, accuracies, train, run
+):
+    for epoch in (1, 2):
+        train()
+        for value, _ in zip((0.4, 0.4, 1.0), loader := Loader(observer, 4, 4, 2), strict=True):
+            assert len(accuracies(value)) == epoch - 1  # a lucky batch meets no target
+        assert accuracies()[-1] == (epoch, pytest.approx(0.52), 3)
+    assert loader.sizes == (4, 4, 2)
+
+
+def test_where_the_samples_are_unknown_the_parts_count_alike(accuracies, train):
+    train()
+    accuracies(0.4, 0.4, 1.0)
+    train()
+    assert accuracies() == [(1, pytest.approx(0.6), 3)]
+
+
+def test_an_evaluation_that_breaks_off_is_over_when_the_training_goes_on(
+    observer, accuracies, train
+):
+    train()
+    for value, _ in zip((0.2, 0.4), Loader(observer, *[8] * 9), strict=False):
+        accuracies(value)
+    assert accuracies() == []
+    train()
+    assert accuracies() == [(1, pytest.approx(0.3), 2)]
+
+
+def test_two_evaluations_without_a_step_between_them_are_two(observer, accuracies, train):
+    train()
+    for values in ((0.2, 0.4), (0.1, 0.3)):
+        for value, _ in zip(values, Loader(observer, 8, 8), strict=True):
+            accuracies(value)
+    assert accuracies() == [(1, pytest.approx(0.3), 2), (1, pytest.approx(0.2), 2)]
+
+
+def test_a_value_of_an_evaluation_is_as_old_as_its_last_part(run, accuracies, train):
+    train()
+    before_t = time.monotonic()
+    accuracies(0.2, 0.4)
+    after_t = time.monotonic()
+    time.sleep(0.01)
+    train()
+    assert before_t <= run.events[0].t <= after_t
+    assert run.events[0].samples == 32
+
+
+def test_what_is_logged_in_every_step_meets_no_target(observer, reporter, run):
+    for _ in range(2):
+        for _ in Loader(observer, *[8] * 6):
+            observer.step(STEP)
+            reporter.log("tensorboard", {"accuracy": 0.9})
+    reporter.flush()
+    assert run.events
+    assert all(event.each_step for event in run.events)
+
+
+def test_what_is_logged_in_some_steps_is_a_result(observer, reporter, run):
+    for step, _ in enumerate(Loader(observer, *[8] * 6)):
+        observer.step(STEP)
+        if step in {1, 3}:
+            reporter.log("tensorboard", {"accuracy": 0.1 * step})
+    reporter.flush()
+    assert [event.metrics["accuracy"] for event in run.events] == [0.1, pytest.approx(0.3)]
+    assert not any(event.each_step for event in run.events)
+
+
+def test_in_a_training_of_one_step_an_epoch_the_values_are_results(observer, reporter, run):
+    for _ in range(4):
+        for _ in Loader(observer, 64):
+            observer.step(STEP)
+            reporter.log("tensorboard", {"accuracy": 0.9})
+    reporter.flush()
+    assert not any(event.each_step for event in run.events)
 
 
 def test_where_no_epoch_is_known_the_kth_value_is_epoch_k(run, reporter):
@@ -51,10 +187,11 @@ def test_where_no_epoch_is_known_the_kth_value_is_epoch_k(run, reporter):
     ]
 
 
-def test_a_pass_over_the_training_data_is_an_epoch(run, reporter):
-    for Observer.epoch, value in ((1, 0.1), (2, 0.2)):
+def test_a_pass_over_the_training_data_is_an_epoch(run, reporter, train):
+    for value in (0.1, 0.2):
+        train()
         reporter.log("wandb", {"accuracy": value})
-    Observer.epoch = None
+    reporter.flush()
     assert [epoch for _, epoch, _ in run.reports] == [1, 2]
 
 
@@ -116,12 +253,12 @@ def test_a_full_disk_ends_no_training_under_w_error():
     environment = {"ZEUSRUN_TRIAL": "job-1-1", "ZEUSRUN_SIDECAR": "/dev/full"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        RunContext(environment).report_for("lightning", 1, {"accuracy": 0.5})
+        RunContext(environment).report_for(Reported(1.0, 1, {"accuracy": 0.5}))
 
 
 def test_the_groups_of_an_odd_optimizer_end_no_training():
     events = []
-    observer = RealObserver(
+    observer = Observer(
         SimpleNamespace(
             rank=0, world_size=1, grouped=False, record=events.append, look_for_groups=list
         )

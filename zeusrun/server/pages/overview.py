@@ -15,6 +15,7 @@ from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.tables import status_text, turning
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
+from zeusrun.view.report.headline import capitalized
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
 from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
@@ -69,7 +70,7 @@ def _head(view: Overview, running: int) -> Html:
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
-        good = is_good(net_cost)
+        good = is_good(net_cost if net.energy_j is None else net.energy_j)
         lead = (
             "Against never optimising, which is every run with the default batch size of its job: "
             f"{plural(sum(compared), 'recurrence')} of {plural(len(compared), 'job')}, exploring "
@@ -92,23 +93,21 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag("h1", coloured(text, good), class_="headline", data_unknown=unknown)
+    title = tag("h1", coloured(capitalized(text), good), class_="headline", data_unknown=unknown)
     return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
 
 
 def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
+    """Add up what jobs saved; of how many recurrences is not told here."""
     currencies = sorted({currency for net in nets for currency in net.money})
     return NetAmounts(
         energy_j=add_estimates(net.energy_j for net in nets),
-        energy_runs=sum(net.energy_runs for net in nets),
         money={
             name: total
             for name in currencies
             if (total := add_estimates(net.money.get(name) for net in nets)) is not None
         },
-        money_runs=sum(net.money_runs for net in nets),
         carbon_g=add_estimates(net.carbon_g for net in nets),
-        carbon_runs=sum(net.carbon_runs for net in nets),
     )
 
 

@@ -17,7 +17,7 @@ from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_share, is_good, short_share
-from zeusrun.view.report.headline import unbroken
+from zeusrun.view.report.headline import capitalized, unbroken
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 _GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
-_LEAST_OF_MEDIAN = 3  # the median of fewer values is their mean
+_FEW = 3  # values: the median of fewer is their mean, and they show no spread
+_MOST_LOG = 20.0
 
 
 class Measure(NamedTuple):
@@ -99,12 +100,12 @@ def _reached(trials: Sequence[Trial]) -> int:
 
 def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
     first, second = names
-    start = second[:1].upper() + second[1:] if second.startswith("batch size") else second
+    start = capitalized(second) if second.startswith("batch size") else second
     if not cost.left or not cost.right:
         without = first if not cost.left else second
         return f"{without} has no run that reached the target with a known cost", None
     if cost.saved is None:
-        return f"{start} and {first} cost nothing", None
+        return f"{start} and {first} cannot be compared", None
     if not cost.saved.is_shown:
         return f"{start} against {first}: {unbroken(claim_share(cost.saved))}", None
     return f"{start} {unbroken(claim_share(cost.saved, ' a run'))} against {first}", is_good(
@@ -117,24 +118,27 @@ def _find_saved(left: Sequence[float], right: Sequence[float]) -> Estimate | Non
 
     The range is Welch's, of logarithms. The spread of each group is its own and, as much as three
     degrees of freedom, that of both, which in turn is that of other jobs as much as three.
-    ``None``: a side is empty, or has a median of 0.
+    ``None``: a side is empty, or a value is 0 or far from all sense.
     """
-    medians = [statistics.median(each) if each else 0.0 for each in (left, right)]
-    if min(*left, *right, *medians) <= 0:
+    if not left or not right or min(*left, *right) <= 0:
+        return None
+    ratio = math.log(statistics.median(right)) - math.log(statistics.median(left))
+    if abs(ratio) > _MOST_LOG:  # of damaged records
         return None
     squares = [statistics.pvariance(map(math.log, each)) * len(each) for each in (left, right)]
     freedoms = [RUN_SD_WEIGHT + len(each) - 1 for each in (left, right)]
     both = (RUN_SD_WEIGHT * RUN_SD**2 + sum(squares)) / (sum(freedoms) - RUN_SD_WEIGHT)
     variances = []  # of the medians
     for values, own, freedom in zip((left, right), squares, freedoms, strict=True):
-        loss = 1.0 if len(values) < _LEAST_OF_MEDIAN else math.pi / 2  # against the mean
-        variances.append(loss * (RUN_SD_WEIGHT * both + own) / freedom / len(values))
+        few = len(values) < _FEW
+        loss = 1.0 if few else math.pi / 2  # of the median against the mean
+        prior = max(both, RUN_SD**2) if few else both
+        variances.append(loss * (RUN_SD_WEIGHT * prior + own) / freedom / len(values))
     variance = sum(variances)
     freedom = variance**2 / sum(
         each**2 / own for each, own in zip(variances, freedoms, strict=True)
     )
     half = student(_GAUSSIAN90, freedom) * math.sqrt(variance)
-    ratio = math.log(medians[1] / medians[0])
     return Estimate(*(1 - finite_exp(ratio + each) for each in (0.0, half, -half)))
 
 
@@ -182,7 +186,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
     for measure in comparison.measures:
         difference = units.UNKNOWN
         if (saved := measure.saved) is not None:
-            more = Estimate(-saved.value, -saved.high, -saved.low)
+            more = -saved
             difference = ("+" if round(more.value, 2) > 0 else "") + unbroken(short_share(more))
         texts = [_text(values, measure.kind) for values in (measure.left, measure.right)]
         if measure.name == "energy":

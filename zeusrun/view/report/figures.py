@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -111,29 +110,27 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
         for each, cost_j in known
     ]
     first, last = known[0][0].recurrence, facts.recurrences[-1].recurrence
-    compared = [each for each in facts.recurrences if each.default_j is not None]
+    compared = [each for each in facts.recurrences if each.saved is not None]
     drawn = [each for each in compared if each.recurrence >= first]
     add_legend(figure, names, palette, {dot.size for dot in dots})
     panel = add_panel(figure, palette, (LEFT, 40, WIDTH - LEFT - RIGHT, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
-    for default_j, group in itertools.groupby(drawn, key=lambda each: each.default_j or 0.0):
-        own, level = list(group), default_j / factor
-        ends = [own[0].recurrence - 0.5, own[-1].recurrence + 0.5]
-        panel.plot(ends, [level] * 2, **dashes(palette))
-        levels.append(level)
+    if drawn and (default_j := facts.savings.default_j) is not None:
+        ends = [drawn[0].recurrence - 0.5, drawn[-1].recurrence + 0.5]
+        levels.append(default_j / factor)
+        panel.plot(ends, levels * 2, **dashes(palette))
     scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
     limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
     if drawn:
         below = add_panel(figure, palette, (LEFT, 226, WIDTH - LEFT - RIGHT, 66))
-        set_title(below, f"net saved so far, {unit}", palette)
-        sums = itertools.accumulate(
-            (each.saved.value if each.saved else 0.0) / factor for each in compared
-        )
+        set_title(below, f"net cost saved so far, {unit}", palette)
+        sums = [joules / factor for joules in facts.savings.so_far]
         saved = zip((each.recurrence for each in compared), sums, strict=True)
         steps = list(saved)[-max(1, len(drawn)) :]
         xs, ys = zip(*steps[: -1 : max(1, len(steps) // _STEPS)], steps[-1], strict=True)
+        xs, ys = (*xs, xs[-1] + 0.5), (*ys, ys[-1])
         shown = is_good(facts.savings.net) is not None
         good, bad = (palette.good, palette.bad) if shown else (palette.muted, palette.muted)
         for colour, keep in ((good, max), (bad, min)):

@@ -35,6 +35,11 @@ def unbroken(claim: str) -> str:
     return claim.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
+def capitalized(text: str) -> str:
+    """Return a sentence with a capital letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def headline(facts: JobFacts) -> tuple[str, bool | None]:
     """Return what a job saves, in a few words, and whether that is good; ``None``: neither is sure.
 
@@ -46,13 +51,11 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    claim = unbroken(claim_share(share, " a run"))
-    if not share.is_shown:
-        return f"{claim} against {facts.against}", None
-    good = is_good(share)
-    if is_good(net) is not None and is_good(net) is not good:
-        good = None
-    return f"{claim} against {facts.against}", good
+    claim, good = unbroken(claim_share(share, " a run")), is_good(share)
+    if good is None:
+        return f"batch size {savings.in_use} against {savings.default}: {claim}", None
+    text = f"batch size {savings.in_use} {claim} against {savings.default}"
+    return text, good if is_good(net) in {good, None} else None
 
 
 def _without_saving(facts: JobFacts) -> str:
@@ -62,7 +65,7 @@ def _without_saving(facts: JobFacts) -> str:
         return "has no known cost yet"
     if not facts.savings.explored:
         return f"has used {facts.against} only, so nothing is saved yet"
-    return "saves an amount that is not known yet"
+    return "has no saving that is known yet"
 
 
 def basis(facts: JobFacts) -> str:
@@ -72,7 +75,7 @@ def basis(facts: JobFacts) -> str:
         if facts.reached and facts.total.cost_j is None:
             return "The energy of its runs is unknown, and so is what they cost."
         if savings.note is not None:
-            return f"{savings.note[:1].upper()}{savings.note[1:]}."
+            return f"{capitalized(savings.note)}."
         so_far = plural(len(facts.recurrences), "recurrence")
         return f"{so_far} so far; target {target(facts)}."
     count = len(savings.by_trial)
@@ -85,7 +88,7 @@ def basis(facts: JobFacts) -> str:
         f"What the default costs is known from {shown} of it.",
     ]
     energy, cost = is_good(facts.net.energy_j), is_good(savings.net)
-    if energy is not None and cost is not None and energy is not cost and facts.eta_knob < 1:
+    if {energy, cost} == {True, False} and facts.eta_knob < 1:
         sentences.append(
             f"The cost, which also counts time (eta_knob {facts.eta_knob:g}), is "
             f"{energy_text(abs(savings.net.value))} {'lower' if cost else 'higher'}."

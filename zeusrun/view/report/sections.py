@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 from zeusrun.view.claims import money_saved, short_amount
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
-from zeusrun.view.report.headline import basis, headline, percent, target
+from zeusrun.view.report.headline import basis, capitalized, headline, percent, target
 from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.units import UNKNOWN, plural
@@ -108,7 +108,7 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
     """
     text, good = headline(facts)
     job = tag("p", facts.job, class_="job", id=place)
-    title = tag("h1" if alone else "h2", coloured(text, good), class_="headline")
+    title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
     days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
     values = [
         *all_runs(facts.total),
@@ -118,7 +118,7 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]
-    remarks = [tag("p", f"{text[:1].upper()}{text[1:]}.", class_="note") for text in facts.remarks]
+    remarks = [tag("p", f"{capitalized(text)}.", class_="note") for text in facts.remarks]
     lead = tag("p", basis(facts), class_="lead")
     return join((job, title, lead, pairs(values, class_="key"), *remarks))
 

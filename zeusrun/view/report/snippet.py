@@ -11,7 +11,7 @@ from zeusrun.analysis.estimate import name_ends
 from zeusrun.plain_text import plain_json, plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.headline import basis, headline, target
+from zeusrun.view.report.headline import basis, capitalized, headline, target
 from zeusrun.view.report.sections import all_runs, estimated_part
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def job_snippet(facts: JobFacts, form: str) -> str:
         ("Energy of a run (median)", _energy(usual)),
         ("Time of a run (median)", units.duration(usual.time_s)),
         *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
-        ("Batch sizes chosen by zeusrun", f"{text[:1].upper()}{text[1:]}. {basis(facts)}"),
+        ("Batch sizes chosen by zeusrun", f"{capitalized(text)}. {basis(facts)}"),
     ]
     return _table(facts.job, ("", ""), rows, form, ["", _made(estimated_part(facts.total))])
 

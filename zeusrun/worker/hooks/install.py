@@ -72,6 +72,7 @@ class Hooks:
         self.member = Member(run, tick, self.flush, launched=launched)
         self.observer = Observer(run)
         self.reporter = Reporter(run, self.observer)
+        run.consumed = lambda: self.observer.consumed
         self.watch: Watch | None = None
         if run.statistics is not None:
             from zeusrun.worker.stats.model import Settings  # noqa: PLC0415 - few need it

@@ -70,12 +70,20 @@ class Observer:
     Attributes:
         current: The pass that yielded last.
         switches: How often another pass than before has yielded since the last step.
+        steps: Optimizer steps of this rank.
+        consumed: The samples in them; ``None`` if those of a step cannot be told.
+        on_training: Called after each optimizer step, and before a pass over the training data.
+        on_end: Called with a pass that is over.
         is_separate: Whether a library has said that this process trains by itself.
     """
 
     def __init__(self, run: RunContext) -> None:
         self.current: Pass | None = None
         self.switches = 0
+        self.steps = 0
+        self.consumed: int | None = 0
+        self.on_training: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
         self._run = run
         self._loading = False  # whether any pass has begun
@@ -117,6 +125,8 @@ class Observer:
                 self._feeds[loader] = feed
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
+        if self.trains_on(feed):
+            self.on_training()
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
         batches = getattr(loader, "batch_sampler", None)
@@ -124,10 +134,17 @@ class Observer:
         return part
 
     def end_pass(self, ended: Pass) -> None:
-        """Record what was observed, once a pass in which an optimizer stepped is over."""
-        if ended.steps and not ended.ended:
-            ended.ended = True
+        """Record what was observed, once a pass is over."""
+        if ended.ended:
+            return
+        ended.ended = True
+        self.on_end(ended)
+        if ended.steps:
             self.record()
+
+    def trains_on(self, feed: Feed) -> bool:
+        """Whether a loader feeds the optimizer steps."""
+        return feed is self._training
 
     def step(self, optimizer: Any) -> None:
         """Credit an optimizer step.
@@ -137,12 +154,17 @@ class Observer:
         """
         run = self._run
         run.look_for_groups()
+        self.steps += 1
+        self.on_training()
         current = self.current
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
             return
         if not current.steps:
             self._train_on(current.feed)
+        if self.consumed is not None:
+            known = None not in current.feed.sizes
+            self.consumed = self.consumed + current.samples if known else None
         pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
         if current.steps > 1:

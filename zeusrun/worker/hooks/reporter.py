@@ -1,19 +1,72 @@
-"""Records the metrics that hooks see, at most about once a second each."""
+"""Records the metrics that hooks see: one value for an evaluation, at most about one a second.
+
+Some scripts log a value for each batch of an evaluation. The largest of them is a lucky batch, and
+small batches are lucky more often. So values without an optimizer step between them are parts of
+one evaluation, and their mean is its value. It is recorded when the evaluation is over: its pass
+over a data loader has ended, the training goes on, or the script ends.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.sidecar.events import Reported
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import TypeAlias
 
     from zeusrun.worker.context import RunContext
-    from zeusrun.worker.hooks.observer import Observer
+    from zeusrun.worker.hooks.observer import Observer, Pass
+
+    _Key: TypeAlias = tuple[str, str]  # the library, and the name of a metric
 
 _INTERVAL_S = 1.0  # between two records of one metric in one epoch
 _MAX_NAMES = 1000
+
+
+@dataclass
+class _Look:
+    """The values of a metric that were logged without an optimizer step between them."""
+
+    epoch: int
+    steps: int  # optimizer steps before it
+    samples: int | None  # that these consumed
+    within: Pass | None  # the pass over a loader that is not at its end
+    training: bool  # whether that is the training loader
+    seen: int  # samples of ``within`` up to the last part
+    t: float = 0.0
+    parts: int = 0
+    total: float = 0.0
+    weighted: float = 0.0
+    weight: int = 0
+    alike: bool = False  # whether all parts count alike, because the samples of one are unknown
+
+    def add(self, value: float, t: float) -> None:
+        """Take in a part."""
+        samples = 0 if self.within is None else self.within.samples
+        new, self.seen = samples - self.seen, samples
+        self.alike = self.alike or new <= 0
+        self.t = t
+        self.parts += 1
+        self.total += value
+        self.weight += new
+        self.weighted += value * new
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation loader was being read."""
+        return self.within is not None and not self.training
+
+    @property
+    def value(self) -> float:
+        """The mean, weighted by samples where they are known."""
+        if self.parts == 1:
+            return self.total
+        return self.total / self.parts if self.alike else self.weighted / self.weight
 
 
 class Reporter:
@@ -27,59 +80,129 @@ class Reporter:
         self._run = run
         self._observer = observer
         self.muted = False
-        self._counts: dict[tuple[str, str], int] = {}
-        self._written: dict[tuple[str, str], tuple[int, float, float]] = {}
-        self._held: dict[tuple[str, str], tuple[int, float]] = {}
+        self._counts: dict[_Key, int] = {}
+        self._written: dict[_Key, tuple[int, float, float]] = {}
+        self._held: dict[_Key, _Look] = {}
+        self._open: dict[_Key, _Look] = {}
+        # During a pass over the training data, only the next value shows what a value is.
+        self._doubtful: dict[_Key, _Look] = {}
+        self._each_step: set[_Key] = set()
+        observer.on_training, observer.on_end = self._go_on, self._end_pass
 
     def log(self, source: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
-        """Record those of the metrics that are numbers.
-
-        A metric that is logged at every step is recorded once a second, when an epoch is over, and
-        when it meets the target.
+        """Take in those of the metrics that are numbers.
 
         Args:
             source: The library.
             metrics: Values by name; what is not one number is ignored. Values of a mapping
                 within it get both names: ``accuracy/f1``.
-            epoch: Epochs completed; by default, the passes over the training loader, else the
-                number of values of the metric.
+            epoch: Epochs completed, from a library that makes one value of an evaluation itself.
+                By default, the passes over the training loader, else the number of looks.
         """
-        run = self._run
-        if run.rank != 0 or self.muted:
+        if self._run.rank != 0 or self.muted:
             return
         now = time.monotonic()
-        values: dict[int, dict[str, float]] = {}
+        over: dict[_Key, _Look] = {}
         for name, raw in _flat(metrics):
-            value = number_of(raw)
-            key = (source, name)
+            value, key = number_of(raw), (source, name)
             if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
                 continue
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-            at = next(n for n in (epoch, self._observer.epoch, count) if n is not None)
-            last_epoch, last_t, last_value = self._written.get(key, (-1, -math.inf, math.nan))
-            if at == last_epoch and value == last_value:
+            begun = self._open.get(key) if epoch is None else None
+            if begun is not None and not self._goes_on(begun):
+                self._close(key)
+                begun = None
+            look = begun or self._begin_look(key, epoch)
+            look.add(value, now)
+            # Of a training whose steps are not seen, only a pass shows what belongs together.
+            if epoch is None and (look.steps or look.within is not None):
+                self._open[key] = look
+            else:
+                over[key] = look
+        self._record(over)
+
+    def _begin_look(self, key: _Key, epoch: int | None) -> _Look:
+        observer, part = self._observer, self._observer.current
+        self._counts[key] = count = self._counts.get(key, 0) + 1
+        at = next(n for n in (epoch, observer.epoch, count) if n is not None)
+        within = None if part is None or part.ended else part
+        training = within is not None and observer.trains_on(within.feed)
+        seen = within.samples if within is not None and training else 0
+        return _Look(at, observer.steps, observer.consumed, within, training, seen)
+
+    def _goes_on(self, look: _Look) -> bool:
+        part = self._observer.current
+        within = None if part is None or part.ended else part
+        return look.within is within and look.steps == self._observer.steps
+
+    def _go_on(self) -> None:
+        """Close all looks: an optimizer has stepped, or a pass over the training data begins."""
+        for key in [*self._open]:
+            self._close(key)
+        if self._doubtful:
+            before = self._observer.steps - 1
+            keys = [key for key, look in self._doubtful.items() if look.steps < before]
+            self._record({key: self._doubtful.pop(key) for key in keys})
+
+    def _end_pass(self, ended: Pass) -> None:
+        """Close the looks of a pass that is over."""
+        for key in [key for key, look in self._open.items() if look.within is ended]:
+            self._close(key)
+
+    def _close(self, key: _Key) -> None:
+        look, before = self._open.pop(key), self._doubtful.pop(key, None)
+        if before is not None:
+            if look.training and (look.epoch, look.steps) == (before.epoch, before.steps + 1):
+                self._each_step.add(key)
+            self._record({key: before})
+        if look.training and key not in self._each_step:
+            self._doubtful[key] = look
+        else:
+            self._record({key: look})
+
+    def _record(self, looks: Mapping[_Key, _Look]) -> None:
+        """Record looks that are over.
+
+        Of several in an epoch, one a second is recorded, and the last one; also what meets the
+        target, and what an evaluation loader was read for.
+        """
+        now, due = time.monotonic(), []
+        for key, look in looks.items():
+            value = look.value
+            epoch, written_t, written = self._written.get(key, (-1, -math.inf, math.nan))
+            if look.epoch == epoch and value == written:
                 self._held.pop(key, None)
                 continue
-            soon = at == last_epoch and now - last_t < _INTERVAL_S
-            if soon and not run.meets_target(name, value):
-                self._held[key] = (at, value)
+            result = key not in self._each_step and (
+                look.evaluates or self._run.meets_target(key[1], value)
+            )
+            if look.epoch == epoch and now - written_t < _INTERVAL_S and not result:
+                self._held[key] = look
                 continue
             held = self._held.pop(key, None)
-            if held is not None and held[0] != at:
-                values.setdefault(held[0], {})[name] = held[1]
-            self._written[key] = (at, now, value)
-            values.setdefault(at, {})[name] = value
-        for at in sorted(values):
-            run.report_for(source, at, values[at])
+            if held is not None and held.epoch != look.epoch:
+                due.append((key, held))
+            self._written[key] = (look.epoch, now, value)
+            due.append((key, look))
+        self._report(due)
 
     def flush(self) -> None:
-        """Record the last value of every metric that was held back."""
+        """Record what has not been recorded, at the end of the script."""
+        for key in [*self._open]:
+            self._close(key)
+        doubtful, self._doubtful = self._doubtful, {}
+        self._record(doubtful)
         held, self._held = self._held, {}
-        together: dict[tuple[str, int], dict[str, float]] = {}
-        for (source, name), (epoch, value) in held.items():
-            together.setdefault((source, epoch), {})[name] = value
-        for (source, epoch), values in together.items():
-            self._run.report_for(source, epoch, values)
+        self._report(held.items())
+
+    def _report(self, looks: Iterable[tuple[_Key, _Look]]) -> None:
+        """Report looks, those of one moment together."""
+        together: dict[tuple[Any, ...], dict[str, float]] = {}
+        for (source, name), look in looks:
+            each_step = (source, name) in self._each_step
+            about = (look.epoch, look.t, source, look.parts, each_step, look.samples)
+            together.setdefault(about, {})[name] = look.value
+        for (epoch, t, source, parts, each_step, samples), values in together.items():
+            self._run.report_for(Reported(t, epoch, values, source, parts, each_step, samples))
 
 
 def _flat(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ if "accelerate" in loggers:
 features = torch.randn(128, 4, generator=torch.Generator().manual_seed(0))
 data = TensorDataset(features, (features.sum(1) > 0).long())
 loader = DataLoader(data, 16, sampler=DistributedSampler(data))
-checks = DataLoader(data, 64)
+checks = DataLoader(data, 48)  # 48, 48 and 32 samples
 model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.25)
 if rank == 0:
@@ -51,8 +51,15 @@ for epoch in range(1, 4):
         loss = torch.nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
+        if "tensorboard" in loggers and rank == 0:
+            writers[0].add_scalar("in_each_step", 1 / (1 + loss.item()))
+    right = 0
     with torch.no_grad():
-        right = sum((model.module(x).argmax(1) == y).sum() for x, y in checks)
+        for x, y in checks:
+            part = (model.module(x).argmax(1) == y).sum()
+            right += part
+            if "tensorboard" in loggers and rank == 0:
+                writers[0].add_scalar("of_a_batch", part / len(x))
     accuracy = right / len(data)
     if rank == 0:
         for writer in writers:
