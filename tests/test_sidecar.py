@@ -17,20 +17,22 @@ from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import (
     Adapted,
     Ended,
-    EventWriter,
     Loading,
     Reported,
+    Spawned,
     Started,
     decode_event,
     encode_event,
 )
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
+from zeusrun.sidecar.writer import EventWriter
 
 moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
 events = st.one_of(
     st.builds(Started, moments, counts, counts),
     st.builds(Loading, moments),
+    st.builds(Spawned, moments, counts, st.none() | counts, st.booleans(), st.booleans()),
     st.builds(Ended, moments, counts, counts, st.booleans()),
     st.builds(
         *(Adapted, moments, counts, counts, counts),
@@ -259,7 +261,8 @@ def test_the_backlog_of_a_replaced_file_is_counted_from_its_beginning(tmp_path):
 def test_lines_of_several_processes_do_not_mix(tmp_path):
     path = tmp_path / "metrics.jsonl"
     program = (
-        "import sys; from zeusrun.sidecar.events import *\n"
+        "import sys\nfrom zeusrun.sidecar.events import Reported\n"
+        "from zeusrun.sidecar.writer import EventWriter\n"
         "writer = EventWriter(sys.argv[1])\n"
         "for epoch in range(500): writer.write(Reported(1.0, epoch, {sys.argv[2] * 200: 1.0}))"
     )

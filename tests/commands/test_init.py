@@ -204,6 +204,18 @@ def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun
     assert "guessed from --batch-size 8 x 2 processes; checked by --try" in text
 
 
+def test_a_try_says_that_the_script_trains_in_processes_of_its_own(zeusrun, script):
+    script("""
+        import json, os, time
+        event = {"v": 1, "event": "spawned", "t": time.monotonic(), "pid": 1}
+        with open(os.environ["ZEUSRUN_SIDECAR"], "a") as sidecar:
+            sidecar.write(json.dumps(event) + "\\n")
+    """)
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)
+    assert "train.yaml: the script started 1 training process of its own" in done.stderr
+    assert "made no optimizer step" not in done.stdout
+
+
 def test_a_try_that_fails_leaves_the_file_and_says_why(zeusrun, script):
     script("raise RuntimeError('no data')")
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8)

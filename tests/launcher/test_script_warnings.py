@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
-from tests.launcher.values import after, report
+from tests.launcher.values import LAUNCHED, after, report
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
     find_lost_save,
@@ -16,7 +16,16 @@ from zeusrun.launcher.script_warnings import (
     find_unused_choices,
 )
 from zeusrun.metrics.progress import advance, take_step_clock
-from zeusrun.sidecar.events import Applied, Asked, Hooked, Observed, Reported, Watched
+from zeusrun.metrics.ranks import Ranks
+from zeusrun.sidecar.events import (
+    Applied,
+    Asked,
+    Hooked,
+    Observed,
+    Reported,
+    Spawned,
+    Watched,
+)
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, TrialStatus
 
@@ -396,6 +405,63 @@ def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
         "watch 0 0": "watch: model 0 (1,234 parameters): its parameters are sharded",
         "watch 0 1": "watch: nothing is measured: call zeusrun.watch(model)",
     }
+
+
+ALONE = replace(LAUNCHED, ranks=Ranks(1))  # as with launch.nproc_per_node: 1
+
+
+def told(*events, now_t=110.0, goal=()):
+    """Return what is told of a script on one process that starts others, once they have stepped."""
+    progress = replace(after(*events, start=ALONE), now_t=now_t)
+    trial = build_trial(**{"world_size": 1, **dict(goal)})
+    return find_remarks(progress, trial, stops_at_target=True)
+
+
+def test_training_processes_of_the_script_are_told_once_all_have_stepped():
+    both = [Spawned(101.0 + n, 500 + n, 2, followed=True) for n in (0, 0.5)]
+    assert told(*both, now_t=102.0) == {}
+    assert told(*both)["spawned"] == (
+        "the script started 2 training processes of its own. zeusrun has hooks there, but it takes "
+        "them for one process: GPUs and ${local_batch_size} are those of one, and only a signal "
+        "ends them. Use  launch: {nproc_per_node: 2}  and take the option away with which the "
+        "script starts them (docs/training-script.md)"
+    )
+    found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
+    assert told(*found)["spawned"].startswith(
+        "the script started 2 processes with a RANK; zeusrun has no hook there, so it "
+        "sees neither steps nor batch size, and only metrics that are printed or written to a "
+        "file. Use  launch: {nproc_per_node: 2}"
+    )
+    assert told(Spawned(101.0, 500))["spawned"] == (
+        "the script started 1 training process of its own; zeusrun has no hook there, so it sees "
+        "neither steps nor batch size, and only metrics that are printed or written to a file. Let "
+        "the script train in the processes that zeusrun starts (launch.nproc_per_node; "
+        "docs/training-script.md)"
+    )
+    assert told(Spawned(101.0, 500, 1, followed=True)) == {}  # all is seen
+
+
+def test_the_batch_of_processes_of_the_script_is_the_sum_over_all_of_them_or_unknown():
+    parts = [observed(16), observed(16, rank=1)]
+    both = [Spawned(101.0, 500 + n, 2, followed=True) for n in (0, 1)]
+    assert told(*both, *parts).keys() == {"spawned"}  # 32, as chosen
+    text = told(*both, *parts, goal={"global_batch_size": 16})["batch size"]
+    assert "trains with batch size 32 (2 ranks x 16), not with the 16 that zeusrun chose" in text
+    assert text.endswith("Use  launch: {nproc_per_node: 2}  to divide it")
+    for seen in ([*both, parts[0]], [both[0], Spawned(101.0, 501), *parts]):
+        assert told(*seen, goal={"global_batch_size": 16}).keys() == {"spawned"}
+
+
+def test_a_report_of_processes_whose_steps_are_not_seen_is_not_said_to_precede_them():
+    first = report(102.0, 0, 0.6)
+    assert "before the first step" in told(first)["at once"]
+    assert "at once" not in told(Spawned(101.0, 500), first)
+
+
+def test_a_hook_does_not_end_a_training_with_processes_of_the_script():
+    past = [Reported(102.0 + n, 1 + n, {"accuracy": 0.6}, "transformers") for n in (0, 1)]
+    assert after(*past, start=ALONE).listens
+    assert not after(Spawned(101.0, 500, 2, followed=True), *past, start=ALONE).listens
 
 
 def logged(**how):

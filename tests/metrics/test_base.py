@@ -14,8 +14,9 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.sidecar import SidecarReader
-from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
+from zeusrun.sidecar.events import SIDECAR_NAME, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.sidecar.writer import EventWriter
 
 
 class TestSidecar(MetricSourceContract):

@@ -32,7 +32,7 @@ from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import list_likely, propose_pattern, shows_evaluation
 from zeusrun.metrics.rows import Run
-from zeusrun.metrics.seen import describe_alone, names_an_evaluation
+from zeusrun.metrics.seen import describe_alone, describe_spawned, names_an_evaluation
 from zeusrun.metrics.sight import Sight
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
@@ -114,6 +114,9 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
+    spawned = () if progress is None else progress.ranks.spawned.values()
+    if (started := describe_spawned(spawned)) is not None:
+        typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
     if progress is None or sight is None or ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
@@ -124,7 +127,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if shape is not None:
         guess = replace(guess, pattern=shape.pattern)
     if proposal is None:
-        idle = "" if progress.steps else "The run made no optimizer step: see its output above. "
+        stepped = progress.steps or progress.ranks.spawned
+        idle = "" if stepped else "The run made no optimizer step: see its output above. "
         lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(printed)], None
     else:
         metric, source, mode, target, last = proposal

@@ -14,6 +14,7 @@ from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
     TESTED,
     describe_alone,
+    describe_spawned,
     describe_steps,
     find_batch_size,
     list_names,
@@ -162,7 +163,7 @@ def find_remarks(
             "weighted by samples where these are known, is its value. For metrics such as AUC and "
             "F1 that is only near: then log one value for each evaluation"
         )
-    observed = find_batch_size(progress.observed, trial.world_size) is not None
+    observed = find_batch_size(progress.observed, progress.ranks.trained_by) is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
     for name in sorted(unasked) if progress.last_report_t is not None else ():
         if name not in progress.asked:
@@ -183,6 +184,10 @@ def find_remarks(
         )
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
+    started_t = max((each.t for each in progress.ranks.spawned.values()), default=progress.now_t)
+    settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
+    if settled and (text := describe_spawned(progress.ranks.spawned.values())) is not None:
+        remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:
         remarks["trains on"] = _TRAINS_ON
@@ -192,7 +197,10 @@ def find_remarks(
 def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
     """Return warnings about the batch size that the training uses."""
     remarks = {}
-    size, chosen = find_batch_size(progress.observed, trial.world_size), trial.global_batch_size
+    size, chosen = (
+        find_batch_size(progress.observed, progress.ranks.trained_by),
+        trial.global_batch_size,
+    )
     if (alone := describe_alone(progress.observed)) is not None:
         remarks["alone"] = alone
         if size is not None and size != chosen:
@@ -270,6 +278,8 @@ def _has_stepped_a_second(progress: Progress) -> bool:
 
 def _how_to_deliver(progress: Progress, trial: Trial) -> str:
     """Return what to write so that the batch size reaches the training."""
+    if progress.ranks.trained_by != trial.world_size:
+        return f"Use  launch: {{nproc_per_node: {progress.ranks.trained_by}}}  to divide it"
     if (replaced := progress.replaced) is None:
         return "Pass ${local_batch_size} in args, or write  batch_size: {apply: dataloader}"
     for applied in progress.applied:
@@ -293,6 +303,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
     if value is None or not meets_target(value, trial.target, trial.mode):
         return None
     better = "≤" if trial.mode == "min" else "≥"
+    if progress.ranks.trained_by is None:  # its steps are not seen
+        return None
     if progress.reached is None and progress.curve[0].epoch == 0:
         return (
             f"{trial.metric} {value:.4g} {better} {trial.target:g} meets the target before the "

@@ -22,6 +22,7 @@ from zeusrun.sidecar.events import (
     Loading,
     Observed,
     Reported,
+    Spawned,
     Started,
     Watched,
 )
@@ -142,7 +143,8 @@ class Progress:
 
         A script that reports by itself should ask; one whose metric is read somewhere else may.
         """
-        return "stop" in self.asked or self.source in {None, REPORT, *CONTROLLING}
+        controlled = self.source in CONTROLLING and not self.ranks.is_grown
+        return "stop" in self.asked or self.source in {None, REPORT} or controlled
 
     @property
     def guesses(self) -> bool:
@@ -253,7 +255,7 @@ def advance(
         first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
-    elif isinstance(event, Ended):
+    elif isinstance(event, (Spawned, Ended)):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, Loading):
         changes = {"loading": True}

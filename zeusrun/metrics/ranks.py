@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.sidecar.events import Ended, Started
+from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.trial import Interruption
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Ranks:
     exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
     restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
     alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
+    spawned: Mapping[int, Spawned] = field(default_factory=dict)  # by pid
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ranks."""
@@ -37,6 +38,19 @@ class Ranks:
         """Whether every one of several ranks ended its script without a process group."""
         return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
 
+    @property
+    def trained_by(self) -> int | None:
+        """How many processes share a batch; ``None`` where hooks do not see all that train."""
+        sizes = {each.world_size if each.followed else None for each in self.spawned.values()}
+        if not sizes:
+            return self.world_size
+        return sizes.pop() if len(sizes) == self.world_size == 1 else None
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether processes that torchrun has not started train in the process group."""
+        return any((each.world_size or 1) > 1 for each in self.spawned.values())
+
     def interruptions(
         self, training_t: float | None, time_s: float | None
     ) -> tuple[Interruption, ...]:
@@ -46,8 +60,10 @@ class Ranks:
         found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
         return tuple(each for each in found if 0 < each.time_s < time_s)
 
-    def take(self, event: Started | Ended, epochs: int = 0) -> Ranks:
+    def take(self, event: Started | Spawned | Ended, epochs: int = 0) -> Ranks:
         """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Spawned):
+            return replace(self, spawned={**self.spawned, event.pid: event})
         if isinstance(event, Ended):
             codes = {**self.exit_codes, event.rank: event.code}
             alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}

@@ -11,7 +11,7 @@ from zeusrun.sidecar.events import REPORT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from zeusrun.sidecar.events import Observed, Reported
+    from zeusrun.sidecar.events import Observed, Reported, Spawned
 
 TESTED = {
     "accelerate": "1.15",
@@ -101,8 +101,10 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
     return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
-def find_batch_size(observed: Mapping[int, Observed], world_size: int) -> int | None:
+def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
+    if world_size is None:
+        return None
     parts = [observed.get(rank) for rank in range(world_size)]
     samples = [part.samples for part in parts if part is not None and part.samples is not None]
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
@@ -132,4 +134,38 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
         "(torch.distributed). Give it the option with which its ranks train together (transformers "
         "on a CPU: --use_cpu; Lightning: as many devices as ranks), or write  launch: "
         "{nproc_per_node: 1}"
+    )
+
+
+def describe_spawned(spawned: Collection[Spawned]) -> str | None:
+    """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
+    size = max((each.world_size or 1 for each in spawned), default=1)
+    followed = all(each.followed for each in spawned) and len(spawned) >= size
+    if not spawned or (followed and size == 1):
+        return None
+    own = [each for each in spawned if not each.launched]
+    is_rank = len(own) < len(spawned) and size > 1  # the process that zeusrun started
+    count = size - is_rank if is_rank or followed else len(own)
+    found = any(each.world_size and not each.followed for each in own)  # they may not train yet
+    what = "process" if count == 1 else "processes"
+    what = f"{what} with a RANK" if found else f"training {what} of its own"
+    started = f"the script started {count} {what}"
+    if followed:
+        started += (
+            ". zeusrun has hooks there, but it takes them for one process: GPUs and "
+            "${local_batch_size} are those of one, and only a signal ends them"
+        )
+    else:
+        started += (
+            "; zeusrun has no hook there, so it sees neither steps nor batch size, and only "
+            "metrics that are printed or written to a file"
+        )
+    if size > 1:
+        return (
+            f"{started}. Use  launch: {{nproc_per_node: {size}}}  and take the option away with "
+            "which the script starts them (docs/training-script.md)"
+        )
+    return (
+        f"{started}. Let the script train in the processes that zeusrun starts "
+        "(launch.nproc_per_node; docs/training-script.md)"
     )

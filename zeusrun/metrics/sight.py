@@ -28,7 +28,7 @@ class Sight:
     def of(cls, progress: Progress) -> Sight:
         """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
-        size = find_batch_size(progress.observed, progress.ranks.world_size)
+        size = find_batch_size(progress.observed, progress.ranks.trained_by)
         return cls(
             progress.source,
             # The metric of an earlier part has no times, and no values.

@@ -8,18 +8,13 @@ One JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Each is one `
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zeusrun.files.private import open_for_writing
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 SIDECAR_NAME = "metrics.jsonl"
 ADAPT_STATE = "adapt.json"
@@ -183,6 +178,21 @@ class Adapted:
 
 
 @dataclass(frozen=True)
+class Spawned:
+    """A process that the script has started, or a rank beside such ones, made its first step.
+
+    ``world_size``: of its process group, 1 without one; ``None`` if unknown. ``followed``: whether
+    hooks see its steps and its part of each batch. ``launched``: whether torchrun has started it.
+    """
+
+    t: float
+    pid: int
+    world_size: int | None = None
+    followed: bool = False
+    launched: bool = False
+
+
+@dataclass(frozen=True)
 class Ended:
     """The script of a rank ended with ``code``.
 
@@ -195,9 +205,8 @@ class Ended:
     grouped: bool = True
 
 
-Event: TypeAlias = (
-    Started | Asked | Reported | Hooked | Loading | Observed | Applied | Watched | Adapted | Ended
-)
+_OfProcess: TypeAlias = Started | Loading | Observed | Spawned | Ended
+Event: TypeAlias = _OfProcess | Asked | Reported | Hooked | Applied | Watched | Adapted
 
 
 def encode_event(event: Event) -> bytes:
@@ -323,6 +332,12 @@ def _adapted(t: float, record: dict[str, Any]) -> Adapted:
     )
 
 
+def _spawned(t: float, record: dict[str, Any]) -> Spawned:
+    size = None if record.get("world_size") is None else _count(record, "world_size")
+    followed, launched = (record.get(key) is True for key in ("followed", "launched"))
+    return Spawned(t, _count(record, "pid"), size, followed, launched)
+
+
 def _ended(t: float, record: dict[str, Any]) -> Ended:
     grouped = record.get("grouped") is not False
     return Ended(t, _count(record, "rank"), _count(record, "code"), grouped)
@@ -338,6 +353,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "applied": _applied,
     "watched": _watched,
     "adapted": _adapted,
+    "spawned": _spawned,
     "ended": _ended,
 }
 
@@ -368,27 +384,3 @@ def _number(name: str, value: object) -> float:
         if isinstance(value, (int, float, str)):
             return float(value)
     raise ValueError(f"metric {name!r} is not a number")
-
-
-class EventWriter:
-    """Appends events to a sidecar; several processes may share its path."""
-
-    def __init__(self, path: Path | str) -> None:
-        self._descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._torn = False
-
-    def write(self, event: Event) -> None:
-        """Append one event.
-
-        Raises:
-            OSError: If the file system refuses.
-        """
-        line = (b"\n" if self._torn else b"") + encode_event(event)
-        written = os.write(self._descriptor, line)
-        self._torn = written < len(line)
-        if self._torn:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)

@@ -12,7 +12,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter, Reported
+from zeusrun.sidecar.events import ADAPT_STATE, Asked, Reported
+from zeusrun.sidecar.writer import EventWriter
 from zeusrun.target import meets_target
 from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
 from zeusrun.worker.failure import failed_in_restart
@@ -60,10 +61,11 @@ class RunContext:
         self._stopping = False
         self.external_sigterm = False  # one that zeusrun did not send has ended the training
         self.grouped = self._gloo = False  # seen in a process group; in one over gloo
+        self.is_grown = False  # in one with processes that zeusrun has not started
         self._listening = False
         self._pid = 0
         self._writer: EventWriter | None = None
-        run_dir = environment.get("ZEUSRUN_RUN_DIR")
+        self.run_dir = run_dir = environment.get("ZEUSRUN_RUN_DIR")
         self._stop_file = os.path.join(run_dir, "stop") if run_dir else None  # noqa: PTH118
 
     def local_batch_size(self, default: int) -> int:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.files.private import open_for_writing
-from zeusrun.sidecar.events import Ended, EventWriter, Started
+from zeusrun.sidecar.events import Ended, Started
 from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.sidecar.writer import EventWriter
 from zeusrun.worker.context import SIGTERM_EXIT_CODE
 from zeusrun.worker.ending import end, exit_code
 from zeusrun.worker.failure import record_failure

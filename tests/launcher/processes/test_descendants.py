@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +11,14 @@ import sys
 import psutil
 import pytest
 
+from tests.runs import wait_for
 from zeusrun.launcher.processes import descendants
-from zeusrun.launcher.processes.descendants import Ended, end_run, scan_processes
+from zeusrun.launcher.processes.descendants import (
+    Ended,
+    end_run,
+    find_started_ranks,
+    scan_processes,
+)
 
 
 @pytest.fixture
@@ -107,3 +114,50 @@ def test_what_could_not_be_ended_in_time_is_named(start, tmp_path, monkeypatch):
     monkeypatch.setattr(descendants, "_SWEEP_S", 0.0)
     process = start("sleep", "600")
     assert end_run(str(tmp_path)) == Ended((), (f"sleep ({process.pid})",))
+
+
+STARTS = """
+import json, os, subprocess, sys, time
+os.chdir(os.environ["ZEUSRUN_RUN_DIR"])
+open("libtorch.so", "w").write("x")
+code = "import mmap, time; f = open('libtorch.so', 'r+b'); m = mmap.mmap(f.fileno(), 1); print(); time.sleep(600)"
+if sys.argv[1] == "plain":
+    code = "import time; print(); time.sleep(600)"
+children = [
+    subprocess.Popen(
+        [sys.executable, "-c", code, *sys.argv[3:]], env={**os.environ, **place}, stdout=subprocess.PIPE
+    )
+    for place in json.loads(sys.argv[2])
+]
+for child in children:
+    child.stdout.readline()
+open("started", "w").close()
+time.sleep(600)
+"""
+TWO = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"} for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("places", "ranks", "options"),
+    [
+        pytest.param(TWO, 2, {}, id="two ranks, as of torchrun"),
+        pytest.param([*TWO, *TWO], 2, {}, id="each with a worker, which inherits its place"),
+        pytest.param(
+            [{"LOCAL_RANK": "1", "WORLD_SIZE": "2"}], 1, {}, id="the others, as Lightning"
+        ),
+        pytest.param(TWO, 1, {"own": TWO[0]}, id="others than the rank's own place"),
+        pytest.param([{}, {}], 0, {"own": TWO[1]}, id="workers of rank 1"),
+        pytest.param([TWO[0]], 0, {}, id="what may be a worker of a script with RANK=0"),
+        pytest.param([{"RANK": "1"}], 0, {}, id="a variable of another meaning"),
+        pytest.param(TWO, 0, {"kind": "plain"}, id="without torch"),
+        pytest.param(TWO, 0, {"words": ["--multiprocessing-fork"]}, id="of multiprocessing"),
+    ],
+)
+def test_ranks_that_a_rank_has_started_are_told_from_its_workers(
+    start, tmp_path, places, ranks, options
+):
+    words = (options.get("kind", "torch"), json.dumps(places), *options.get("words", ()))
+    parent = start(sys.executable, "-c", STARTS, *words, **options.get("own", {}))
+    wait_for((tmp_path / "started").exists, what="the children")
+    found = find_started_ranks([psutil.Process(parent.pid)])
+    assert list(found.values()) == [2] * ranks

@@ -12,7 +12,7 @@ import pytest
 from tests.contracts.hook import HookContract
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-from zeusrun.sidecar.events import Reported
+from zeusrun.sidecar.events import Reported, Spawned
 
 SCRIPTS = Path(__file__).with_name("scripts")
 LOGGERS = {
@@ -135,3 +135,54 @@ class TestTimm(HookContract):
     @pytest.fixture(autouse=True)
     def timm(self):
         check_that_it_imports("timm")
+
+
+class InOwnProcesses(HookContract):
+    """The script starts its two ranks itself, so torchrun starts one process."""
+
+    @pytest.fixture
+    def run(self, tmp_path):
+        def start(**environment):
+            rank = Rank(tmp_path / "run")
+            code, log = rank.run(*self.command, cwd=tmp_path, **environment)
+            assert code == 0, log
+            spawned = [event for event in rank.events if isinstance(event, Spawned)]
+            assert [(e.world_size, e.followed, e.launched) for e in spawned] == [
+                (2, True, False)
+            ] * 2
+            assert rank.steps.steps == 12  # of rank 0 alone
+            return rank.events, [log]
+
+        return start
+
+
+OWN = SCRIPTS / "in_own_processes.py"
+
+
+@needs("tensorboard")
+class TestSpawned(InOwnProcesses):
+    command = (OWN, "spawn", SCRIPTS / "logs.py", "tensorboard")
+    metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
+
+
+@pytest.mark.long  # the short tier forks ranks in test_members.py
+@needs("tensorboard")
+class TestForked(InOwnProcesses):
+    command = (OWN, "fork", SCRIPTS / "logs.py", "tensorboard")
+    metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
+
+
+@pytest.mark.long  # as spawned
+@needs("tensorboard")
+class TestForkedByAServer(InOwnProcesses):
+    command = (OWN, "forkserver", SCRIPTS / "logs.py", "tensorboard")
+    metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
+
+
+@pytest.mark.long  # to load it on two ranks takes 10 s of CPU
+@needs("transformers")
+class TestTransformersSpawned(InOwnProcesses):
+    """It reports, but does not end the training: the hook cannot ask processes of others."""
+
+    command = (OWN, "spawn", SCRIPTS / "trains_with_transformers.py")
+    metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}

@@ -79,6 +79,40 @@ def processes_of_run(run_dir: str) -> set[psutil.Process]:
     return scan_processes().of_runs.get(run_dir, set())
 
 
+def find_started_ranks(launched: Iterable[psutil.Process]) -> dict[int, int]:
+    """Find the ranks that ranks have started: one pid for each, and its ``WORLD_SIZE``.
+
+    They are descendants with torch and a ``RANK`` or ``LOCAL_RANK`` of their own. Workers inherit
+    that of their rank. A lone rank 0 may be one of those, and children of multiprocessing have the
+    environment of their parent.
+    """
+    found: dict[tuple[str | None, ...], tuple[int, int]] = {}
+    ours = set[tuple[str | None, ...]]()
+    for rank in launched:
+        with contextlib.suppress(OSError, psutil.Error):
+            ours.add(_place_of(rank)[:2])
+            for child in rank.children(recursive=True):
+                with contextlib.suppress(OSError, psutil.Error, ValueError):
+                    *place, size = _place_of(child)
+                    if any(place) and int(size or 1) > 1 and _has_torch(child):
+                        found.setdefault(tuple(place), (child.pid, int(size or 1)))
+    others = found.keys() - ours
+    if all(value in {None, "0"} for place in others for value in place):
+        return {}
+    return dict(found[place] for place in others)
+
+
+def _place_of(process: psutil.Process) -> tuple[str | None, ...]:
+    environment = process.environ()
+    return tuple(environment.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+
+
+def _has_torch(process: psutil.Process) -> bool:
+    if "--multiprocessing-fork" in process.cmdline():
+        return False
+    return b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes()
+
+
 def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
     """End all processes whose environment names the run directory, whatever their parent is.
 

@@ -132,7 +132,7 @@ def build_outcome(
 
 def observed_batch_size(trial: Trial, progress: Progress) -> int | None:
     """Return with what batch size a trial trains, its own while it adapts it as planned."""
-    size = find_batch_size(progress.observed, trial.world_size)
+    size = find_batch_size(progress.observed, progress.ranks.trained_by)
     planned = {change.batch_size for change in progress.batch_sizes}
     if size in planned:
         return trial.global_batch_size

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from zeusrun.sidecar.events import Ended, Started
+from zeusrun.launcher.processes.descendants import find_started_ranks
+from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
 
 if TYPE_CHECKING:
+    from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
 
+_FIRST_LOOK_S = 2.0  # after the launch
+_LATER = 1.5  # times as late is the next look
 _LEAVE_S = 5.0  # for a rank that does not save: it may wait in C for a rank that has left
 
 _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
@@ -34,6 +38,7 @@ class RankProcesses:
         self._gone: set[int] = set()  # their process had ended at the last request
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
         self._left_t: float | None = None  # when those without a handler were asked
+        self._look_s = _FIRST_LOOK_S
 
     def take(self, event: Event) -> None:
         """Remember the process of a rank that starts, or that its script has ended."""
@@ -47,6 +52,16 @@ class RankProcesses:
             process = psutil.Process(event.pid)
             if process.environ().get("ZEUSRUN_RUN_DIR") == self._run_dir:
                 self._processes[event.rank] = process
+
+    def find_others(self, progress: Progress) -> list[Spawned]:
+        """Return the ranks that the script has started, as long as no process of ours trains."""
+        now_t = progress.now_t
+        waited = now_t - progress.launched_t < self._look_s
+        if waited or progress.steps is not None or progress.ranks.spawned:
+            return []
+        self._look_s = _LATER * (now_t - progress.launched_t)
+        found = find_started_ranks(self._processes.values())
+        return [Spawned(now_t, pid, size) for pid, size in found.items()]
 
     def ask_to_end(self) -> bool:
         """Send SIGTERM once to each rank that handles it; return whether the run will end.

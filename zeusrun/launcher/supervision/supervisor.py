@@ -282,7 +282,7 @@ class Supervisor:
         self._emit(Advanced(progress))
 
     def _read_sources(self, *, final: bool) -> list[Event]:
-        events: list[Event] = []
+        events: list[Event] = [] if final else [*self._ranks.find_others(self._progress)]
         for name, source in self._sources.items():
             with self._reading(name):
                 events += source.read(final=final)

@@ -11,17 +11,17 @@ import functools
 import importlib
 import sys
 import time
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Hooked
 from zeusrun.worker.context import current_run
+from zeusrun.worker.hooks.imports import after_import
+from zeusrun.worker.hooks.members import Member
 from zeusrun.worker.hooks.observer import Observer
 from zeusrun.worker.hooks.reporter import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
 
     from zeusrun.worker.adapt.rates import Rates
@@ -42,13 +42,15 @@ MODULES = {
     "wandb.sdk.wandb_run": "wandb",
     "timm.utils.summary": "timm",
     "ultralytics.engine.trainer": "ultralytics",
+    "multiprocessing.spawn": "members",
+    "torch.distributed.distributed_c10d": "members",
 }
 """Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.
 
 Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"optimizer", "loader", "watch", "fsdp", "grad_scaler"}  # every script has them
+_OF_TORCH = {"optimizer", "loader", "watch", "fsdp", "grad_scaler", "members"}  # in every script
 
 _installed: Hooks | None = None
 
@@ -57,17 +59,17 @@ class Hooks:
     """What the hooks of this process share.
 
     Attributes:
-        tick: Called after every optimizer step.
+        member: Which steps of this process count.
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
         rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
     """
 
-    def __init__(self, tick: Callable[[], None]) -> None:
+    def __init__(self, tick: Callable[[], None], *, launched: bool = True) -> None:
         run = current_run()
         self.run = run
-        self.tick = tick
+        self.member = Member(run, tick, self.flush, launched=launched)
         self.observer = Observer(run)
         self.reporter = Reporter(run, self.observer)
         run.consumed = lambda: self.observer.consumed
@@ -86,31 +88,10 @@ class Hooks:
             noise = (lambda: None) if watch is None else lambda: watch.noise
             run.control = Control(run, Plan.read(run.adaptation), noise)
             self.rates = run.control.rates
-        self._pending = dict(MODULES)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec of a module's file, with a loader that installs the hook afterwards."""
-        if name not in self._pending:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def execute_and_hook(module: ModuleType) -> None:
-            execute(module)
-            if (hook := self._pending.pop(name, None)) is not None:
-                self.install(hook, module)
-
-        loader.exec_module = execute_and_hook
-        return spec
-
-    def install(self, hook: str, module: ModuleType) -> None:
-        """Install one hook into a module that has just been executed."""
-        problem = None
+    def install(self, module: ModuleType) -> None:
+        """Install the hook of a module that has just been executed."""
+        hook, problem = MODULES[module.__name__], None
         try:
             importlib.import_module(f"zeusrun.worker.hooks.{hook}").install(module, self)
         except Exception as error:  # noqa: BLE001 - whatever a library has changed into
@@ -138,14 +119,16 @@ class Hooks:
             self.run.record(Hooked(time.monotonic(), library, version, problem))
 
 
-def install_hooks(tick: Callable[[], None]) -> Hooks:
-    """Hook every library that this process imports from now on, or has imported."""
+def install_hooks(tick: Callable[[], None], *, launched: bool = True) -> Hooks:
+    """Hook every library that this process imports from now on, or has imported.
+
+    Args:
+        tick: Counts an optimizer step.
+        launched: Whether torchrun has started this process.
+    """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes
-    hooks = _installed = Hooks(tick)
-    for name, hook in MODULES.items():
-        if name in sys.modules:
-            hooks.install(hook, sys.modules[name])
-    sys.meta_path.insert(0, hooks)
+    hooks = _installed = Hooks(tick, launched=launched)
+    after_import(MODULES, hooks.install)
     return hooks
 
 

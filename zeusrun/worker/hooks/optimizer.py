@@ -26,7 +26,7 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
         apply_learning_rate(optimizer, hooks.run, given)
     rates, entered = hooks.rates, False
     is_nested = _change_rates(optimizer.Optimizer, rates) if rates is not None else lambda: False
-    tick, step, watch = hooks.tick, hooks.observer.step, hooks.watch
+    counts, step, watch = hooks.member.counts, hooks.observer.step, hooks.watch
 
     def before(*_: Any) -> None:
         nonlocal entered
@@ -38,7 +38,9 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             entered = False
             if rates is not None:
                 rates.after()  # before anything looks at them
-            tick()
+            if not counts():
+                return
+            hooks.member.tick()
             step(stepped)
             if watch is not None:
                 watch.after_step(stepped)

@@ -41,7 +41,9 @@ class StopPoll:
         return self._steps >= self._every and self.now()
 
     def now(self) -> bool:
-        """Whether to stop now. A collective call."""
+        """Whether to stop now. A collective call, where every rank is sure to have this hook."""
+        if self._run.is_grown:  # a signal ends the script
+            return False
         now = time.monotonic()
         step_s = (now - self._since) / max(1, self._steps)
         stop, step_s = self._run.should_stop_and(step_s)

@@ -1,0 +1,100 @@
+"""How hooks get into modules, process groups, and the interpreters of ``multiprocessing``.
+
+Each such interpreter imports this, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_BEGIN = """
+try:
+    from zeusrun.worker.child import begin
+    begin({})
+except Exception:
+    pass
+"""
+
+
+class _Finder:
+    def __init__(self, names: Iterable[str], then: Callable[[ModuleType], None]) -> None:
+        self._pending, self._then = set(names), then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module's file, with a loader that calls the function afterwards."""
+        if name not in self._pending:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            execute(module)
+            if name in self._pending:
+                self._pending.remove(name)
+                self._then(module)
+
+        loader.exec_module = execute_and_call
+        return spec
+
+
+def after_import(names: Iterable[str], then: Callable[[ModuleType], None]) -> None:
+    """Call a function with each of the modules, now or once it is imported."""
+    for name in names:
+        if name in sys.modules:
+            then(sys.modules[name])
+    sys.meta_path.insert(0, _Finder(names, then))
+
+
+def reach_children(spawn: Any, launched_ranks: int) -> None:
+    """Let ``worker/child.py`` begin in each interpreter that ``multiprocessing.spawn`` starts.
+
+    It comes with the data that multiprocessing sends to it, so that the command stays as it is.
+    """
+    prepare = spawn.get_preparation_data
+
+    @functools.wraps(prepare)
+    def get_preparation_data(name: Any) -> Any:
+        return {**prepare(name), "zeusrun": _Begin(launched_ranks)}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+class _Begin:
+    """Runs ``worker/child.py`` when it is unpickled, in an interpreter that has zeusrun."""
+
+    def __init__(self, launched_ranks: int) -> None:
+        self._code = _BEGIN.format(launched_ranks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (self._code, {})
+
+
+def after_joining(c10d: Any, join: Callable[[], None]) -> None:
+    """Call a function whenever this process has joined its default process group."""
+    initialize = c10d.init_process_group
+
+    @functools.wraps(initialize)
+    def init_process_group(*args: Any, **options: Any) -> Any:
+        result = initialize(*args, **options)
+        with contextlib.suppress(Exception):  # not the script's problem
+            join()
+        return result
+
+    c10d.init_process_group = init_process_group
+    package: Any = sys.modules.get("torch.distributed")
+    if getattr(package, "init_process_group", None) is initialize:  # imported before
+        package.init_process_group = init_process_group

@@ -1,0 +1,126 @@
+"""Which processes train, and which optimizer steps count, where a script starts its own processes.
+
+A fork has the hooks of its rank. An interpreter that ``multiprocessing`` starts (spawn, forkserver)
+gets them when it joins a process group, as only then its rank is known: see ``worker/child.py``. An
+interpreter that ``subprocess`` starts has none; the launcher finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.sidecar.events import Spawned
+from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.worker.hooks.imports import after_joining, reach_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from zeusrun.worker.context import RunContext
+
+
+def install(module: ModuleType, hooks: Any) -> None:
+    """Reach the interpreters that multiprocessing starts; follow every process group."""
+    if module.__name__ == "multiprocessing.spawn":
+        reach_children(module, hooks.member.launched_ranks)
+    else:
+        after_joining(module, hooks.member.join)
+
+
+class Member:
+    """This process: a rank that torchrun has started, a fork of one, or the child of one.
+
+    Attributes:
+        tick: Counts one optimizer step.
+        launched_ranks: How many ranks torchrun has started.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        tick: Callable[[], None],
+        flush: Callable[[], None],
+        *,
+        launched: bool,
+    ) -> None:
+        self.tick = tick
+        self.launched_ranks = run.world_size if launched else 1
+        self._run, self._flush, self._launched = run, flush, launched
+        # The size of the process group, if it is another one than torchrun's.
+        self._group = 1 if launched else run.world_size
+        self._begin()
+        os.register_at_fork(after_in_child=self._fork)
+
+    def counts(self) -> bool:
+        """Whether a step that has just been made counts; called after each."""
+        return self._stepping[0] == self._pid or self._take_part()
+
+    def join(self) -> None:
+        """Take the place of this process in a process group that it has just joined."""
+        from torch import distributed  # noqa: PLC0415 - the script has imported it
+
+        rank, size = distributed.get_rank(), distributed.get_world_size()
+        if self.launched_ranks > 1 or (self._launched and size == 1):
+            return  # torchrun's own group, or a helper of such a rank
+        self._group = size
+        if self._launched:
+            self._run.is_grown, self._is_other_rank = True, rank > 0
+            return
+        take_place(self._run, rank, size)
+        self.tick = open_clock(self._run, rank)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._is_beside = self._is_other_rank = False
+        # The pid of the process whose steps count, among this one and its forks.
+        self._stepping = memoryview(mmap.mmap(-1, 8)).cast("Q")
+
+    def _fork(self) -> None:
+        self._pid, self._group = os.getpid(), 1
+        self._launched = self._is_beside = False
+
+    def _take_part(self) -> bool:
+        """Return whether the steps of this process count; record if it is not just a rank."""
+        if self._is_beside:
+            return False
+        other = self._stepping[0]
+        is_second = bool(other) and _is_alive(other)
+        self._is_beside = is_second and not self._launched
+        if not self._is_beside:
+            self._stepping[0] = self._pid
+        if not self._launched or is_second or self._group > 1:
+            followed = not is_second and not self._is_other_rank
+            size = self._group if followed else None
+            self._run.record(Spawned(time.monotonic(), self._pid, size, followed, self._launched))
+        if not self._launched and (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self._flush, exitpriority=100)
+        return not self._is_beside
+
+
+def take_place(run: RunContext, rank: int, size: int) -> None:
+    """Make a process that the script has started one of ``size`` ranks."""
+    run.rank, run.world_size, run.is_grown = rank, size, size > 1
+
+
+def open_clock(run: RunContext, rank: int) -> Callable[[], None]:
+    """Return what counts the steps of a rank; a disk that refuses must not end the training."""
+    with contextlib.suppress(OSError):
+        return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
+    return lambda: None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
