@@ -16,7 +16,8 @@ from zeusrun.launcher.processes.torchrun import ProcessExit
 from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
-from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.progress import take_step_clock
 from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock

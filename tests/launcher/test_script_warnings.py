@@ -15,7 +15,8 @@ from zeusrun.launcher.script_warnings import (
     find_remarks,
     find_unused_choices,
 )
-from zeusrun.metrics.progress import advance, take_step_clock
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.progress import take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import (
     Applied,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
-from zeusrun.metrics.progress import advance, take_step_clock, take_time
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.progress import take_step_clock, take_time
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target

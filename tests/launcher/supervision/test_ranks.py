@@ -19,7 +19,7 @@ from tests.runs import wait_for
 from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RankProcesses
-from zeusrun.metrics.progress import advance
+from zeusrun.metrics.advance import advance
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import Ended, Started
 from zeusrun.sidecar.orders import STACK_SIGNAL

@@ -37,8 +37,9 @@ from zeusrun.launcher.supervision.stop_rules import (
     is_cause,
     supervise,
 )
+from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, advance, take_step_clock, take_time
+from zeusrun.metrics.progress import Progress, take_step_clock, take_time
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen

@@ -1,0 +1,201 @@
+"""How an event changes the progress of a trial. Pure."""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zeusrun.clock import MTIME_S
+from zeusrun.metrics.progress import Progress
+from zeusrun.metrics.seen import names_an_evaluation, precedes, see
+from zeusrun.sidecar.events import (
+    REPORT,
+    Adapted,
+    Applied,
+    Asked,
+    Ended,
+    Hooked,
+    Loading,
+    Reported,
+    Spawned,
+    Started,
+    Watched,
+)
+from zeusrun.target import better_value, meets_target
+from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeusrun.sidecar.events import Event
+    from zeusrun.trial import Trial
+
+    EnergyBetween: TypeAlias = Callable[[float, float], float | None]
+
+_FIRST = 4  # points, which show how a loop counts
+_OTHERS = 10  # epochs without the metric to remember
+
+
+def advance(
+    progress: Progress, event: Event, trial: Trial, energy_between: EnergyBetween
+) -> Progress:
+    """Return the progress after an event; ``trial`` is as dispatched.
+
+    Until an optimizer step is seen, training is taken to begin with the script, or with the launch
+    if nothing marked the script. A start that is too early makes a trial dear; one that is too late
+    would make it free.
+    """
+    if isinstance(event, Reported):
+        return _report(progress, event, trial, energy_between)
+    changes: dict[str, Any]
+    if isinstance(event, Started):
+        first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
+        begun_t = event.t if first else progress.script_t
+        changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
+    elif isinstance(event, (Spawned, Ended)):
+        changes = {"ranks": progress.ranks.take(event)}
+    elif isinstance(event, Loading):
+        changes = {"loading": True}
+    elif isinstance(event, (Asked, Applied)):
+        applied = (*progress.applied, event) if isinstance(event, Applied) else progress.applied
+        changes = {"applied": applied, "asked": progress.asked | {event.choice}}
+    elif isinstance(event, Hooked):
+        others = (hook for hook in progress.hooks if hook.library != event.library)
+        changes = {"hooks": (*others, event)}  # a script may make many trainers
+    elif isinstance(event, Adapted) and event.problem is not None:
+        changes = {"problems": (*progress.problems, event.problem)}
+    elif isinstance(event, Adapted):
+        changes = {"adapted": (*progress.adapted, event)}
+    elif isinstance(event, Watched):
+        changes = {"watched": {**progress.watched, (event.rank, event.model): event}}
+    else:
+        changes = {"observed": {**progress.observed, event.rank: event}}
+    return replace(progress, **changes)
+
+
+def _pass_over(progress: Progress, event: Reported) -> Progress:
+    """Take in a report without the metric.
+
+    A library also reports training losses between evaluations; only an evaluation should have the
+    metric. Epoch 0 may come before training.
+    """
+    epochs = progress.other_epochs
+    if event.epoch == 0 or event.epoch in epochs or len(epochs) >= _OTHERS:
+        return progress
+    known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
+    if event.source != REPORT and not known:
+        return progress
+    return replace(progress, other_epochs=epochs | {event.epoch})
+
+
+def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
+    """Decide which of two sources of the metric counts; the other one's values are dropped.
+
+    The values are compared only while each source has one value per epoch.
+    """
+    value, sources = event.metrics[metric], (event.source, progress.source or "")
+    done = progress.reports[-1][1] if progress.reports else 0
+    once = max(progress.seen[metric, source].times for source in sources) <= done
+    now = progress.curve[-1] if progress.curve else None
+    if now is not None and now.epoch == event.epoch and now.value is not None:
+        same = math.isclose(now.value, value, rel_tol=1e-5, abs_tol=1e-9)  # some round
+        lines = "stdout" in sources  # often rounded, and perhaps a guess
+        if once and not same and not lines and progress.differs is None:
+            progress = replace(progress, differs=(event.source, value, now.value))
+    if not precedes(event.source, progress.source or "", progress.preferred):
+        return progress
+    # Its values may have another scale, so what was reached by the other ones is open again.
+    progress = replace(progress, best_value=None, last_value=None, reached=None)
+    return replace(progress, source=event.source, curve=(), reports=())
+
+
+_epoch = operator.attrgetter("epoch")
+
+
+def _restarted(progress: Progress) -> bool:
+    """Whether the ranks have been restarted since the last report of the metric."""
+    return progress.ranks.generation > progress.reported_by
+
+
+def _count_epochs(
+    progress: Progress, others: tuple[CurvePoint, ...], point: CurvePoint, number: int
+) -> int:
+    """Return the epochs completed at a point, which follows others.
+
+    Loops that count from 0 report one epoch less than they have done; the number of reports tells
+    them apart from those that count from 1. What a restart trains again does not count twice.
+    """
+    first = others[0] if others else point
+    baseline = is_baseline(first)
+    before = bisect_left(progress.earlier, first.epoch)
+    told = (*map(_epoch, others[:_FIRST]), point.epoch)[baseline:]
+    from_zero = counts_from_zero((*progress.earlier[: min(before, _FIRST)], *told))
+    epochs = max(point.epoch + from_zero, before + number - baseline)
+    return epochs if _restarted(progress) else max(progress.epochs, epochs)
+
+
+def _changed(progress: Progress, **changes: object) -> Progress:
+    """Do what ``replace`` does, in a tenth of the time: a script may report a million times."""
+    changed = object.__new__(Progress)
+    vars(changed).update(vars(progress), **changes)
+    return changed
+
+
+def _report(
+    progress: Progress, event: Reported, trial: Trial, energy_between: EnergyBetween
+) -> Progress:
+    begun = progress.training_t
+    if begun is None:
+        begun = progress.launched_t if progress.script_t is None else progress.script_t
+    seen = see(progress.seen, event, trial.metric)
+    progress = _changed(progress, training_t=begun, seen=seen, last_report_t=event.t)
+    value = event.metrics.get(trial.metric)
+    if value is None:
+        return _pass_over(progress, event)
+    if progress.source is None:
+        progress = replace(progress, source=event.source)
+    elif event.source != progress.source:
+        progress = _compare(progress, event, trial.metric)
+        if progress.source != event.source:
+            return progress
+    time_s = max(0.0, event.t - begun)  # a plugin may use another clock
+    last = progress.curve[-1].epoch if progress.curve else 0
+    if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
+        progress = replace(progress, went_back=(last, event.epoch))
+    # A restart, or a second value of an epoch, replaces points.
+    kept = bisect_left(progress.curve, event.epoch, key=_epoch)
+    others, reports = progress.curve[:kept], progress.reports[:kept]
+    number = reports[-1][1] + 1 if reports else 1
+    untrained = _restarted(progress) and event.epoch == 0 and progress.curve[:1]
+    if untrained and is_baseline(untrained[0]):
+        return progress  # its evaluation, once more: the next report shows where it goes on
+    epochs = _count_epochs(progress, others, CurvePoint(event.epoch, time_s, None, None), number)
+    finite = value if math.isfinite(value) else None
+    point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
+    reached = progress.reached
+    stepping_s, printed = progress.stepping_s, event.source == "stdout"
+    trained = event.epoch > 0 and not (printed and stepping_s)
+    # A model that is not trained proves nothing.
+    trained |= stepping_s is not None and event.t >= stepping_s[0] - MTIME_S * printed
+    result = trained and not event.each_step
+    if reached is None and result and meets_target(value, trial.target, trial.mode):
+        reached = point._replace(epoch=epochs)
+    # "+" copies once, a display with "*" twice.
+    curve, reports = others + (point,), reports + ((event.t, number),)  # noqa: RUF005
+    if len(curve) > MOST_POINTS:
+        full, curve = curve, thin_curve(curve, trial.target, trial.mode)
+        stay = set(map(_epoch, curve))
+        reports = tuple(r for r, each in zip(reports, full, strict=True) if each.epoch in stay)
+    return _changed(
+        progress,
+        epochs=epochs,
+        reported_by=progress.ranks.generation,
+        curve=curve,
+        reports=reports,
+        last_value=value,
+        best_value=better_value(value, progress.best_value, trial.mode),
+        reached=reached,
+    )
