@@ -110,3 +110,25 @@ def test_a_trial_without_such_a_record_is_one_sentence(zeusrun):
     done = zeusrun("metrics", "job")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "left no such record" in done.stderr
+
+
+def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun):
+    job = zeusrun.job(
+        "evaluates_by_steps.py",
+        args=["--batch-size", "${batch_size}"],
+        objective={**METRIC, "metric": "accuracy"},
+        launch={"nproc_per_node": 1},
+        batch_size={"default": 16, "candidates": [16, 32]},
+    )
+    for size in (16, 32):
+        done = zeusrun("submit", job, "--batch-size", str(size))
+        assert done.returncode == 0, done.stderr
+        assert "the first report already meets the target" not in done.stdout + done.stderr
+    small, large = zeusrun.history()
+    assert [point[0] for point in small["by_samples"]][:6] == [160, 320, 480, 640, 800, 960]
+    assert [point[0] for point in large["by_samples"]][:3] == [320, 640, 960]
+    assert small["reason"] == "accuracy 0.5 after 960 samples"
+    assert small["progress"] == small["samples"] / 400  # the size of the data
+    beliefs = json.loads(zeusrun("explain", job, "--json").stdout)
+    assert {each["unit"] for each in beliefs} == {"samples"}
+    assert [each["epochs"] for each in beliefs] == [pytest.approx(960, rel=0.15)] * 2

@@ -231,6 +231,9 @@ class Outcome:
     cause: str | None = None  # of a crash, without ranks, numbers and paths, to compare crashes
     warnings: tuple[str, ...] = ()  # sentences for people
     interruptions: tuple[Interruption, ...] = ()  # within the span
+    samples: int | None = None  # that the optimizer consumed up to the last report
+    progress: float | None = None  # these in epochs; ``None``: the data have no known size
+    by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -256,6 +259,7 @@ class Trial:
     ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
     ``uuid`` stays the same if a shared history numbers the trial later. ``fingerprint``: a hash of
     each part of the training; two joined by ``+`` if the part changed while it was preempted.
+    ``by_samples``: where the metric is reported within epochs, the curve with samples for epochs.
     """
 
     trial: str
@@ -317,6 +321,9 @@ class Trial:
     uuid: str | None = None
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
     interruptions: tuple[Interruption, ...] = ()
+    samples: int | None = None
+    progress: float | None = None
+    by_samples: tuple[CurvePoint, ...] = ()
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -337,10 +344,8 @@ class Trial:
     def finish(self, outcome: Outcome) -> Trial:
         """Return this trial with its outcome; the same outcome again changes nothing.
 
-        A preempted trial may still be cancelled, and a late result replaces LOST.
-
-        Raises:
-            ValueError: If the trial is finished already, or the outcome is not.
+        A preempted trial may still be cancelled, and a late result replaces LOST. Raises
+        ``ValueError`` if the trial is finished already, or the outcome is not.
         """
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
@@ -377,10 +382,9 @@ class Trial:
         )
 
     def forget(self, *, forgotten: bool) -> Trial:
-        """Return this finished trial, marked so that policies ignore it, or no longer marked.
+        """Return this trial, marked so that policies ignore it, or no longer marked.
 
-        Raises:
-            ValueError: If it has not finished.
+        Raises ``ValueError`` if it has not finished.
         """
         if not self.status.finished:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
@@ -392,9 +396,5 @@ class Trial:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trial:
-        """Read what ``to_json`` wrote. Fields that this version does not know are ignored.
-
-        Raises:
-            ValueError: If a field is missing or has the wrong type.
-        """
+        """Read what ``to_json`` wrote; raises ``ValueError`` as ``Outcome.from_json`` does."""
         return read_fields(cls, record, "a trial")

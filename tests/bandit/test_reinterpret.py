@@ -399,3 +399,36 @@ def test_where_time_is_all_that_counts_a_run_without_energy_has_a_cost_and_other
     now, runs = read_history(problem(eta_knob=0.0, max_power_w=50.0), [past])
     assert runs[0].cost_j == 50.0 * 10.0
     assert Auto().choose(now, runs, np.random.default_rng(0)).stage is Stage.EXPLORE
+
+
+def by_samples(*points, **changes):
+    """A run that has reported within its first epoch, at some samples."""
+    last, size = points[-1], changes.pop("size", 64)
+    base = learned(last[1], time_s=last[0] / 100, energy_j=last[0] / 10, **changes)
+    curve = tuple(CurvePoint(at, at / 100, at / 10, value) for at, value in points)
+    return dataclasses.replace(base, global_batch_size=size, samples=last[0], by_samples=curve)
+
+
+def test_trainings_that_report_within_epochs_are_compared_by_samples():
+    small = [by_samples((500, 0.2), (1000, 0.96), recurrence=1)]
+    large = [by_samples((2000, 0.3), (4000, 0.96), recurrence=2, size=128)]
+    asked, runs = read_history(NOW, [*small, *large])
+    assert asked.unit == 25
+    assert [(run.status, run.epochs * asked.unit) for run in runs] == [
+        (REACHED, 1000),
+        (REACHED, 4000),
+    ]
+    assert [point for point, _ in runs[0].pace] == [20, 40]
+    # Joules per unit are those of its samples.
+    assert runs[0].epoch_cost_j == pytest.approx(runs[1].epoch_cost_j)
+
+
+def test_a_job_has_one_unit_and_what_cannot_be_told_in_it_teaches_no_epochs():
+    by_epochs = learned(0.1, 0.2, 0.96, recurrence=2)
+    steps = 3 * 320 // by_epochs.global_batch_size
+    shown = dataclasses.replace(by_epochs, steps=steps)
+    hidden = dataclasses.replace(by_epochs, recurrence=3, steps=None)
+    first = by_samples((500, 0.2), (1000, 0.96), recurrence=1)
+    asked, runs = read_history(NOW, [first, shown, hidden])
+    assert runs[1].epochs * asked.unit == pytest.approx(960, abs=asked.unit)
+    assert not runs[2].epochs

@@ -177,3 +177,19 @@ def test_the_batch_size_is_known_once_every_rank_has_said_its_share(observed, wo
 )
 def test_how_the_samples_of_a_step_come_about(observed, text):
     assert describe_steps(observed) == text
+
+
+def test_reports_within_an_epoch_make_a_curve_by_samples():
+    def looked(t, epoch, value, samples):
+        return Reported(t, epoch, {METRIC: value}, "tensorboard", samples=samples)
+
+    once = after(looked(101, 1, 0.1, 320), looked(102, 2, 0.2, 640))
+    assert (once.samples, once.by_samples) == (640, ())
+    again = after(looked(103, 2, 0.3, 800), looked(103.5, 2, 0.3, 800), start=once)
+    assert [(each.epoch, each.value) for each in again.by_samples] == [
+        (320, 0.1),
+        (640, 0.2),
+        (800, 0.3),
+    ]
+    assert values(again) == [(1, 0.1), (2, 0.3)]
+    assert again.is_beyond(once)

@@ -62,6 +62,7 @@ class Running(NamedTuple):
     epochs: int
     cost_j: float | None
     best_value: float | None
+    unit: int | None = None  # samples that count as an epoch; see ``Problem.unit``
 
 
 def finite_exp(log: float) -> float:

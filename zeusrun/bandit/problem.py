@@ -59,6 +59,9 @@ class Problem:
     micro_batch_sizes: Mapping[int, int] = field(default_factory=dict)  # per rank, where split
     max_power_w: float | None = None  # summed over the job's devices
     samples_per_epoch: float | None = None  # ``None`` until a trial has shown it
+    # Samples that count as an epoch, if trainings report the metric within epochs: then all that
+    # is said of epochs is about so many samples.
+    unit: int | None = None
     power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False  # whether disturbed trials count for speed and cost
@@ -79,6 +82,11 @@ class Problem:
             raise ValueError(f"window must be at least 1, not {self.window}")
         if self.control is not None and self.control < 2:
             raise ValueError(f"control must be at least 2, not {self.control}")
+
+    @property
+    def most_epochs(self) -> float:
+        """The epochs after which a training ends; infinite if they are not counted."""
+        return self.max_epochs if self.unit is None else math.inf
 
     @property
     def energy_weight(self) -> float:

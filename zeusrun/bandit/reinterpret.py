@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CUT_SHORT = TrialStatus.CANCELLED
 # Other trials end within an epoch, so their steps do not show its length.
 _WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
+_UNITS = 20  # so that rounding to whole units does no harm
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
@@ -56,7 +57,7 @@ def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
     ignored = compare_training(now, others).ignored
     differences = find_differences(trials, now, ignored)
-    read = [read_trial(problem, trial) for trial in trials]
+    read = [read_trial(problem, in_units(problem, trial)) for trial in trials]
     runs = iter(
         run if run is None or differs is None else run._replace(differs=differs)
         for run, differs in zip(read, differences, strict=True)
@@ -112,6 +113,8 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     """Add to a problem what only the history shows."""
+    if problem.unit is None and (unit := _find_unit(trials)) is not None:
+        return complete(replace(problem, unit=unit, samples_per_epoch=unit), trials)
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
         if sizes:
@@ -124,6 +127,32 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
         then = next((t.fingerprint for t in reversed(trials) if t.fingerprint), {})
         problem = replace(problem, fingerprint={part: last_hash(then[part]) for part in then})
     return problem
+
+
+def _find_unit(trials: Sequence[Trial]) -> int | None:
+    """Return samples that count as an epoch: a part of the shortest way to a first report.
+
+    ``None`` if no training reports the metric within epochs.
+    """
+    curves = [[point.epoch for point in trial.by_samples if point.epoch] for trial in trials]
+    firsts = [curve[0] for curve in curves if curve]
+    return max(1, min(firsts) // _UNITS) if firsts else None
+
+
+def in_units(problem: Problem, trial: Trial) -> Trial:
+    """Return a trial with ``problem.unit`` samples for an epoch; without epochs if it cannot be."""
+    unit = problem.unit
+    if unit is None or not (trial.curve or trial.epochs):
+        return trial
+    curve, scale = trial.by_samples, 1 / unit
+    if not curve:
+        whole = samples_per_epoch(trial)
+        curve, scale = (trial.curve, whole / unit) if whole is not None else ((), 0.0)
+    units = tuple(
+        point._replace(epoch=max(1, round(point.epoch * scale)) if point.epoch else 0)
+        for point in curve
+    )
+    return replace(trial, curve=units, epochs=None)
 
 
 def samples_per_epoch(trial: Trial) -> float | None:
@@ -141,7 +170,7 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
     """Add the outcome of a trial under today's rules, its cost and its speed."""
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
-    most = math.inf if epochs > trial.max_epochs else problem.max_epochs
+    most = math.inf if epochs > trial.max_epochs else problem.most_epochs
     pace, reached, last = _walk(problem, trial, most)
     end = reached or (last if epochs > most else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
@@ -200,7 +229,7 @@ def _walk(
 
 def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     """Return ``MISSED`` or ``STOPPED`` for a failure by today's rules, else cut short."""
-    if end is not None and end.epochs >= problem.max_epochs:
+    if end is not None and end.epochs >= problem.most_epochs:
         return TrialStatus.MISSED
     same = False
     if trial.status is TrialStatus.MISSED:

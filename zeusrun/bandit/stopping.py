@@ -30,7 +30,8 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
         used = f"for {energy_text(spent)} of the {limit} that"
     else:
         spent, most = float(epochs), bound.epochs
-        what, limit = "it", f"{most:.3g} epochs ({energy_text(bound.cost_j)} at its usual speed)"
+        usual = f"{energy_text(bound.cost_j)} at its usual speed"
+        what, limit = "it", f"{_amount(most, running.unit)} ({usual})"
         used = f"and {limit} are what"
     if spent + spent / max(1, epochs) > most:
         left = f"{what} passed" if spent > most else "one more epoch would pass"
@@ -39,9 +40,15 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     if spent <= share * most:
         return None
     return (
-        f"after {epochs} {'epoch' if epochs == 1 else 'epochs'} it has come {share:.0%} of the way "
-        f"at most, {used} it may cost"
+        f"after {_amount(epochs, running.unit)} it has come {share:.0%} of the way at most, {used} "
+        "it may cost"
     )
+
+
+def _amount(epochs: float, unit: int | None) -> str:
+    if unit is not None:
+        return f"{epochs * unit:,.0f} samples"
+    return "1 epoch" if epochs == 1 else f"{epochs:.3g} epochs"
 
 
 def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from rich.text import Text
@@ -29,6 +29,9 @@ from zeusrun.view.explain import describe_choice
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import explain_table
 
+if TYPE_CHECKING:
+    from zeusrun.bandit.problem import ArmBelief
+
 
 def explain(
     job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
@@ -50,8 +53,10 @@ def explain(
         remarks += describe_edited(runs)
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = explain_next(submission.policy, problem, runs, rng)
+    unit = problem.unit
+    told = beliefs if unit is None else [_in_samples(belief, unit) for belief in beliefs]
     if as_json:
-        print_json([vars(belief) for belief in beliefs])
+        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in told])
     else:
         objective = spec.objective
         found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
@@ -66,8 +71,25 @@ def explain(
         measured = [trial for trial in trials if trial.critical_batch_size]
         shown = console()
         table = explain_table(
-            title, beliefs, remarks, limits, measured, lead=first, width=shown.width
+            title,
+            told,
+            remarks,
+            limits,
+            measured,
+            lead=first,
+            width=shown.width,
+            by_samples=unit is not None,
         )
         shown.print(table)
         if settings:
             console().print(Text(f"  {settings}", style="dim"))
+
+
+def _in_samples(belief: ArmBelief, unit: int) -> ArmBelief:
+    """Return a belief with samples in place of units of so many samples."""
+    epochs, joules = belief.epochs, belief.epoch_cost_j
+    return replace(
+        belief,
+        epochs=None if epochs is None else epochs * unit,
+        epoch_cost_j=None if joules is None else joules / unit,
+    )

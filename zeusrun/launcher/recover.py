@@ -23,6 +23,7 @@ from zeusrun.metrics.progress import Progress, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import (
+    CurvePoint,
     EnergySource,
     Interruption,
     Outcome,
@@ -181,6 +182,9 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
+        samples=progress.samples,
+        progress=progress.in_epochs,
+        by_samples=progress.by_samples,
         batch_sizes=progress.batch_sizes,
         warnings=tuple(warnings),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
@@ -288,13 +292,10 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         outcome = replace(outcome, curve=outcome.curve[1:])
     first = outcome.curve[0].epoch if outcome.curve else None
     before = [point for point in trial.curve if first is None or point.epoch < first]
-    since = [
-        point._replace(
-            time_s=trial.time_s + point.time_s,
-            energy_j=None if energy_j is None else _sum(trial.energy_j, point.energy_j),
-        )
-        for point in outcome.curve
-    ]
+    first_j = None if energy_j is None else trial.energy_j
+    since = [_after(trial.time_s, first_j, point) for point in outcome.curve]
+    own = (_after(trial.time_s, first_j, point) for point in outcome.by_samples)
+    by_samples = (point._replace(epoch=(trial.samples or 0) + point.epoch) for point in own)
     # The limit of the longer part.
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
@@ -315,6 +316,9 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         steps=_known_sum(trial.steps, outcome.steps),
         best_metric=choose(bests, default=None),
         curve=thin_curve((*before, *since), trial.target, trial.mode),
+        samples=_known_sum(trial.samples, outcome.samples),
+        progress=_known_sum(trial.progress, outcome.progress),
+        by_samples=thin_curve((*trial.by_samples, *by_samples), trial.target, trial.mode),
         power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
@@ -379,6 +383,10 @@ def _same_source(first: EnergySource | None, second: EnergySource | None) -> Ene
     if first is None or second is None or first.measured != second.measured:
         return None
     return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
+def _after(time_s: float, energy_j: float | None, point: CurvePoint) -> CurvePoint:
+    return point._replace(time_s=time_s + point.time_s, energy_j=_sum(energy_j, point.energy_j))
 
 
 def _sum(first: float | None, second: float | None) -> float | None:

@@ -313,6 +313,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
         )
     if progress.reached is None or known or trial.preemptions or trial.max_epochs == 1:
         return None
+    if progress.by_samples:  # not the first report, although of the first epoch
+        return None
     return (
         f"the first report already meets the target: {trial.metric} {value:.4g} {better} "
         f"{trial.target:g}. Is objective.mode ({trial.mode}) right?"

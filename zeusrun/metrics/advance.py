@@ -109,7 +109,7 @@ def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
         return progress
     # Its values may have another scale, so what was reached by the other ones is open again.
     progress = replace(progress, best_value=None, last_value=None, reached=None)
-    return replace(progress, source=event.source, curve=(), reports=())
+    return replace(progress, source=event.source, curve=(), reports=(), by_samples=())
 
 
 _epoch = operator.attrgetter("epoch")
@@ -135,6 +135,30 @@ def _count_epochs(
     from_zero = counts_from_zero((*progress.earlier[: min(before, _FIRST)], *told))
     epochs = max(point.epoch + from_zero, before + number - baseline)
     return epochs if _restarted(progress) else max(progress.epochs, epochs)
+
+
+def _by_samples(
+    progress: Progress, event: Reported, trial: Trial, point: CurvePoint
+) -> tuple[int | None, int, tuple[CurvePoint, ...]]:
+    """Return the samples so far, those before the last restart, and the curve by samples.
+
+    That curve begins with the second report in an epoch; before, the curve by epochs is the same.
+    """
+    known, done, before = progress.by_samples, progress.samples, progress.restarted_at
+    if event.samples is None:
+        return done, before, known
+    if _restarted(progress):
+        before = done or 0
+    samples = before + event.samples
+    last = progress.curve[-1] if progress.curve else None
+    again = last is not None and last.epoch == event.epoch > 0
+    if not known and again and done is not None and samples > done:
+        known = tuple(
+            each._replace(epoch=round(each.epoch * done / event.epoch)) for each in progress.curve
+        )
+    if known and samples > known[-1].epoch:
+        known = thin_curve((*known, point._replace(epoch=samples)), trial.target, trial.mode)
+    return samples, before, known
 
 
 def _changed(progress: Progress, **changes: object) -> Progress:
@@ -175,6 +199,7 @@ def _report(
     epochs = _count_epochs(progress, others, CurvePoint(event.epoch, time_s, None, None), number)
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
+    samples, before, by_samples = _by_samples(progress, event, trial, point)
     reached = progress.reached
     stepping_s, printed = progress.stepping_s, event.source == "stdout"
     trained = event.epoch > 0 and not (printed and stepping_s)
@@ -195,6 +220,9 @@ def _report(
         reported_by=progress.ranks.generation,
         curve=curve,
         reports=reports,
+        samples=samples,
+        restarted_at=before,
+        by_samples=by_samples,
         last_value=value,
         best_value=better_value(value, progress.best_value, trial.mode),
         reached=reached,

@@ -51,6 +51,10 @@ class Progress:
     epochs: int = 0  # completed; since a restart, only those that its way to here has
     reported_by: int = 0  # the generation of ranks that made the last report of the metric
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch; a long one is thinned
+    samples: int | None = None  # that the optimizer consumed before the last report
+    restarted_at: int = 0  # those before the last restart of the ranks
+    # Of a training that reports the metric within epochs: the curve with samples for epochs.
+    by_samples: tuple[CurvePoint, ...] = ()
     # When each point was reported, and its number among all reports that count.
     reports: tuple[tuple[float, int], ...] = ()
     last_report_t: float | None = None  # of any metric
@@ -114,6 +118,16 @@ class Progress:
         return max(
             self.watched.values(), key=lambda each: (each.parameters, each.model), default=None
         )
+
+    def is_beyond(self, before: Progress) -> bool:
+        """Whether an epoch, or a report within one, has come since."""
+        return self.epochs > before.epochs or self.by_samples != before.by_samples
+
+    @property
+    def in_epochs(self) -> float | None:
+        """The samples so far in epochs, with fractions; ``None`` if unknown."""
+        data = self.observed[0].data if 0 in self.observed else None
+        return None if self.samples is None or not data else self.samples / data
 
     @property
     def batch_sizes(self) -> tuple[SizeChange, ...]:

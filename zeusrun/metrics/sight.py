@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.metrics.seen import Seen, describe_steps, find_batch_size
@@ -40,6 +40,11 @@ class Sight:
             tuple(map(describe_applied, progress.applied)),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON."""
+        rows = [[name, source, *seen] for name, source, seen in self.metrics]
+        return {**asdict(self), "metrics": rows}
+
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Sight:
         """Read the fields from JSON; later versions may have more.
@@ -52,7 +57,7 @@ class Sight:
             _text(record["source"]),
             tuple(
                 (str(name), str(source), _read_seen(*seen))
-                for name, source, seen in record["metrics"]
+                for name, source, *seen in record["metrics"]
             ),
             tuple(
                 (str(name), str(version), _text(problem))
@@ -65,10 +70,11 @@ class Sight:
         )
 
 
-def _read_seen(first: float, last: float, times: int, low: float, high: float, *how: int) -> Seen:
-    parts, each_step = how
-    values = float(first), float(last), int(times), float(low), float(high)
-    return Seen(*values, int(parts), bool(each_step))
+def _read_seen(first: float, last: float, times: int, *more: float) -> Seen:
+    rest: tuple[Any, ...] = (*more, *Seen(0.0, 0.0)[3 + len(more) :])
+    low, high, parts, each_step = rest
+    ends = float(low), float(high)
+    return Seen(float(first), float(last), int(times), *ends, int(parts), bool(each_step))
 
 
 def describe_applied(applied: Applied) -> str:

@@ -58,7 +58,7 @@ class Reported:
         parts: How many values of one evaluation were logged; each metric is their mean.
         each_step: Whether they are logged in every step of the training, so that they are no
             results.
-        samples: What the optimizer steps of rank 0 consumed before; ``None`` if unknown.
+        samples: What the optimizer steps of all ranks consumed before; ``None`` if unknown.
     """
 
     t: float
@@ -103,6 +103,7 @@ class Observed:
             not say.
         learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
         alone: Whether it is one of several ranks, and trains a model of its own.
+        data: Samples of the training data; ``None`` if unknown, as of a stream.
     """
 
     t: float
@@ -112,6 +113,7 @@ class Observed:
     replicas: int | None = None
     learning_rates: tuple[float, ...] = ()
     alone: bool = False
+    data: int | None = None
 
 
 @dataclass(frozen=True)
@@ -290,12 +292,14 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
     rates = record.get("learning_rates", [])
     if not isinstance(rates, list):
         raise ValueError("'learning_rates' is not a list")  # noqa: TRY004
-    samples, replicas = (
-        None if record.get(key) is None else _count(record, key) for key in ("samples", "replicas")
+    samples, replicas, data = (
+        None if record.get(key) is None else _count(record, key)
+        for key in ("samples", "replicas", "data")
     )
     learning_rates = tuple(_number("learning_rates", rate) for rate in rates)
     batches, alone = _count(record, "batches"), record.get("alone") is True
-    return Observed(t, _count(record, "rank"), samples, batches, replicas, learning_rates, alone)
+    rank = _count(record, "rank")
+    return Observed(t, rank, samples, batches, replicas, learning_rates, alone, data)
 
 
 def _applied(t: float, record: dict[str, Any]) -> Applied:

@@ -118,8 +118,9 @@ class SubmitView:
         if progress.may_be_baseline:  # if so, nothing of the energy so far is of training
             progress = replace(progress, energy_j=None)
         if self._live is None:
-            if progress.epochs != self._epochs_shown and not progress.may_be_baseline:
-                self._epochs_shown = progress.epochs
+            shown = len(progress.by_samples) or progress.epochs
+            if shown != self._epochs_shown and not progress.may_be_baseline:
+                self._epochs_shown = shown
                 self._print(epoch_line(self._trial, progress, self._bound_j))
             elif not self._start_told and _starting_s(progress) > _LONG_S:
                 self._start_told = True
@@ -150,7 +151,9 @@ class SubmitView:
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     """Return one plain line about the epoch that has just ended."""
     parts = [
-        f"epoch {progress.epochs}/{trial.max_epochs}",
+        f"{progress.samples:,} samples"
+        if progress.by_samples
+        else f"epoch {progress.epochs}/{trial.max_epochs}",
         f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
         units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress)),
         # 0: too little to measure yet

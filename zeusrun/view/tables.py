@@ -164,7 +164,7 @@ def history_table(
             "host": _host(trial),
             "batch": units.batch_size(trial),
             "limit": units.power(trial.power_limit_w),
-            "epochs": units.number(trial.epochs),
+            "epochs": _epochs(trial),
             "time": units.duration(trial.time_s),
             "energy": units.energy(trial.energy_j, trial.energy_source),
             "price": units.money(trial.price, trial.currency),
@@ -293,6 +293,7 @@ def explain_table(
     *,
     lead: Sequence[str] = (),
     width: int = 80,
+    by_samples: bool = False,
 ) -> RenderableType:
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
@@ -300,10 +301,14 @@ def explain_table(
     arm, the best power limit in watts and the number of measured ones. ``measured`` are
     past trials with a known noise scale, oldest first. ``lead``: a headline, and sentences that
     come first. ``width``: of the console; columns for which it has no room are not shown.
+    ``by_samples``: what is said of epochs is of samples.
     """
     names = ["batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"]
     names += ["worth"] if any(belief.value_j is not None for belief in beliefs) else []
     rows = [_belief_cells(belief) for belief in beliefs]
+    if by_samples:
+        names = [name.replace("epoch", "sample") for name in names]
+        rows = [{key.replace("epoch", "sample"): text for key, text in row.items()} for row in rows]
     names = fitting_columns([*names, "next"], rows, _LEFT_OUT_BELIEFS, width)
     table = plain_table()
     for name in names:
@@ -338,11 +343,18 @@ def explain_table(
     return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
 
 
+def _epochs(trial: Trial) -> str:
+    """Return the epochs of a run, with a fraction if it was evaluated within epochs."""
+    if trial.by_samples and trial.progress is not None:
+        return f"{trial.progress:.3g}"
+    return units.number(trial.epochs)
+
+
 def _belief_cells(belief: ArmBelief) -> dict[str, str]:
     return {
         "batch": str(belief.global_batch_size),
         "reached": f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
-        "epochs": units.number(belief.epochs, ".1f"),
+        "epochs": units.number(belief.epochs, ".1f" if (belief.epochs or 0) < 1000 else ",.0f"),
         "cost/\nepoch": units.energy(belief.epoch_cost_j),
         "cost": units.energy(belief.cost_j),
         "90 % range": units.energy_range(belief.cost_range_j),

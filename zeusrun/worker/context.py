@@ -291,6 +291,11 @@ class RunContext:
         """The present epoch of ``epochs``, from 1; ``None`` if the script does not use it."""
         return self._epoch or None
 
+    @property
+    def metric(self) -> str | None:
+        """The metric of the job; ``None`` outside zeusrun."""
+        return self._environment.get("ZEUSRUN_METRIC")
+
     def meets_target(self, metric: str, value: float) -> bool:
         """Whether a reported value ends the training."""
         environment = self._environment

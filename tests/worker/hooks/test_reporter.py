@@ -19,6 +19,7 @@ class Run:
     world_size = 1
     grouped = True
     share = None
+    metric = "accuracy"
 
     def __init__(self):
         self.events = []

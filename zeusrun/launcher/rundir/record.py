@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.files.atomic import replace_file
@@ -148,7 +148,7 @@ class Live:
 def write_live(paths: RunPaths, live: Live) -> None:
     """Replace ``live.json``, unsynced; if that fails, the old one stays."""
     with contextlib.suppress(OSError):
-        sight = live.sight and asdict(live.sight)
+        sight = live.sight and live.sight.to_json()
         record = {"version": _VERSION, **vars(live), "trial": live.trial.to_json(), "sight": sight}
         del record["alive"]
         replace_file(paths.live, json.dumps(record).encode(), durable=False)

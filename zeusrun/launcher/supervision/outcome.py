@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
     from zeusrun.metrics.progress import Progress
-    from zeusrun.trial import PowerPoint, Trial
+    from zeusrun.trial import CurvePoint, PowerPoint, Trial
 
 
 _STOPPED_AS = {
@@ -182,7 +182,7 @@ def _verdict(
     ended = stop is not None and stop.ends_ranks
     by_rule = ended and stop is not None and stop.cause in {StopCause.TIMEOUT, StopCause.TARGET}
     if reached is not None and (clean or by_rule):
-        return TrialStatus.REACHED, f"{trial.metric} {reached.value:.4g} in epoch {reached.epoch}"
+        return TrialStatus.REACHED, f"{trial.metric} {reached.value:.4g} {_when(progress, reached)}"
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
         checked = stop.cause is StopCause.SPEED_CHECKED
@@ -288,6 +288,11 @@ def _warnings(
     return found
 
 
+def _when(progress: Progress, reached: CurvePoint) -> str:
+    samples = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
+    return f"after {samples[-1]:,} samples" if samples else f"in epoch {reached.epoch}"
+
+
 def outcome_now(
     trial: Trial, progress: Progress, meter: Meter, status: TrialStatus, reason: str
 ) -> Outcome:
@@ -306,6 +311,9 @@ def outcome_now(
         steps=progress.steps,
         best_metric=progress.best_value,
         curve=progress.curve,
+        samples=progress.samples,
+        progress=progress.in_epochs,
+        by_samples=progress.by_samples,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         **_statistics(progress),

@@ -96,7 +96,12 @@ class PolicyControl:
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
         spent_j = as_undisturbed(trial.finish(join(trial, outcome))).cost_j
-        running = Running(progress.epochs, spent_j, progress.best_value)
+        unit, epochs = self._choice.problem.unit, progress.epochs
+        if unit is not None:
+            if progress.samples is None:
+                return None
+            epochs = max(1, round(progress.samples / unit))
+        running = Running(epochs, spent_j, progress.best_value, unit)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
         return None if reason is None else StopOrder(StopCause.HOPELESS, reason)
 

@@ -241,9 +241,9 @@ class Supervisor:
             if isinstance(event, Applied):
                 self._note(describe_applied(event))
             timely = self._correct_time(event)
-            epochs = progress.epochs
+            before = progress
             progress = advance(progress, timely, trial, meter.energy_between)
-            if progress.epochs > epochs and not final:
+            if not final and progress.is_beyond(before):
                 self._ask_policy(progress, epoch=True)
         if self._stop is not None and self._stop.ends_ranks:
             progress = replace(progress, reached=progress.reached or self._progress.reached)

@@ -27,6 +27,7 @@ class Feed:
 
     nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
     replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
+    data: int | None = None  # samples of its dataset; ``None`` if it has no length
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     batches: int = 0  # seen
@@ -75,7 +76,7 @@ class Observer:
             ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
         steps: Optimizer steps of this rank.
-        consumed: The samples in them; ``None`` if those of a step cannot be told.
+        consumed: The samples in them, over all ranks; ``None`` if they cannot be told.
         on_training: Called after each optimizer step, and before a pass over the training data.
         on_end: Called with a pass that is over.
         is_separate: Whether a library has said that this process trains by itself.
@@ -127,7 +128,7 @@ class Observer:
         try:
             feed = self._feeds.get(loader)
             if feed is None:
-                feed = Feed(*_sampler_of(loader), weakref.ref(loader))
+                feed = Feed(*_facts_of(loader), weakref.ref(loader))
                 self._feeds[loader] = feed
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
@@ -171,7 +172,8 @@ class Observer:
             self._train_on(current.feed)
         if self.consumed is not None:
             known = None not in current.feed.sizes
-            self.consumed = self.consumed + current.samples if known else None
+            ranks = 1 if self._alone else current.feed.replicas or run.world_size
+            self.consumed = self.consumed + current.samples * ranks if known else None
         pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
         if current.steps > 1:
@@ -236,21 +238,32 @@ class Observer:
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
         rates, self._optimizer = _base_rates(self._optimizer) or before, None
-        seen = (samples, batches, feed.replicas, rates, self._alone)
+        seen = (samples, batches, feed.replicas, rates, self._alone, feed.data)
         if seen != self._recorded:
             self._recorded = seen
             self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
 
 
-def _sampler_of(loader: Any) -> tuple[int | None, int | None]:
-    """Return the batch size that a loader's batch sampler names, and its number of replicas."""
+def _facts_of(loader: Any) -> tuple[int | None, int | None, int | None]:
+    """Return the batch size of its sampler, the sampler's replicas, and the samples of its data."""
     batches = getattr(loader, "batch_sampler", None)
     nominal = getattr(batches, "batch_size", None)
     samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
     names = ("num_replicas", "num_processes")  # torch's; that of accelerate's shards
     found = (getattr(sampler, name, None) for sampler in samplers for name in names)
     replicas = next((each for each in found if type(each) is int and each > 0), None)
-    return nominal if type(nominal) is int else None, replicas
+    return nominal if type(nominal) is int else None, replicas, _length(loader)
+
+
+def _length(loader: Any) -> int | None:
+    """Return the samples of a loader's dataset; ``None`` if it is one of a stream."""
+    data: Any = getattr(loader, "dataset", None)
+    if not hasattr(data, "__getitem__") or hasattr(data, "__next__"):
+        return None
+    try:
+        return len(data) or None
+    except Exception:  # noqa: BLE001 - of the script's own
+        return None
 
 
 def _base_rates(optimizer: Any) -> tuple[float, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     _Key: TypeAlias = tuple[str, str]  # the library, and the name of a metric
 
 _INTERVAL_S = 1.0  # between two records of one metric in one epoch
+_OWN_INTERVAL_S = 0.05  # of the metric of the job, unless it is logged in every step
 _MAX_NAMES = 1000
 
 
@@ -172,10 +173,11 @@ class Reporter:
             if look.epoch == epoch and value == written:
                 self._held.pop(key, None)
                 continue
-            result = key not in self._each_step and (
-                look.evaluates or self._run.meets_target(key[1], value)
-            )
-            if look.epoch == epoch and now - written_t < _INTERVAL_S and not result:
+            each_step = key in self._each_step
+            result = look.evaluates or self._run.meets_target(key[1], value)
+            own = key[1] == self._run.metric and not each_step
+            soon = now - written_t < (_OWN_INTERVAL_S if own else _INTERVAL_S)
+            if look.epoch == epoch and soon and (each_step or not result):
                 self._held[key] = look
                 continue
             held = self._held.pop(key, None)
