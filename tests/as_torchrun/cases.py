@@ -427,7 +427,7 @@ ALLOWED = (
     ),
     Allowed(
         "`sys.modules` contains the worker and what it imports, and `sys.meta_path` one finder "
-        "more.",
+        "more; so do interpreters that `multiprocessing` starts.",
         "The finder installs the hooks when the script imports torch or another library.",
         {_EXTRAS: "modules|finders"},
     ),

@@ -115,7 +115,7 @@ def test_several_jobs_share_a_page(cli, runs, record, zeusrun):
         (("--format", "md"), "### job"),
         (("--format", "latex"), r"\begin{table}"),
         (("--format", "json"), '{"zeusrun": '),
-        (("--format", "md", "--compare", "32", "64"), "### Batch size 64 saves 20 % a run ("),
+        (("--format", "md", "--compare", "32", "64"), "### Batch size 64 against batch size 32: "),
         (("--format", "json", "--compare", "2025-06", "2025-07.."), '{"zeusrun": '),
     ],
 )
