@@ -120,9 +120,9 @@ STARTS = """
 import json, os, subprocess, sys, time
 os.chdir(os.environ["ZEUSRUN_RUN_DIR"])
 open("libtorch.so", "w").write("x")
-code = "import mmap, time; f = open('libtorch.so', 'r+b'); m = mmap.mmap(f.fileno(), 1); print(); time.sleep(600)"
+code = "import mmap, time; f = open('libtorch.so', 'r+b'); m = mmap.mmap(f.fileno(), 1); print(flush=True); time.sleep(600)"
 if sys.argv[1] == "plain":
-    code = "import time; print(); time.sleep(600)"
+    code = "import time; print(flush=True); time.sleep(600)"
 children = [
     subprocess.Popen(
         [sys.executable, "-c", code, *sys.argv[3:]], env={**os.environ, **place}, stdout=subprocess.PIPE
