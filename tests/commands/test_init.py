@@ -539,3 +539,38 @@ def test_a_try_under_the_real_torchrun_is_recorded_nowhere(zeusrun, script):
     assert done.returncode == 0, done.stderr
     assert "Proposed: val_accuracy at least 0.31." in done.stdout
     assert json.loads(zeusrun("history", "--json").stdout) == []
+
+
+LOADED = """
+import argparse, torch
+from torch.utils.data import DataLoader, TensorDataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--epochs", type=int, default=2)
+given = parser.parse_args()
+data = TensorDataset(torch.randn(64, 4))
+loader = DataLoader(data, batch_size={size}, shuffle=True)
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+for epoch in range(1, given.epochs + 1):
+    for (batch,) in loader:
+        layer(batch).square().mean().backward()
+        optimizer.step()
+    print(f"epoch {{epoch}} val accuracy: {{0.5 + epoch / 8:.3f}}", flush=True)
+"""
+
+
+def test_a_try_rehearses_another_batch_size_and_says_why_a_metric_was_chosen(zeusrun, script):
+    script(LOADED.format(size="given.batch_size"))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 16, "--epochs", 2)
+    assert done.returncode == 0, done.stderr
+    assert "Rehearsing batch size 8" in done.stdout
+    assert "Batch size 8 arrives in the training." in done.stdout
+    said = "Chosen: val_accuracy, a quality of an evaluation, as the script prints it."
+    assert said in done.stdout
+
+
+def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, script):
+    script(LOADED.format(size=16))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 16, "--epochs", 2)
+    assert "batch size 8 does not arrive: the run trained with 16" in done.stderr

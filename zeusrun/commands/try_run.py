@@ -29,10 +29,16 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
 from zeusrun.launcher.rundir.failure import is_permanent
+from zeusrun.metrics.audit import describe_choice, is_alike
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import list_likely, propose_pattern, shows_evaluation
 from zeusrun.metrics.rows import Run
-from zeusrun.metrics.seen import describe_alone, describe_spawned, names_an_evaluation
+from zeusrun.metrics.seen import (
+    describe_alone,
+    describe_spawned,
+    find_batch_size,
+    names_an_evaluation,
+)
 from zeusrun.metrics.sight import Sight
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
 
 _MAX_PRINTED_BYTES = 256 << 10
 _TRY_S = 120  # if the number of epochs cannot be set
+_REHEARSED = 50  # steps, if no loader shows the batch size
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
     "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
@@ -85,9 +92,16 @@ class _Tried(NamedTuple):
 
     def propose(self, likely: str) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""
-        proposal = propose(self.progress.seen, likely) if self.progress is not None else None
-        shape = None if proposal else propose_pattern(self.printed, likely)
-        return (shape.proposal if shape else proposal), shape
+        seen = {} if self.progress is None else self.progress.seen
+        proposal = propose(seen, likely)
+        # What is printed once for an evaluation precedes the mean of what is logged in it.
+        mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
+        shape = propose_pattern(self.printed, likely) if mean or proposal is None else None
+        if proposal is None or (
+            shape is not None and is_alike(proposal.metric, shape.proposal.metric)
+        ):
+            return (shape.proposal if shape else None), shape
+        return proposal, None
 
 
 def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> int:
@@ -121,6 +135,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return code
+    if not tried.failed and proposal is not None and read_text(path) == text:
+        _rehearse(guess, path)
     guess = _check_batch(
         replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
     )
@@ -142,6 +158,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         read = f" It is read from lines such as: {plain_text(shape.line.strip())}" if shape else ""
         best = " It is at its best after one epoch: choose the target yourself."
         lines = [
+            *describe_choice(proposal, progress.seen, printed),
             f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}{read}",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
@@ -191,6 +208,31 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
         typer.echo(f"zeusrun: warning: {path}: {wrong}; {then}", err=True)
         return corrected or guess
     return guess
+
+
+def _rehearse(guess: Guess, path: Path) -> None:
+    """Run a few steps with another batch size, and say whether it arrives."""
+    batch, ranks = guess.batch, guess.ranks
+    if batch is None:
+        return
+    default = batch.default
+    other = default // 2 if default % (2 * ranks) == 0 else 2 * default
+    typer.echo(f"Rehearsing batch size {other} for a few steps:")
+    sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
+    spec = load_spec(path, [*_overrides(guess), *reveal(guess), sizes])
+    tried = _run(spec, whole=False, size=other)
+    progress = tried.progress
+    size = find_batch_size(progress.observed, progress.ranks.world_size) if progress else None
+    if size == other:
+        typer.echo(f"Batch size {other} arrives in the training.")
+    elif tried.failed:
+        why = f"with batch size {other}, the run failed: {tried.reason}"
+        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+    elif size is not None:
+        why = f"batch size {other} does not arrive: the run trained with {size}"
+        typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+    else:
+        typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
 
 
 def _replace(path: Path, text: str, new: str) -> str:
@@ -276,10 +318,11 @@ class _Watch:
         return self._at_step is not None and (progress.steps or 0) > self._at_step
 
 
-def _run(spec: JobSpec, *, whole: bool) -> _Tried:
+def _run(spec: JobSpec, *, whole: bool, size: int | None = None) -> _Tried:
     """Run the job once; the user's home lends the GPUs and records nothing.
 
-    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation.
+    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation; with a
+    ``size`` for its batches, as soon as that is known.
     """
     home, history = open_home()
     progress, watch, stopped = None, _Watch(), False
@@ -295,9 +338,13 @@ def _run(spec: JobSpec, *, whole: bool) -> _Tried:
                 watch.log = Run(Path(event.trial.run_dir), scratch).log(0)
             elif isinstance(event, Advanced):
                 progress = event.progress
-                if watch.take(progress) and not (whole or stopped or signals.received):
+                enough = watch.take(progress)
+                if size is not None:
+                    enough |= bool(progress.observed) or (progress.steps or 0) >= _REHEARSED
+                if enough and not (whole or stopped or signals.received):
                     stopped = True
-                    view.show(Noted("stopping: it has evaluated an epoch"))
+                    what = "it has evaluated an epoch" if size is None else "enough steps are made"
+                    view.show(Noted(f"stopping: {what}"))
                     signals.received.append(signal.SIGINT)  # as if the user pressed Ctrl-C
             elif isinstance(event, Printed):  # warnings would be about the overrides
                 view.show(event)
@@ -316,7 +363,7 @@ def _run(spec: JobSpec, *, whole: bool) -> _Tried:
             show=lambda _: None,
         ) as gpus:
             scratch = Path(folder)
-            submission = compose(spec, None, gpus, place=(scratch, open_history(scratch, {})))
+            submission = compose(spec, size, gpus, place=(scratch, open_history(scratch, {})))
             environment = {**submission.environment, "ZEUSRUN_HOME": folder}
             submission = replace(submission, environment=environment)
             with contextlib.closing(submission):

@@ -33,7 +33,7 @@ CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 
 _ORDER = (REPORT, *CONTROLLING, "timm", "accelerate", "tensorboard", "mlflow", "wandb")
 _NAMES = 1000  # a script may report under a new name at every step
-_EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
+EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
 
 
 class Seen(NamedTuple):
@@ -98,7 +98,7 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
     Lightning logs ``val_loss_step`` at each batch of one.
     """
     names = [name.lower() for name in metrics if not name.endswith("_step")]
-    return any(_EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
+    return any(EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
 def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:
