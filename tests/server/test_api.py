@@ -223,11 +223,12 @@ def test_many_launchers_of_one_job_at_once_all_begin_in_the_end(server, count):
 def test_the_description_of_the_api_names_every_field_of_a_trial(server):
     found = server.get("/api/v1/openapi.json").json
     models = found["components"]["schemas"]
-    assert set(models["OneTrial"]["properties"]["trial"]["properties"]) == set(
-        build_trial().to_json()
-    )
+    named = {"$ref": "#/components/schemas/Trial"}
+    assert models["OneTrial"]["properties"]["trial"] == named
+    assert set(models["Trial"]["properties"]) == set(build_trial().to_json())
     finish = found["paths"]["/api/v1/trials/{trial}/outcome"]["post"]["requestBody"]
-    outcome = finish["content"]["application/json"]["schema"]
+    assert finish["content"]["application/json"]["schema"]["$ref"].endswith("/Outcome")
+    outcome = models["Outcome"]
     assert set(outcome["properties"]) == set(DONE.to_json())
     assert set(outcome["required"]) == {"status", "reason", "finished_at"}
 
