@@ -432,3 +432,11 @@ def test_a_job_has_one_unit_and_what_cannot_be_told_in_it_teaches_no_epochs():
     asked, runs = read_history(NOW, [first, shown, hidden])
     assert runs[1].epochs * asked.unit == pytest.approx(960, abs=asked.unit)
     assert not runs[2].epochs
+
+
+def test_a_run_that_does_not_count_sets_no_unit():
+    odd = by_samples((500, 0.2), (1000, 0.96), recurrence=1)
+    normal = learned(0.1, 0.2, 0.96, recurrence=2)
+    for changes in ({"forgotten": True}, {"metric": "other"}, {"observed_batch_size": 7}):
+        asked, _ = read_history(NOW, [dataclasses.replace(odd, **changes), normal])
+        assert asked.unit is None

@@ -13,7 +13,7 @@ from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import is_repeat
 from zeusrun.launcher.choose import Choice, find_grown_too_large
-from zeusrun.launcher.recover import join
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size

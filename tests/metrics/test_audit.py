@@ -19,12 +19,14 @@ from zeusrun.metrics.seen import Seen
     ],
 )
 def test_a_rounded_value_agrees(value, line):
-    assert find_agreeing(["val_accuracy: 0.12", line], value) == line
+    assert find_agreeing(["val_accuracy: 0.12", line], "accuracy/valid", value) == line
 
 
-@pytest.mark.parametrize("line", ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s"])
+@pytest.mark.parametrize(
+    "line", ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s", "momentum 0.9583"]
+)
 def test_other_numbers_do_not_agree(line):
-    assert find_agreeing([line], 0.9583333) is None
+    assert find_agreeing([line], "accuracy/valid", 0.9583333) is None
 
 
 def test_a_choice_says_how_it_is_logged_and_what_is_no_result():

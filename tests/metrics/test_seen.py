@@ -15,7 +15,7 @@ from zeusrun.metrics.seen import (
     list_names,
     names_an_evaluation,
 )
-from zeusrun.sidecar.events import Applied, Hooked, Observed, Reported
+from zeusrun.sidecar.events import Applied, Hooked, Observed, Reported, Started
 
 METRIC = GOAL.metric
 
@@ -193,3 +193,12 @@ def test_reports_within_an_epoch_make_a_curve_by_samples():
     ]
     assert values(again) == [(1, 0.1), (2, 0.3)]
     assert again.is_beyond(once)
+
+
+def test_a_restart_is_no_second_report_of_an_epoch():
+    def looked(t, epoch, value, samples):
+        return Reported(t, epoch, {METRIC: value}, "report", samples=samples)
+
+    before = after(looked(101, 1, 0.1, 100), looked(102, 2, 0.2, 200))
+    again = after(Started(103, 0, 9, restart=1), looked(104, 2, 0.2, 100), start=before)
+    assert (again.samples, again.by_samples) == (300, ())

@@ -57,7 +57,7 @@ def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
     ignored = compare_training(now, others).ignored
     differences = find_differences(trials, now, ignored)
-    read = [read_trial(problem, in_units(problem, trial)) for trial in trials]
+    read = [read_trial(problem, trial) for trial in trials]
     runs = iter(
         run if run is None or differs is None else run._replace(differs=differs)
         for run, differs in zip(read, differences, strict=True)
@@ -81,6 +81,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     if status is TrialStatus.DISPATCHED:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
+    trial = in_units(problem, trial)
     machine = same_hardware(problem, trial) and same_split(problem, trial)
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
     local = machine and not shared
@@ -113,7 +114,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     """Add to a problem what only the history shows."""
-    if problem.unit is None and (unit := _find_unit(trials)) is not None:
+    if problem.unit is None and (unit := _find_unit(problem, trials)) is not None:
         return complete(replace(problem, unit=unit, samples_per_epoch=unit), trials)
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
@@ -129,13 +130,19 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     return problem
 
 
-def _find_unit(trials: Sequence[Trial]) -> int | None:
+def _find_unit(problem: Problem, trials: Sequence[Trial]) -> int | None:
     """Return samples that count as an epoch: a part of the shortest way to a first report.
 
-    ``None`` if no training reports the metric within epochs.
+    ``None`` if no training that counts reports the metric within epochs.
     """
-    curves = [[point.epoch for point in trial.by_samples if point.epoch] for trial in trials]
-    firsts = [curve[0] for curve in curves if curve]
+    firsts = [
+        next((point.epoch for point in trial.by_samples if point.epoch), 0)
+        for trial in trials
+        if trial.by_samples
+        and (trial.metric, trial.mode) == (problem.metric, problem.mode)
+        and prove(trial).learning is None
+    ]
+    firsts = [samples for samples in firsts if samples]
     return max(1, min(firsts) // _UNITS) if firsts else None
 
 
@@ -144,12 +151,16 @@ def in_units(problem: Problem, trial: Trial) -> Trial:
     unit = problem.unit
     if unit is None or not (trial.curve or trial.epochs):
         return trial
-    curve, scale = trial.by_samples, 1 / unit
+    curve, scale, more = trial.by_samples, 1 / unit, False
     if not curve:
         whole = samples_per_epoch(trial)
         curve, scale = (trial.curve, whole / unit) if whole is not None else ((), 0.0)
+        own = curve[1:] if curve and is_baseline(curve[0]) else curve
+        more = counts_from_zero(tuple(point.epoch for point in own[:3]))
     units = tuple(
-        point._replace(epoch=max(1, round(point.epoch * scale)) if point.epoch else 0)
+        point
+        if is_baseline(point)
+        else point._replace(epoch=max(1, round((point.epoch + more) * scale)))
         for point in curve
     )
     return replace(trial, curve=units, epochs=None)
@@ -270,7 +281,8 @@ def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: in
 def _with_speed(problem: Problem, trial: Trial, run: Run, end: Way | None) -> Run:
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
-    if end is None and trial.status is TrialStatus.STOPPED and not trial.interruptions:
+    whole = trial.status is TrialStatus.STOPPED and not trial.interruptions
+    if end is None and whole and problem.unit is None:
         end = Way(1, trial.time_s, trial.energy_j)  # an epoch costs more than this
     if end is not None and end.epochs > 0:
         spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)

@@ -36,7 +36,6 @@ from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,
-    find_batch_size,
     names_an_evaluation,
 )
 from zeusrun.metrics.sight import Sight
@@ -109,7 +108,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    epochs = guess.max_epochs
+    epochs, trained_epochs = guess.max_epochs, 1
     limit = "" if epochs else f", at most {_TRY_S} s"
     typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
     tried = _run(load_spec(path, [*_overrides(guess), *reveal(guess)]), whole=epochs is not None)
@@ -121,7 +120,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"it with {own}, and stopping it after an epoch, or after {_TRY_S} s",
             err=True,
         )
-        overrides = [*_overrides(guess, int(epochs.value)), *reveal(guess)]
+        trained_epochs = int(epochs.value)
+        overrides = [*_overrides(guess, trained_epochs), *reveal(guess)]
         tried = _run(load_spec(path, overrides), whole=False)
         proposal, shape = tried.propose(guess.metric)
     trial, code, progress, printed, ended = tried
@@ -135,8 +135,6 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
         return code
-    if not tried.failed and proposal is not None and read_text(path) == text:
-        _rehearse(guess, path)
     guess = _check_batch(
         replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
     )
@@ -162,8 +160,13 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
             f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}{read}",
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
-    changed = _replace(path, text, write(guess, objective=objective))
-    typer.echo("\n".join([f"{path} {changed}.", *lines]))
+    new = write(guess, objective=objective)
+    changed = _replace(path, text, new)
+    if not tried.failed and proposal is not None and read_text(path) == new:
+        stopped = _rehearse(replace(guess, metric=proposal.metric), path, trained_epochs)
+        if stopped is not None:
+            return stopped
+    typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
     if tried.failed:
         then = "the proposal is from what it had shown before. Correct the cause first"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
@@ -210,19 +213,24 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
     return guess
 
 
-def _rehearse(guess: Guess, path: Path) -> None:
-    """Run a few steps with another batch size, and say whether it arrives."""
+def _rehearse(guess: Guess, path: Path, epochs: int) -> int | None:
+    """Run a few steps with another batch size, and say whether it arrives.
+
+    Returns the exit code if the user has ended it.
+    """
     batch, ranks = guess.batch, guess.ranks
     if batch is None:
-        return
+        return None
     default = batch.default
-    other = default // 2 if default % (2 * ranks) == 0 else 2 * default
+    halves = default % (2 * ranks) == 0 and default >= 4 * ranks  # one sample may be too few
+    other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    spec = load_spec(path, [*_overrides(guess), *reveal(guess), sizes])
-    tried = _run(spec, whole=False, size=other)
-    progress = tried.progress
-    size = find_batch_size(progress.observed, progress.ranks.world_size) if progress else None
+    overrides = [*_overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={_TRY_S}"]
+    tried = _run(load_spec(path, overrides), whole=False, size=other)
+    if tried.ended:
+        return tried.code
+    size = Sight.of(tried.progress).batch_size if tried.progress is not None else None
     if size == other:
         typer.echo(f"Batch size {other} arrives in the training.")
     elif tried.failed:
@@ -233,6 +241,7 @@ def _rehearse(guess: Guess, path: Path) -> None:
         typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
     else:
         typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
+    return None
 
 
 def _replace(path: Path, text: str, new: str) -> str:

@@ -145,19 +145,21 @@ def _by_samples(
     That curve begins with the second report in an epoch; before, the curve by epochs is the same.
     """
     known, done, before = progress.by_samples, progress.samples, progress.restarted_at
-    if event.samples is None:
+    if event.samples is None or event.each_step:
         return done, before, known
-    if _restarted(progress):
+    restarted = _restarted(progress)
+    if restarted:
         before = done or 0
     samples = before + event.samples
     last = progress.curve[-1] if progress.curve else None
-    again = last is not None and last.epoch == event.epoch > 0
+    again = last is not None and last.epoch == event.epoch > 0 and not restarted
     if not known and again and done is not None and samples > done:
         known = tuple(
             each._replace(epoch=round(each.epoch * done / event.epoch)) for each in progress.curve
         )
-    if known and samples > known[-1].epoch:
-        known = thin_curve((*known, point._replace(epoch=samples)), trial.target, trial.mode)
+    if known and samples >= known[-1].epoch:
+        own = known[:-1] if samples == known[-1].epoch else known
+        known = thin_curve((*own, point._replace(epoch=samples)), trial.target, trial.mode)
     return samples, before, known
 
 

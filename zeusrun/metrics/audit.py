@@ -40,7 +40,7 @@ def describe_choice(
     others = sorted(other for other, by in seen if seen[other, by].each_step)
     if others:
         yield f"No results, because they are logged in every step: {', '.join(others[:5])}."
-    if values is not None and (line := find_agreeing(printed, proposal.last)) is not None:
+    if values is not None and (line := find_agreeing(printed, name, proposal.last)) is not None:
         yield f"It agrees with the printed line: {line.strip()}"
 
 
@@ -50,12 +50,14 @@ def is_alike(logged: str, printed: str) -> bool:
     return bool(own - EVALUATIONS) and own - EVALUATIONS <= other and not other & {"train"}
 
 
-def find_agreeing(printed: Sequence[str], value: float) -> str | None:
-    """Return the last printed line with a metric that is a value, rounded; ``None`` without one."""
+def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:
+    """Return the last printed line with a metric of such a name and value; ``None`` without one."""
+    own = {word[:3] for word in set(re.findall(r"[a-z]+", metric.lower())) - EVALUATIONS}
     for line in reversed(printed):
         for number in read_line(line[:1000]):
             text = line[number.start : number.end]
-            if number.name in {"", "epoch"} or "." not in text:
+            words = {word[:3] for word in re.findall(r"[a-z]+", number.name)}
+            if "." not in text or not words & own:
                 continue
             scale = 100 if line[number.end : number.end + 1] == "%" else 1
             if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):

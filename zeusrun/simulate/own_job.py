@@ -136,6 +136,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     asked = replace(
         problem,
         candidates=evidence.fitting,
+        max_epochs=_most_epochs(problem, runs),
         recurrence=1,
         energy_measured=True,
         learning_rates={},
@@ -158,6 +159,13 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
+
+
+def _most_epochs(problem: Problem, runs: Sequence[Run]) -> int:
+    """Return the epochs after which a simulated training ends; twice the most, if none are set."""
+    if problem.unit is None:
+        return problem.max_epochs
+    return 2 * max((run.epochs or 1 for run in runs), default=1)
 
 
 def _doubt(

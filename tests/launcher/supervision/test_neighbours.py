@@ -19,8 +19,8 @@ from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.energy.other_programs import Load
 from zeusrun.errors import DeviceError
 from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.recover import join
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
 from zeusrun.metrics.ranks import Ranks

@@ -272,3 +272,34 @@ def test_the_groups_of_an_odd_optimizer_end_no_training():
     (loading, observed) = events
     assert loading == Loading(loading.t)
     assert observed.learning_rates == ()
+
+
+def test_the_first_batch_of_the_training_is_no_evaluation(observer, reporter, run):
+    for _ in Loader(observer, *[8] * 6):  # logged before the step, with a lucky first batch
+        reporter.log("tensorboard", {"accuracy": 0.9})
+        observer.step(STEP)
+    reporter.flush()
+    assert all(event.each_step for event in run.events)
+
+
+def test_two_optimizers_make_one_step(observer, reporter, run):
+    for _ in Loader(observer, *[8] * 6):
+        observer.step(STEP)
+        observer.step(STEP)
+        reporter.log("tensorboard", {"accuracy": 0.9})
+    reporter.flush()
+    assert observer.steps == 6
+    assert all(event.each_step for event in run.events)
+
+
+def test_an_evaluation_iterator_that_is_kept_is_weighed_by_its_own_batches(
+    observer, accuracies, train
+):
+    kept = iter(Loader(observer, *[4] * 99))
+    for epoch in (1, 2, 3):
+        train()
+        for value in (0.0, 0.4):
+            next(kept)
+            accuracies(value)
+        train()
+        assert accuracies()[-1][1] == pytest.approx(0.2), epoch

@@ -13,8 +13,8 @@ from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.energy.device_energy import Accounts
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
-from zeusrun.launcher.recover import join
 from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text

@@ -13,7 +13,7 @@ from zeusrun.bandit.observation import Running
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
-from zeusrun.launcher.recover import join
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -95,12 +95,15 @@ class PolicyControl:
         outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST, "it goes on")
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
-        spent_j = as_undisturbed(trial.finish(join(trial, outcome))).cost_j
+        joined = join(trial, outcome)
+        spent_j = as_undisturbed(trial.finish(joined)).cost_j
         unit, epochs = self._choice.problem.unit, progress.epochs
+        if unit is None and progress.by_samples:
+            return None  # epochs do not show how far it is
         if unit is not None:
-            if progress.samples is None:
+            if joined.samples is None:
                 return None
-            epochs = max(1, round(progress.samples / unit))
+            epochs = max(1, round(joined.samples / unit))
         running = Running(epochs, spent_j, progress.best_value, unit)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
         return None if reason is None else StopOrder(StopCause.HOPELESS, reason)

@@ -12,11 +12,11 @@ from zeusrun.bandit.observation import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
+from zeusrun.launcher.parts import cost_with_earlier, join
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
 from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
-from zeusrun.launcher.recover import cost_with_earlier, join
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines

@@ -75,9 +75,9 @@ class Observer:
         on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
             ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
-        steps: Optimizer steps of this rank.
-        consumed: The samples in them, over all ranks; ``None`` if they cannot be told.
-        on_training: Called after each optimizer step, and before a pass over the training data.
+        steps: Batches or accumulated batches with an optimizer step of this rank.
+        on_training: Called before a pass over the training data, and after each optimizer step
+            with the pass that fed it.
         on_end: Called with a pass that is over.
         is_separate: Whether a library has said that this process trains by itself.
     """
@@ -87,9 +87,9 @@ class Observer:
         self.previous: Pass | None = None
         self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
         self.switches = 0
-        self.steps = 0
-        self.consumed: int | None = 0
-        self.on_training: Callable[[], None] = lambda: None
+        self.steps: int = 0
+        self._consumed: int | None = 0
+        self.on_training: Callable[[Pass | None], None] = lambda _: None
         self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
         self._run = run
@@ -109,6 +109,11 @@ class Observer:
     def epoch(self) -> int | None:
         """Passes over the training data, the present one included; ``None`` if not observed."""
         return None if self._training is None else self._earlier + self._training.passes
+
+    @property
+    def consumed(self) -> int | None:
+        """The samples of all steps over all ranks; ``None`` if they cannot be told."""
+        return self._consumed or None
 
     def samples(self) -> int:
         """Return the samples of this rank in the present step; 0 if they cannot be told."""
@@ -133,7 +138,7 @@ class Observer:
         except Exception:  # noqa: BLE001 - for example, the script's own loader without a hash
             feed = Feed()
         if self.trains_on(feed):
-            self.on_training()
+            self.on_training(None)
         feed.left = getattr(loader, "_zeusrun_left", ())
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
@@ -162,18 +167,23 @@ class Observer:
         """
         run = self._run
         run.look_for_groups()
-        self.steps += 1
-        self.on_training()
         current = self.current
+        fed = current if current is not None and current.pending else None
+        if current is None or fed is not None:  # of several optimizers, the first one counts
+            self.steps += 1
+        self.on_training(fed)
+        known = self._training is not None
+        if known and fed is not None and fed.ended and not self.trains_on(fed.feed):
+            return  # of an evaluation; the training loader has read a batch ahead
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
             return
         if not current.steps:
             self._train_on(current.feed)
-        if self.consumed is not None:
-            known = None not in current.feed.sizes
+        if self._consumed is not None:
+            sized = None not in current.feed.sizes
             ranks = 1 if self._alone else current.feed.replicas or run.world_size
-            self.consumed = self.consumed + current.samples * ranks if known else None
+            self._consumed = self._consumed + current.samples * ranks if sized else None
         pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
         if current.steps > 1:

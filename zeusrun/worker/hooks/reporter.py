@@ -9,6 +9,7 @@ over a data loader has ended, the training goes on, or the script ends.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,8 @@ class Reporter:
         # During a pass over the training data, only the next value shows what a value is.
         self._doubtful: dict[_Key, _Look] = {}
         self._each_step: set[_Key] = set()
+        self._last: dict[_Key, _Look] = {}  # closed
+        self._lock = threading.RLock()
         observer.on_training, observer.on_end = self._go_on, self._end_pass
 
     def log(self, source: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
@@ -102,6 +105,10 @@ class Reporter:
         """
         if self._run.rank != 0 or self.muted:
             return
+        with self._lock:  # loggers may have threads of their own
+            self._log(source, metrics, epoch)
+
+    def _log(self, source: str, metrics: Mapping[str, Any], epoch: int | None) -> None:
         now = time.monotonic()
         over: dict[_Key, _Look] = {}
         for name, raw in _flat(metrics):
@@ -127,7 +134,11 @@ class Reporter:
         at = next(n for n in (epoch, observer.epoch, count) if n is not None)
         within = None if part is None or part.ended else part
         training = within is not None and observer.trains_on(within.feed)
-        seen = within.samples if within is not None and training else 0
+        seen, last = 0, self._last.get(key)
+        if within is not None and training:
+            seen = within.samples
+        elif last is not None and last.within is within:  # an iterator that the script keeps
+            seen = last.seen
         return _Look(at, observer.steps, observer.consumed, within, training, seen)
 
     def _goes_on(self, look: _Look) -> bool:
@@ -135,8 +146,19 @@ class Reporter:
         within = None if part is None or part.ended else part
         return look.within is within and look.steps == self._observer.steps
 
-    def _go_on(self) -> None:
-        """Close all looks: an optimizer has stepped, or a pass over the training data begins."""
+    def _go_on(self, fed: Pass | None) -> None:
+        """Close all looks: an optimizer has stepped, or a pass over the training data begins.
+
+        ``fed`` is the pass that fed the step: it is no evaluation.
+        """
+        if not self._open and not self._doubtful:
+            return
+        with self._lock:
+            for look in self._open.values():
+                look.training = look.training or (fed is not None and look.within is fed)
+            self._close_all()
+
+    def _close_all(self) -> None:
         for key in [*self._open]:
             self._close(key)
         if self._doubtful:
@@ -146,11 +168,13 @@ class Reporter:
 
     def _end_pass(self, ended: Pass) -> None:
         """Close the looks of a pass that is over."""
-        for key in [key for key, look in self._open.items() if look.within is ended]:
-            self._close(key)
+        with self._lock:
+            for key in [key for key, look in self._open.items() if look.within is ended]:
+                self._close(key)
 
     def _close(self, key: _Key) -> None:
         look, before = self._open.pop(key), self._doubtful.pop(key, None)
+        self._last[key] = look
         if before is not None:
             if look.training and (look.epoch, look.steps) == (before.epoch, before.steps + 1):
                 self._each_step.add(key)
@@ -189,8 +213,8 @@ class Reporter:
 
     def flush(self) -> None:
         """Record what has not been recorded, at the end of the script."""
-        for key in [*self._open]:
-            self._close(key)
+        with self._lock:
+            self._close_all()
         doubtful, self._doubtful = self._doubtful, {}
         self._record(doubtful)
         held, self._held = self._held, {}
