@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.metrics.propose import QUALITY
 from zeusrun.metrics.propose_pattern import read_line
 from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation
+from zeusrun.sidecar.events import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +30,9 @@ def describe_choice(
         "a quality" if quality else "a loss or an error" if proposal.mode == "min" else "a metric"
     )
     how = "as the script prints it"
-    if values is not None:
-        how = f"reported {values.times} time{'s' * (values.times != 1)} by {source}"
+    if values is not None and source != "stdout":
+        by = "the script" if source == REPORT else source
+        how = f"reported {values.times} time{'s' * (values.times != 1)} by {by}"
         if values.parts > 1:
             how += (
                 f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
