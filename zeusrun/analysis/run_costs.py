@@ -9,7 +9,7 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
-from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT, SDS90, student
+from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, SDS90, student
 from zeusrun.bandit.observation import SPEED_RUNS, average_speed, finite_exp, newest_speeds
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ DRAWS = 2000
 _STEEPNESS = (1.0, 4.0)
 _ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does not show it
 _MOST_LOG = 100.0  # of joules; more comes from a damaged record
-_GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
 
 
 def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
@@ -43,7 +42,7 @@ def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
         return {}
     epochs = draw_log_epochs(problem.default, arms, evidence)
     variance, freedom = find_speed_variance(evidence.timed, NOISY_SHARE_OF_RANGES)
-    wider = student(SDS90, freedom) / _GAUSSIAN90
+    wider = student(SDS90, freedom) / GAUSSIAN90
     drawn = {}
     for arm, own in zip(arms, epochs.T, strict=True):
         speeds = _find_speeds(problem.default, arm, evidence)
@@ -114,7 +113,7 @@ def draw_log_epochs(default: int, arms: Sequence[int], evidence: Evidence) -> Ar
     usual = np.random.default_rng(0).random(DRAWS) < 1 / (
         1 + finite_exp(log_weights[1] - log_weights[0])
     )
-    wider = student(SDS90, freedom) / _GAUSSIAN90
+    wider = student(SDS90, freedom) / GAUSSIAN90
     luck = wider * np.column_stack([_luck(0, arm) for arm in arms])
     drawn = np.empty((DRAWS, len(arms)))
     for part, (mean, covariance) in zip((usual, ~usual), posteriors, strict=True):

@@ -99,7 +99,7 @@ def test_what_is_not_known_is_said():
     only = build_facts("job", [run(1, 32), run(2, 32)])
     assert headline(only)[0] == "has used batch size 32 only, so nothing is saved yet"
     other = build_facts("job", [run(1, 64)])
-    assert headline(other)[0] == "has no saving that is known yet"
+    assert headline(other)[0] == "what it saves is not known yet"
     assert basis(other) == "Batch size 32, the default, has never shown what it costs."
     free = build_facts("job", [run(1, 32, None, energy_source=None, cost_j=None)])
     assert headline(free) == ("has no known cost yet", None)

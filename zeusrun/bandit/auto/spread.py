@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 # The standard deviation of log epochs of one arm, pooled over the public training traces of the
 # Zeus project. It counts as much as three degrees of freedom of the job's own.
 RUN_SD, RUN_SD_WEIGHT = 0.14, 3.0
-# 90 % of a Gaussian lie within 1.645 standard deviations. Both spreads, the mean and the level are
-# estimates: benchmarks/range.py finds 82 to 95 % in there, and from 86 % on in these.
+GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
+# For a range of a run: both spreads, the mean and the level are estimates, and benchmarks/range.py
+# finds 82 to 95 % within ``GAUSSIAN90``, and from 86 % on within these.
 SDS90 = 1.78
 WIDEST_SDS = 3.0  # a run that takes more than this is stopped
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
 from zeusrun.analysis.estimate import Estimate
-from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT, student
+from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, student
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-_GAUSSIAN90 = 1.645  # standard deviations around the mean that 90 % of a Gaussian lie within
 _FEW = 3  # values: the median of fewer is their mean, and they show no spread
 _MOST_LOG = 20.0
 
@@ -118,7 +117,7 @@ def _find_saved(left: Sequence[float], right: Sequence[float]) -> Estimate | Non
 
     The range is Welch's, of logarithms. The spread of each group is its own and, as much as three
     degrees of freedom, that of both, which in turn is that of other jobs as much as three.
-    ``None``: a side is empty, or a value is 0 or far from all sense.
+    ``None``: a side is empty, has a value of 0, or is of damaged records.
     """
     if not left or not right or min(*left, *right) <= 0:
         return None
@@ -138,7 +137,7 @@ def _find_saved(left: Sequence[float], right: Sequence[float]) -> Estimate | Non
     freedom = variance**2 / sum(
         each**2 / own for each, own in zip(variances, freedoms, strict=True)
     )
-    half = student(_GAUSSIAN90, freedom) * math.sqrt(variance)
+    half = student(GAUSSIAN90, freedom) * math.sqrt(variance)
     return Estimate(*(1 - finite_exp(ratio + each) for each in (0.0, half, -half)))
 
 

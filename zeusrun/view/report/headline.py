@@ -65,7 +65,7 @@ def _without_saving(facts: JobFacts) -> str:
         return "has no known cost yet"
     if not facts.savings.explored:
         return f"has used {facts.against} only, so nothing is saved yet"
-    return "has no saving that is known yet"
+    return "what it saves is not known yet"
 
 
 def basis(facts: JobFacts) -> str:

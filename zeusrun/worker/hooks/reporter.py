@@ -31,7 +31,7 @@ _MAX_NAMES = 1000
 
 
 @dataclass
-class _Look:
+class _Group:
     """The values of a metric that were logged without an optimizer step between them."""
 
     epoch: int
@@ -84,12 +84,12 @@ class Reporter:
         self.muted = False
         self._counts: dict[_Key, int] = {}
         self._written: dict[_Key, tuple[int, float, float]] = {}
-        self._held: dict[_Key, _Look] = {}
-        self._open: dict[_Key, _Look] = {}
+        self._held: dict[_Key, _Group] = {}
+        self._open: dict[_Key, _Group] = {}
         # During a pass over the training data, only the next value shows what a value is.
-        self._doubtful: dict[_Key, _Look] = {}
+        self._doubtful: dict[_Key, _Group] = {}
         self._each_step: set[_Key] = set()
-        self._last: dict[_Key, _Look] = {}  # closed
+        self._last: dict[_Key, _Group] = {}  # closed
         self._lock = threading.RLock()
         observer.on_training, observer.on_end = self._go_on, self._end_pass
 
@@ -101,7 +101,7 @@ class Reporter:
             metrics: Values by name; what is not one number is ignored. Values of a mapping
                 within it get both names: ``accuracy/f1``.
             epoch: Epochs completed, from a library that makes one value of an evaluation itself.
-                By default, the passes over the training loader, else the number of looks.
+                By default, the passes over the training loader, else the number of groups.
         """
         if self._run.rank != 0 or self.muted:
             return
@@ -110,7 +110,7 @@ class Reporter:
 
     def _log(self, source: str, metrics: Mapping[str, Any], epoch: int | None) -> None:
         now = time.monotonic()
-        over: dict[_Key, _Look] = {}
+        over: dict[_Key, _Group] = {}
         for name, raw in _flat(metrics):
             value, key = number_of(raw), (source, name)
             if value is None or (key not in self._counts and len(self._counts) >= _MAX_NAMES):
@@ -119,16 +119,16 @@ class Reporter:
             if begun is not None and not self._goes_on(begun):
                 self._close(key)
                 begun = None
-            look = begun or self._begin_look(key, epoch)
-            look.add(value, now)
+            group = begun or self._begin_group(key, epoch)
+            group.add(value, now)
             # Of a training whose steps are not seen, only a pass shows what belongs together.
-            if epoch is None and (look.steps or look.within is not None):
-                self._open[key] = look
+            if epoch is None and (group.steps or group.within is not None):
+                self._open[key] = group
             else:
-                over[key] = look
+                over[key] = group
         self._record(over)
 
-    def _begin_look(self, key: _Key, epoch: int | None) -> _Look:
+    def _begin_group(self, key: _Key, epoch: int | None) -> _Group:
         observer, part = self._observer, self._observer.current
         self._counts[key] = count = self._counts.get(key, 0) + 1
         at = next(n for n in (epoch, observer.epoch, count) if n is not None)
@@ -139,23 +139,23 @@ class Reporter:
             seen = within.samples
         elif last is not None and last.within is within:  # an iterator that the script keeps
             seen = last.seen
-        return _Look(at, observer.steps, observer.consumed, within, training, seen)
+        return _Group(at, observer.steps, observer.consumed, within, training, seen)
 
-    def _goes_on(self, look: _Look) -> bool:
+    def _goes_on(self, group: _Group) -> bool:
         part = self._observer.current
         within = None if part is None or part.ended else part
-        return look.within is within and look.steps == self._observer.steps
+        return group.within is within and group.steps == self._observer.steps
 
     def _go_on(self, fed: Pass | None) -> None:
-        """Close all looks: an optimizer has stepped, or a pass over the training data begins.
+        """Close all groups: an optimizer has stepped, or a pass over the training data begins.
 
         ``fed`` is the pass that fed the step: it is no evaluation.
         """
         if not self._open and not self._doubtful:
             return
         with self._lock:
-            for look in self._open.values():
-                look.training = look.training or (fed is not None and look.within is fed)
+            for group in self._open.values():
+                group.training = group.training or (fed is not None and group.within is fed)
             self._close_all()
 
     def _close_all(self) -> None:
@@ -163,52 +163,52 @@ class Reporter:
             self._close(key)
         if self._doubtful:
             before = self._observer.steps - 1
-            keys = [key for key, look in self._doubtful.items() if look.steps < before]
+            keys = [key for key, group in self._doubtful.items() if group.steps < before]
             self._record({key: self._doubtful.pop(key) for key in keys})
 
     def _end_pass(self, ended: Pass) -> None:
-        """Close the looks of a pass that is over."""
+        """Close the groups of a pass that is over."""
         with self._lock:
-            for key in [key for key, look in self._open.items() if look.within is ended]:
+            for key in [key for key, group in self._open.items() if group.within is ended]:
                 self._close(key)
 
     def _close(self, key: _Key) -> None:
-        look, before = self._open.pop(key), self._doubtful.pop(key, None)
-        self._last[key] = look
+        group, before = self._open.pop(key), self._doubtful.pop(key, None)
+        self._last[key] = group
         if before is not None:
-            if look.training and (look.epoch, look.steps) == (before.epoch, before.steps + 1):
+            if group.training and (group.epoch, group.steps) == (before.epoch, before.steps + 1):
                 self._each_step.add(key)
             self._record({key: before})
-        if look.training and key not in self._each_step:
-            self._doubtful[key] = look
+        if group.training and key not in self._each_step:
+            self._doubtful[key] = group
         else:
-            self._record({key: look})
+            self._record({key: group})
 
-    def _record(self, looks: Mapping[_Key, _Look]) -> None:
-        """Record looks that are over.
+    def _record(self, groups: Mapping[_Key, _Group]) -> None:
+        """Record groups that are over.
 
         Of several in an epoch, one a second is recorded, and the last one; also what meets the
         target, and what an evaluation loader was read for.
         """
         now, due = time.monotonic(), []
-        for key, look in looks.items():
-            value = look.value
+        for key, group in groups.items():
+            value = group.value
             epoch, written_t, written = self._written.get(key, (-1, -math.inf, math.nan))
-            if look.epoch == epoch and value == written:
+            if group.epoch == epoch and value == written:
                 self._held.pop(key, None)
                 continue
             each_step = key in self._each_step
-            result = look.evaluates or self._run.meets_target(key[1], value)
+            result = group.evaluates or self._run.meets_target(key[1], value)
             own = key[1] == self._run.metric and not each_step
             soon = now - written_t < (_OWN_INTERVAL_S if own else _INTERVAL_S)
-            if look.epoch == epoch and soon and (each_step or not result):
-                self._held[key] = look
+            if group.epoch == epoch and soon and (each_step or not result):
+                self._held[key] = group
                 continue
             held = self._held.pop(key, None)
-            if held is not None and held.epoch != look.epoch:
+            if held is not None and held.epoch != group.epoch:
                 due.append((key, held))
-            self._written[key] = (look.epoch, now, value)
-            due.append((key, look))
+            self._written[key] = (group.epoch, now, value)
+            due.append((key, group))
         self._report(due)
 
     def flush(self) -> None:
@@ -220,13 +220,13 @@ class Reporter:
         held, self._held = self._held, {}
         self._report(held.items())
 
-    def _report(self, looks: Iterable[tuple[_Key, _Look]]) -> None:
-        """Report looks, those of one moment together."""
+    def _report(self, groups: Iterable[tuple[_Key, _Group]]) -> None:
+        """Report groups, those of one moment together."""
         together: dict[tuple[Any, ...], dict[str, float]] = {}
-        for (source, name), look in looks:
+        for (source, name), group in groups:
             each_step = (source, name) in self._each_step
-            about = (look.epoch, look.t, source, look.parts, each_step, look.samples)
-            together.setdefault(about, {})[name] = look.value
+            about = (group.epoch, group.t, source, group.parts, each_step, group.samples)
+            together.setdefault(about, {})[name] = group.value
         for (epoch, t, source, parts, each_step, samples), values in together.items():
             self._run.report_for(Reported(t, epoch, values, source, parts, each_step, samples))
 
