@@ -566,7 +566,7 @@ def test_a_try_rehearses_another_batch_size_and_says_why_a_metric_was_chosen(zeu
     assert done.returncode == 0, done.stderr
     assert "Rehearsing batch size 8" in done.stdout
     assert "Batch size 8 arrives in the training." in done.stdout
-    said = "Chosen: val_accuracy, a quality of an evaluation, as the script prints it."
+    said = "Chosen: val_accuracy (of an evaluation, higher is better), as the script prints it."
     assert said in done.stdout
 
 

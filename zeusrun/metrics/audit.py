@@ -6,7 +6,6 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from zeusrun.metrics.propose import QUALITY
 from zeusrun.metrics.propose_pattern import read_line
 from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation
 from zeusrun.sidecar.events import REPORT
@@ -24,11 +23,8 @@ def describe_choice(
     """Yield sentences on a proposed metric: what it is, how it is logged, what agrees with it."""
     name, source = proposal.metric, proposal.source
     values = seen.get((name, source))
-    what = "of an evaluation" if names_an_evaluation({name: 0.0}) else "by its name"
-    quality = set(re.findall(r"[a-z]+", name.lower())) & QUALITY
-    kind = (
-        "a quality" if quality else "a loss or an error" if proposal.mode == "min" else "a metric"
-    )
+    better = "lower" if proposal.mode == "min" else "higher"
+    what = "of an evaluation, " if names_an_evaluation({name: 0.0}) else ""
     how = "as the script prints it"
     if values is not None and source != "stdout":
         by = "the script" if source == REPORT else source
@@ -38,7 +34,7 @@ def describe_choice(
                 f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
                 "For AUC or F1 that is only near"
             )
-    yield f"Chosen: {name}, {kind} {what}, {how}."
+    yield f"Chosen: {name} ({what}{better} is better), {how}."
     others = sorted(other for other, by in seen if seen[other, by].each_step)
     if others:
         yield f"No results, because they are logged in every step: {', '.join(others[:5])}."
