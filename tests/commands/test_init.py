@@ -7,13 +7,16 @@ import os
 import re
 import resource
 import subprocess
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import yaml
 
+from zeusrun.commands import try_run
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.sidecar.events import Observed
 
 REPORTS = """
     import argparse
@@ -565,9 +568,30 @@ def test_a_try_rehearses_another_batch_size_and_says_why_a_metric_was_chosen(zeu
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 16, "--epochs", 2)
     assert done.returncode == 0, done.stderr
     assert "Rehearsing batch size 8" in done.stdout
-    assert "Batch size 8 arrives in the training." in done.stdout
+    assert "Batch size 8 arrives in the training: 8 steps an epoch, not 4." in done.stdout
     said = "Chosen: val_accuracy (of an evaluation, higher is better), as the script prints it."
     assert said in done.stdout
+
+
+def test_a_rehearsal_finds_epochs_of_the_same_steps_for_every_batch_size(capsys):
+    before, now = (Observed(0, 0, size, 1, length=100) for size in (16, 8))
+    try_run._compare_steps(Path("job.yaml"), 8, before, now)
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "batch size 8 arrives, but an epoch has 100 steps with it and 100 before" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (Observed(0, 0, 16, 1, length=4), Observed(0, 0, 8, 1, length=7), ": 7 steps an epoch,"),
+        (Observed(0, 0, 32, 2, length=9), Observed(0, 0, 16, 1, length=9), ": 9 steps an epoch,"),
+        (Observed(0, 0, 16, 1), Observed(0, 0, 8, 1), "in the training.\n"),  # a stream
+    ],
+)
+def test_a_rehearsal_compares_the_steps_of_an_epoch(capsys, before, now, said):
+    try_run._compare_steps(Path("job.yaml"), 8, before, now)
+    assert said in capsys.readouterr().out
 
 
 def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, script):

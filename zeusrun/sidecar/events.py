@@ -104,6 +104,7 @@ class Observed:
         learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
         alone: Whether it is one of several ranks, and trains a model of its own.
         data: Samples of the training data; ``None`` if unknown, as of a stream.
+        length: Batches in a pass over the loader; ``None`` if unknown.
     """
 
     t: float
@@ -114,6 +115,12 @@ class Observed:
     learning_rates: tuple[float, ...] = ()
     alone: bool = False
     data: int | None = None
+    length: int | None = None
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in a pass over the loader; ``None`` if unknown."""
+        return None if self.length is None else math.ceil(self.length / max(1, self.batches))
 
 
 @dataclass(frozen=True)
@@ -292,14 +299,14 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
     rates = record.get("learning_rates", [])
     if not isinstance(rates, list):
         raise ValueError("'learning_rates' is not a list")  # noqa: TRY004
-    samples, replicas, data = (
+    samples, replicas, data, length = (
         None if record.get(key) is None else _count(record, key)
-        for key in ("samples", "replicas", "data")
+        for key in ("samples", "replicas", "data", "length")
     )
     learning_rates = tuple(_number("learning_rates", rate) for rate in rates)
     batches, alone = _count(record, "batches"), record.get("alone") is True
     rank = _count(record, "rank")
-    return Observed(t, rank, samples, batches, replicas, learning_rates, alone, data)
+    return Observed(t, rank, samples, batches, replicas, learning_rates, alone, data, length)
 
 
 def _applied(t: float, record: dict[str, Any]) -> Applied:

@@ -175,6 +175,23 @@ def test_the_samples_of_a_step_are_those_of_the_loader_that_feeds_it(run, loop, 
     assert observed(rank) == seen
 
 
+def test_an_epoch_has_as_many_steps_as_its_loader_says(run):
+    script = """
+    class Stream(IterableDataset):
+        def __iter__(self): return iter(range(60))
+        def __len__(self): return 30
+    import warnings
+    warnings.simplefilter("error")  # torch warns of a stream that is longer than it once said
+    for loader in DataLoader(Stream(), 6), DataLoader(data, 30), DataLoader(data, 30, drop_last=True):
+        for epoch in range(9):
+            for batch in loader: step()
+    """
+    rank, code, log = run(script)
+    assert code == 0, log
+    seen = [e for e in rank.events if isinstance(e, Observed)]
+    assert [(e.data, e.steps_per_epoch) for e in seen] == [(30, None), (100, 4), (100, 3)]
+
+
 SAME = """
 torch.manual_seed(0)
 seen = []

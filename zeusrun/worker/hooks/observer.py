@@ -28,6 +28,7 @@ class Feed:
     nominal: int | None = None  # the batch size of its batch sampler; ``None`` if it has none
     replicas: int | None = None  # ranks among which its sampler divides the data, if it says so
     data: int | None = None  # samples of its dataset; ``None`` if it has no length
+    length: int | None = None  # batches in a pass, as it says
     loader: Callable[[], Any] = lambda: None  # ``None`` once the script has dropped it
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     batches: int = 0  # seen
@@ -248,30 +249,30 @@ class Observer:
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
         rates, self._optimizer = _base_rates(self._optimizer) or before, None
-        seen = (samples, batches, feed.replicas, rates, self._alone, feed.data)
+        seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
             self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
 
 
-def _facts_of(loader: Any) -> tuple[int | None, int | None, int | None]:
-    """Return the batch size of its sampler, the sampler's replicas, and the samples of its data."""
+def _facts_of(loader: Any) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return its batch size, its sampler's replicas, the samples of its data, and its length."""
     batches = getattr(loader, "batch_sampler", None)
     nominal = getattr(batches, "batch_size", None)
     samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
     names = ("num_replicas", "num_processes")  # torch's; that of accelerate's shards
     found = (getattr(sampler, name, None) for sampler in samplers for name in names)
     replicas = next((each for each in found if type(each) is int and each > 0), None)
-    return nominal if type(nominal) is int else None, replicas, _length(loader)
+    data = getattr(loader, "dataset", None)
+    indexed = hasattr(data, "__getitem__") and not hasattr(data, "__next__")
+    # A stream has no length; asked for one, a DataLoader would warn later.
+    facts = (_length(data), _length(batches)) if indexed else (None, None)
+    return nominal if type(nominal) is int else None, replicas, *facts
 
 
-def _length(loader: Any) -> int | None:
-    """Return the samples of a loader's dataset; ``None`` if it is one of a stream."""
-    data: Any = getattr(loader, "dataset", None)
-    if not hasattr(data, "__getitem__") or hasattr(data, "__next__"):
-        return None
+def _length(sized: Any) -> int | None:
     try:
-        return len(data) or None
+        return len(sized) or None
     except Exception:  # noqa: BLE001 - of the script's own
         return None
 

@@ -1,0 +1,214 @@
+"""Runs a drafted job once, for an epoch or a few steps, in a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.commands.compose import compose
+from zeusrun.commands.options import open_home
+from zeusrun.errors import ExitCode
+from zeusrun.files.tail import LineTail
+from zeusrun.history.registry import open_history
+from zeusrun.launcher.events import Advanced, Noted, Printed, TrialStarts
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.queue.admission import admitted, check_not_ended
+from zeusrun.launcher.recurrence import submit
+from zeusrun.launcher.redact import mask_job
+from zeusrun.metrics.audit import is_alike
+from zeusrun.metrics.propose import propose
+from zeusrun.metrics.propose_pattern import propose_pattern, shows_evaluation
+from zeusrun.metrics.rows import Run
+from zeusrun.metrics.seen import names_an_evaluation
+from zeusrun.metrics.stdout import split_states
+from zeusrun.plain_text import plain_text
+from zeusrun.sidecar.events import REPORT
+from zeusrun.trial import TrialStatus
+from zeusrun.view.console import lasting_console
+from zeusrun.view.live import SubmitView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zeusrun.jobfile.guess.guess import Guess
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.events import SubmitEvent
+    from zeusrun.metrics.progress import Progress
+    from zeusrun.metrics.propose import Proposal
+    from zeusrun.metrics.propose_pattern import Shape
+    from zeusrun.trial import Trial
+
+TRY_S = 120
+"""Seconds that a run may take whose number of epochs cannot be set."""
+
+_MAX_PRINTED_BYTES = 256 << 10
+_REHEARSED = 50  # steps, if no loader shows the batch size
+
+
+class Tried(NamedTuple):
+    """What a run has shown."""
+
+    trial: Trial
+    code: int
+    progress: Progress | None
+    printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
+    ended: bool  # by the user, or by another zeusrun
+
+    @property
+    def failed(self) -> bool:
+        """Whether it crashed; a run that only lacks the metric has failed, too, but by no cause."""
+        crashed = self.trial.status is TrialStatus.FAILED and self.trial.cause is not None
+        return crashed or self.trial.status is TrialStatus.OOM
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, for people."""
+        return plain_text(self.trial.reason or "it was stopped")
+
+    def propose(self, likely: str) -> tuple[Proposal | None, Shape | None]:
+        """Return a proposal, and the pattern that it needs, if any."""
+        seen = {} if self.progress is None else self.progress.seen
+        proposal = propose(seen, likely)
+        # What is printed once for an evaluation precedes the mean of what is logged in it.
+        mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
+        shape = propose_pattern(self.printed, likely) if mean or proposal is None else None
+        if proposal is None or (
+            shape is not None and is_alike(proposal.metric, shape.proposal.metric)
+        ):
+            return (shape.proposal if shape else None), shape
+        return proposal, None
+
+
+def overrides(guess: Guess, epochs: int = 1) -> list[str]:
+    """Return what makes one short run of the job, whatever its metrics are."""
+    size = guess.ranks if guess.batch is None else guess.batch.default
+    return [
+        f"objective.metric={guess.metric}",
+        "objective.target=0",
+        "objective.on_target=continue",
+        "objective.missing_metric=continue",
+        f"objective.max_epochs={epochs}",
+        f"batch_size.default={size}",
+        f"batch_size.candidates=[{size}]",
+        "policy.name=fixed",
+        "attempts=1",
+        "early_stop.cost_factor=null",
+        "power_limit.mode=observe",
+        "stall.action=off",
+        *([] if guess.max_epochs and epochs == 1 else [f"timeout_s={TRY_S}"]),
+    ]
+
+
+class _Watch:
+    """Follows a run: where in its log training begins, and when an epoch has been evaluated."""
+
+    def __init__(self) -> None:
+        self.log: Path | None = None
+        self._untrained = self._bytes = 0  # of the log, printed before the first step
+        self._looks = self._before = 0
+        self._at_step: int | None = None  # when the first evaluation after training was seen
+        self._trained = False
+
+    def take_lines(self, lines: Iterable[str]) -> None:
+        """Take in what rank 0 printed."""
+        self._looks += sum(map(shows_evaluation, lines))
+
+    def read_printed(self) -> list[str]:
+        """Return what rank 0 printed in training, at the end; all of it where no step was seen."""
+        if self.log is None:
+            return []
+        tail, printed = LineTail(self.log), list[str]()
+        since = self._untrained - 1 if self._trained and self._untrained else 0
+        tail.skip_backlog(min(_MAX_PRINTED_BYTES, _size(self.log) - since))
+        with contextlib.suppress(OSError):
+            while lines := tail.read_lines(final=True):
+                printed += (state for line in lines for state in split_states(line))
+        return [line for line, _ in itertools.groupby(printed)]  # twice in a row is one look
+
+    def take(self, progress: Progress) -> bool:
+        """Take in how far the run is; return whether it trains on after an evaluation."""
+        looks = self._looks + sum(
+            seen.times
+            for (name, source), seen in progress.seen.items()
+            if source == REPORT or names_an_evaluation({name: 0.0})
+        )
+        if progress.steps is None and self.log is not None:
+            # The step clock is read before the log, so the look before this one is certain.
+            self._untrained, self._bytes = self._bytes, _size(self.log)
+        if not self._trained:
+            self._trained, self._before = progress.steps is not None, looks
+        elif self._at_step is None and looks > self._before:
+            self._at_step = progress.steps
+        return self._at_step is not None and (progress.steps or 0) > self._at_step
+
+
+def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried:
+    """Run the job once; the user's home lends the GPUs and records nothing.
+
+    Unless it is to run as a ``whole``, it is stopped when it trains on after an evaluation; with a
+    ``size`` for its batches, as soon as that is known.
+    """
+    home, history = open_home()
+    progress, watch, stopped = None, _Watch(), False
+    with (
+        CaughtSignals() as signals,
+        SubmitView(lasting_console(sys.stdout), quiet=False) as view,
+        tempfile.TemporaryDirectory(prefix="zeusrun-try-", ignore_cleanup_errors=True) as folder,
+    ):
+
+        def consume(event: SubmitEvent) -> None:
+            nonlocal progress, stopped
+            if isinstance(event, TrialStarts):
+                watch.log = Run(Path(event.trial.run_dir), scratch).log(0)
+            elif isinstance(event, Advanced):
+                progress = event.progress
+                enough = watch.take(progress)
+                if size is not None:
+                    enough |= bool(progress.observed) or (progress.steps or 0) >= _REHEARSED
+                if enough and not (whole or stopped or signals.received):
+                    stopped = True
+                    what = "it has evaluated an epoch" if size is None else "enough steps are made"
+                    view.show(Noted(f"stopping: {what}"))
+                    signals.received.append(signal.SIGINT)  # as if the user pressed Ctrl-C
+            elif isinstance(event, Printed):  # warnings would be about the overrides
+                view.show(event)
+                if event.rank == 0:
+                    watch.take_lines(event.lines)
+
+        with admitted(
+            spec,
+            home,
+            history,
+            {**os.environ, **spec.env},
+            overlap="allow",
+            wait_for_gpus=False,
+            until=None,
+            signals=signals.received,
+            show=lambda _: None,
+        ) as gpus:
+            scratch = Path(folder)
+            submission = compose(spec, size, gpus, place=(scratch, open_history(scratch, {})))
+            environment = {**submission.environment, "ZEUSRUN_HOME": folder}
+            submission = replace(submission, environment=environment)
+            with contextlib.closing(submission):
+                check_not_ended(spec.name, signals.received)
+                result = submit(submission, consume)
+            mask = mask_job(spec, {})
+            printed = [line for line in watch.read_printed() if mask.text(line) == line]
+    code = result.exit_code
+    ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
+    return Tried(result.trials[-1], code, progress, printed, ended)
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
