@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.plain_text import has_control_character, plain_json, plain_log_line, plain_text
+from zeusrun.plain_text import (
+    has_control_character,
+    plain_json,
+    plain_log_line,
+    plain_text,
+    type_over,
+)
 
 TITLE = "\x1b]0;not yours\x07"
 CLEAR = "\x1b[2J\x1b[1;1H"
@@ -70,3 +76,16 @@ def test_json_keeps_its_values(text):
 
 def test_the_end_of_a_line_is_a_control_character():
     assert [has_control_character(text) for text in ("a b", "a\nb", "\x7f")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Loss: 2.4", "Loss: 2.4"),
+        ("[==>..] Acc: 12%      \b\b\b\b\b 3/9", "[==>..] Acc: 12%  3/9 "),
+        ("12%\b\b\b99", "99%"),
+        ("ab\b\b\b\bc", "cb"),
+    ],
+)
+def test_backspaces_let_a_line_write_over_itself(line, shown):
+    assert type_over(line) == shown

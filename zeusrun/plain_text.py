@@ -13,6 +13,7 @@ _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\r(?=\n)"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_BACKSPACES = re.compile("(\b+)")
 _RESET = "\x1b[0m"
 _LINE = "\t\n"
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -29,6 +30,20 @@ def plain_text(text: str) -> str:
     writing, appear as ``\x07`` or ``\u202e``.
     """
     return _HARMFUL.sub(_spelt, _SEQUENCE.sub("", text)) if _HARMFUL.search(text) else text
+
+
+def type_over(text: str) -> str:
+    """Return what a terminal shows of a line whose backspaces let it write over itself."""
+    if "\b" not in text:
+        return text
+    shown, at = list[str](), 0
+    for part in _BACKSPACES.split(text):
+        if part.startswith("\b"):
+            at = max(0, at - len(part))
+        else:
+            shown[at : at + len(part)] = part
+            at += len(part)
+    return "".join(shown)
 
 
 def storable_text(text: str) -> str:

@@ -13,6 +13,7 @@ from zeusrun.jobfile.patterns import READY
 from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
 from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -34,7 +35,8 @@ _MAX_S = 1.0  # of CPU for a chunk of 256 KB, which takes about 0.02 s
 def split_states(line: bytes) -> list[str]:
     """Return a printed line without colours; each state of a progress bar is one of its own."""
     text = line.decode(errors="replace")
-    return (_COLOUR.sub("", text) if "\x1b" in text else text).split("\r")
+    states = (_COLOUR.sub("", text) if "\x1b" in text else text).split("\r")
+    return [type_over(state) for state in states] if "\b" in text else states
 
 
 class _SlowPatternError(Exception):

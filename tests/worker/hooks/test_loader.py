@@ -192,6 +192,35 @@ def test_an_epoch_has_as_many_steps_as_its_loader_says(run):
     assert [(e.data, e.steps_per_epoch) for e in seen] == [(30, None), (100, 4), (100, 3)]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "rates"),
+    [
+        ("torch.optim.SGD(layer.parameters(), 0.5)", "", (0.5,)),
+        (
+            "torch.optim.SGD([{'params': [layer.weight], 'lr': 0.1}, {'params': [layer.bias]}], 0.5)",
+            "for group in optimizer.param_groups: group['lr'] = 0.01 / (batch + 1)",
+            (0.1, 0.5),
+        ),
+        (
+            "torch.optim.SGD(layer.parameters(), 0.5); warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01)",
+            "warm.step()",
+            (0.5,),
+        ),
+    ],
+    ids=["constant", "a schedule of its own", "torch's"],
+)
+def test_the_learning_rate_is_that_before_any_schedule(run, optimizer, schedule, rates):
+    script = f"""
+optimizer = {optimizer}
+for batch, _ in enumerate(DataLoader(data, 5)):
+    step()
+    {schedule}
+"""
+    rank, code, log = run(script)
+    assert code == 0, log
+    assert [e.learning_rates for e in rank.events if isinstance(e, Observed)] == [rates]
+
+
 SAME = """
 torch.manual_seed(0)
 seen = []

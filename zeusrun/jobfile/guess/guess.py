@@ -256,11 +256,13 @@ def write_draft(
 
 def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> Iterator[str]:
     yield "objective:"
+    late = guess.late_save is not None
+    then = "a run's cost ends there" if late else "a run ends when it is reached"
     if objective is not None:
         metric, mode, target, origin = objective
         yield _line(f"  metric: {_scalar(metric)}", origin)
         yield f"  mode: {mode}"
-        yield _line(f"  target: {target!r}", "a proposal; a run ends when it is reached")
+        yield _line(f"  target: {target!r}", f"a proposal; {then}")
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
         yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
@@ -271,7 +273,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
     if epochs is not None:
         count, why = int(epochs.value), f"guessed from {epochs.origin}"
     yield _line(f"  max_epochs: {count}", why)
-    if guess.late_save is not None:
+    if late:
         yield _line("  on_target: continue", f"line {guess.late_save} of the script {LATE_SAVE}")
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
+from zeusrun.plain_text import type_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +31,8 @@ def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -
     lines = tail.read_lines(final=final)
     if raw:
         return [os.fsdecode(line) for line in lines]
-    return [line.decode(errors="replace").rstrip("\r").rpartition("\r")[2] for line in lines]
+    texts = (line.decode(errors="replace").rstrip("\r").rpartition("\r")[2] for line in lines)
+    return [type_over(text) for text in texts]
 
 
 def follow_logs(

@@ -81,6 +81,7 @@ class Observer:
             with the pass that fed it.
         on_end: Called with a pass that is over.
         is_separate: Whether a library has said that this process trains by itself.
+        built: The learning rates of the groups that optimizers were built with.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -93,6 +94,7 @@ class Observer:
         self.on_training: Callable[[Pass | None], None] = lambda _: None
         self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
+        self.built: weakref.WeakKeyDictionary[Any, set[float]] = weakref.WeakKeyDictionary()
         self._run = run
         self._loading = False  # whether any pass has begun
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
@@ -248,11 +250,27 @@ class Observer:
         # run.loader's batches may differ by a sample, and so may their number in a step.
         samples = getattr(getattr(feed.loader(), "batch_sampler", None), "step_samples", samples)
         before = () if self._recorded is None else self._recorded[3]
-        rates, self._optimizer = _base_rates(self._optimizer) or before, None
+        rates, self._optimizer = self._base_rates(self._optimizer) or before, None
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
             self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
+
+    def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
+        """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.
+
+        torch's schedulers keep them; others, and loops with a schedule of their own, do not.
+        """
+        try:
+            groups = getattr(optimizer, "param_groups", None) or ()
+            rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+            if not any("initial_lr" in group for group in groups):
+                rates = [*self.built.get(optimizer, rates)]
+            return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[
+                :4
+            ]
+        except Exception:  # noqa: BLE001 - groups of the script's own
+            return ()
 
 
 def _facts_of(loader: Any) -> tuple[int | None, int | None, int | None, int | None]:
@@ -275,13 +293,3 @@ def _length(sized: Any) -> int | None:
         return len(sized) or None
     except Exception:  # noqa: BLE001 - of the script's own
         return None
-
-
-def _base_rates(optimizer: Any) -> tuple[float, ...]:
-    """Return the distinct learning rates of an optimizer, without what a scheduler does to them."""
-    try:
-        groups = getattr(optimizer, "param_groups", None) or ()
-        rates = [group.get("initial_lr", group.get("lr")) for group in groups]
-        return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[:4]
-    except Exception:  # noqa: BLE001 - groups of the script's own
-        return ()

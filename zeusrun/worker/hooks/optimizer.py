@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.apply import apply_learning_rate
+from zeusrun.worker.hooks.install import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,10 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             if watch is not None:
                 watch.after_step(stepped)
 
+    def added(owner: Any, group: dict[str, Any]) -> None:
+        hooks.observer.built.setdefault(owner, set()).add(float(group["lr"]))
+
+    wrap(optimizer.Optimizer, "add_param_group", added)
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
 
