@@ -27,6 +27,7 @@ LAYERS = (
         "target",
         "clock",
         "job_name",
+        "noise_curve",
         "errors",
         "tariff",
         "record_json",

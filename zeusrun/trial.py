@@ -8,6 +8,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.noise_curve import NoisePoint  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.target import meets_target
 
@@ -219,9 +220,8 @@ class Outcome:
     shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
-    noise_scale: float | None = None  # in samples; the last moving average, as are both others
-    preconditioned_noise_scale: float | None = None  # with Adam
-    gradient_variance: float | None = None  # of a rank's gradient
+    noise_curve: tuple[NoisePoint, ...] = ()
+    gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
     price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
@@ -309,8 +309,7 @@ class Trial:
     host: str | None = None
     variant: str | None = None
     micro_batch_size: int | None = None
-    noise_scale: float | None = None
-    preconditioned_noise_scale: float | None = None
+    noise_curve: tuple[NoisePoint, ...] = ()
     gradient_variance: float | None = None
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
@@ -324,12 +323,6 @@ class Trial:
     samples: int | None = None
     progress: float | None = None
     by_samples: tuple[CurvePoint, ...] = ()
-
-    @property
-    def critical_batch_size(self) -> float | None:
-        """The noise scale that fits the optimizer; ``None`` if it was not measured."""
-        scaled = self.preconditioned_noise_scale
-        return self.noise_scale if scaled is None else scaled
 
     @property
     def last_batch_size(self) -> int:

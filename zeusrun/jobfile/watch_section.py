@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from zeusrun.jobfile.sections import Section
@@ -13,21 +11,12 @@ class NoiseScaleSection(Section, title="NoiseScale"):
     """The gradient noise scale."""
 
     interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
-    alpha: float = Field(
-        0.01, ge=1e-9, lt=1, description="Weight of the newest step in the moving averages."
-    )
 
 
 class VarianceSection(Section, title="Variance"):
-    """The variance of the gradients of the ranks."""
+    """The variance of the gradient of a rank, summed over its elements."""
 
     interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
-    kind: Literal["trace", "elementwise", "per-tensor"] = Field(
-        "trace",
-        description="trace: summed over all elements; elementwise: norm of the variance of each "
-        "element; per-tensor: sum over the tensors of this norm. The last two need one more "
-        "all-reduce of all gradients.",
-    )
 
 
 class Watch(Section):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeusrun.cost import cost_j
+from zeusrun.noise_curve import join_curves
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,
@@ -92,9 +93,8 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
-        noise_scale=_newest(outcome.noise_scale, trial.noise_scale),
-        preconditioned_noise_scale=_newest(
-            outcome.preconditioned_noise_scale, trial.preconditioned_noise_scale
+        noise_curve=join_curves(
+            trial.noise_curve, outcome.noise_curve, trial.samples or 0, trial.progress
         ),
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.seen import names_an_evaluation, precedes, see
+from zeusrun.noise_curve import NoisePoint, add_point
 from zeusrun.sidecar.events import (
     REPORT,
     Adapted,
@@ -70,10 +71,26 @@ def advance(
     elif isinstance(event, Adapted):
         changes = {"adapted": (*progress.adapted, event)}
     elif isinstance(event, Watched):
-        changes = {"watched": {**progress.watched, (event.rank, event.model): event}}
+        changes = _watch(progress, event)
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)
+
+
+def _watch(progress: Progress, event: Watched) -> dict[str, Any]:
+    """Take in statistics of gradients; the noise curve is that of the largest model."""
+    before = progress.largest_model
+    changes: dict[str, Any] = {"watched": {**progress.watched, (event.rank, event.model): event}}
+    low, data = event.values.get("noise_scale_low"), progress.observed.get(0)
+    if replace(progress, **changes).largest_model is event and low is not None and event.samples:
+        earlier = (progress.samples or 0) if _restarted(progress) else progress.restarted_at
+        samples, size = earlier + event.samples, None if data is None else data.data
+        value, high = (event.values.get(f"noise_scale{name}") for name in ("", "_high"))
+        same = before is not None and before.model == event.model
+        epoch = samples / size if size else None
+        point = NoisePoint(samples, epoch, low, value, high)
+        changes["noise_curve"] = add_point(progress.noise_curve if same else (), point)
+    return changes
 
 
 def _pass_over(progress: Progress, event: Reported) -> Progress:

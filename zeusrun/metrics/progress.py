@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.ranks import Ranks
@@ -27,6 +28,7 @@ from zeusrun.trial import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from zeusrun.noise_curve import NoisePoint
     from zeusrun.sidecar.step_clock import StepCount
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
@@ -86,6 +88,7 @@ class Progress:
     watched: Mapping[tuple[int, int], Watched] = field(
         default_factory=dict
     )  # the newest, by rank and model
+    noise_curve: tuple[NoisePoint, ...] = ()
     adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
     problems: tuple[str, ...] = ()  # of its policy
     ending: bool = False  # a stop is ordered, or the last epoch is done
@@ -96,28 +99,30 @@ class Progress:
         return frozenset(name for name, _ in self.seen)
 
     @property
-    def statistics(self) -> Mapping[str, float]:
-        """The newest statistics of gradients, by name, of the largest model."""
-        largest = self._largest_model
-        return {} if largest is None else largest.values
-
-    @property
     def unapplied(self) -> int | None:
         """The script's own batch size, where a hook found no data loader to hand the chosen one."""
         found = any(applied.choice == "batch_size" for applied in self.applied)
         return self.replaced if self.steps and not found else None
 
     @property
-    def gradients_of(self) -> str | None:
-        """How the statistics of gradients are measured; ``None`` without any."""
-        largest = self._largest_model
-        return None if largest is None or not largest.values else largest.how
-
-    @property
-    def _largest_model(self) -> Watched | None:
+    def largest_model(self) -> Watched | None:
+        """The newest statistics of gradients of the largest model; of equal ones, the newest."""
         return max(
             self.watched.values(), key=lambda each: (each.parameters, each.model), default=None
         )
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """What a trial records of the gradients, by field."""
+        largest = self.largest_model
+        if largest is None or not largest.values:
+            return {}
+        variance = largest.values.get("gradient_variance", math.nan)
+        return {
+            "noise_curve": self.noise_curve,
+            "gradient_variance": variance if math.isfinite(variance) else None,
+            "gradients_of": largest.how,
+        }
 
     def is_beyond(self, before: Progress) -> bool:
         """Whether an epoch, or a report within one, has come since."""

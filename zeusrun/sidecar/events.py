@@ -147,11 +147,13 @@ class Watched:
         t: When.
         model: Which of the script's models, from 0.
         parameters: How many numbers it has.
-        values: By name: ``noise_scale`` or ``preconditioned_noise_scale``, in samples;
-            ``gradient_variance``; all are moving averages.
-        how: ``ranks``, ``examples``, ``micro_batches``, or ``consecutive``, which is biased.
+        values: By name: ``noise_scale``, in samples, and the ends of its range, with the suffixes
+            ``_low`` and ``_high``; ``gradient_variance``; all are moving averages.
+        how: The noise scale was measured: ``ranks``, ``examples``, ``micro_batches``, or ``adam``,
+            of ranks whose gradients are scaled as Adam does.
         problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
         rank: Which one.
+        samples: That the optimizer had consumed; ``None`` if unknown.
     """
 
     t: float
@@ -161,6 +163,7 @@ class Watched:
     how: str = "ranks"
     problem: str | None = None
     rank: int = 0
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -327,6 +330,7 @@ def _watched(t: float, record: dict[str, Any]) -> Watched:
         str(record.get("how"))[:100],
         None if problem is None else str(problem)[:1000],
         _count(record, "rank"),
+        None if record.get("samples") is None else _count(record, "samples"),
     )
 
 

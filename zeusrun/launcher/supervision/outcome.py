@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
@@ -137,13 +137,6 @@ def observed_batch_size(trial: Trial, progress: Progress) -> int | None:
     if size in planned:
         return trial.global_batch_size
     return size or (None if planned else progress.unapplied)
-
-
-def _statistics(progress: Progress) -> dict[str, Any]:
-    known = ("noise_scale", "preconditioned_noise_scale", "gradient_variance")
-    values = {name: progress.statistics.get(name, math.nan) for name in known}
-    found: dict[str, Any] = {name: v for name, v in values.items() if math.isfinite(v)}
-    return {**found, "gradients_of": progress.gradients_of} if found else {}
 
 
 def limit_in_force(
@@ -316,7 +309,7 @@ def outcome_now(
         by_samples=progress.by_samples,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
-        **_statistics(progress),
+        **progress.statistics,
         interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
     )
 

@@ -14,6 +14,7 @@ from zeusrun.worker.adapt.rates import Rates, find_factor
 from zeusrun.worker.adapt.state import State, restore_state, write_state
 from zeusrun.worker.adapt.step_history import StepHistory
 from zeusrun.worker.collectives import from_rank_0, is_grouped
+from zeusrun.worker.stats.noise import GAUSSIAN99
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,8 @@ class Control:
         state.step += 1
         state.samples += samples
         noise = self._noise() if self.run.rank == 0 else None
-        noise_scale = None if noise is None else noise.value
+        estimate = None if noise is None else noise.estimate()
+        noise_scale = None if estimate is None else estimate.value
         self._history.add_step(self.batch_size, samples, noise_scale)
         self._call_policy("after_step")
         is_due = self.plan.unit == "step" and state.step % self.plan.interval == 0
@@ -161,12 +163,12 @@ class Control:
             epoch=self._epoch,
             step=state.step,
             samples=state.samples,
-            noise_scale=None if noise is None else noise.value,
-            first_noise_scale=state.first_noise_scale,
+            noise=None if noise is None else noise.estimate(GAUSSIAN99),
+            least_noise=state.least_noise,
             epoch_sums=tuple(state.epoch_sums),
             step_s=self._history.median_times_s(),
-            trace=None if noise is None else noise.trace.value,
-            squared_gradient=None if noise is None else noise.squared_gradient.value,
+            trace=None if noise is None else noise.trace,
+            squared_gradient=None if noise is None else noise.squared_gradient,
             rate=None if rates.scheduled is None else (rates.scheduled, rates.highest),
         )
 
@@ -222,10 +224,11 @@ class Control:
 
     def _ask_policy(self) -> Proposal | None:
         """Return what the policy proposes within the limits; ``None`` to keep the batch size."""
-        observation = self.observe()
-        if self._state.first_noise_scale is None:
-            self._state.first_noise_scale = observation.noise_scale
-            observation = replace(observation, first_noise_scale=observation.noise_scale)
+        observation, state = self.observe(), self._state
+        noise, least = observation.noise, state.least_noise
+        if noise is not None and noise.high and (least is None or noise.high < least[1]):
+            state.least_noise = (noise.low, noise.high)
+            observation = replace(observation, least_noise=state.least_noise)
         return self._policy.propose(observation, self.plan.limits)
 
     def _limit(self, size: int) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from zeusrun.worker.stats.noise import Estimate
+
 _HYSTERESIS = 1.05  # least gain of the goodput for a change, as in AdaptDL
 _ETA = 0.2  # of the norm test: the largest noise of a mean gradient, relative to the gradient
 _ROUNDING = 1e-6  # tolerance for a logarithm that should be a whole number
@@ -45,8 +47,8 @@ class Observation:
         epoch: The present one, or the one that is about to begin, from 1.
         step: Optimizer steps so far.
         samples: Samples so far, over all ranks.
-        noise_scale: The smoothed one, in samples.
-        first_noise_scale: That at the first decision at which it was known.
+        noise: The noise scale, in samples, with its range of 99 %.
+        least_noise: The range that ended lowest of those at decisions so far.
         epoch_sums: The noise scale summed over the steps of each whole epoch, oldest first.
         step_s: Median seconds of a step, by batch size.
         trace: The smoothed trace of the covariance of single samples' gradients.
@@ -59,13 +61,18 @@ class Observation:
     epoch: int = 1
     step: int = 0
     samples: int = 0
-    noise_scale: float | None = None
-    first_noise_scale: float | None = None
+    noise: Estimate | None = None
+    least_noise: tuple[float, float] | None = None
     epoch_sums: tuple[float, ...] = ()
     step_s: Mapping[int, float] = field(default_factory=dict)
     trace: float | None = None
     squared_gradient: float | None = None
     rate: tuple[float, float] | None = None
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The noise scale, in samples; ``None`` while it is unknown."""
+        return None if self.noise is None else self.noise.value
 
 
 class Proposal(NamedTuple):
@@ -83,7 +90,7 @@ def decide(policy: str, observation: Observation, limits: Limits) -> Proposal | 
     if policy == "schedule":  # its batch sizes are the user's own, and not clipped
         size = int(proposal.batch_size)
     else:
-        size = clip(proposal.batch_size, observation, limits, may_shrink=policy == "goodput")
+        size = clip(proposal.batch_size, observation, limits, may_shrink=policy in _SHRINKING)
     return None if size == observation.batch_size else Proposal(size, proposal.reason)
 
 
@@ -123,12 +130,22 @@ def split(share: int, per_device_max: int | None) -> tuple[int, int]:
 
 
 def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
-    """Grow with the noise scale over its first value (KungFu: Mai et al., OSDI 2020)."""
-    noise, first = observation.noise_scale, observation.first_noise_scale
-    if not noise or not first:
+    """Follow the noise scale over its least value (after KungFu: Mai et al., OSDI 2020).
+
+    Of the ratios that are likely, the one nearest to the present batch size is proposed.
+    """
+    noise, least = observation.noise, observation.least_noise
+    if noise is None or least is None:
         return None
-    ratio = noise / first
-    reason = f"the noise scale is {ratio:.3g} times its first value ({first:.3g})"
+    low, high = noise.low / least[1], math.inf
+    if noise.high is not None and least[0] > 0:
+        high = noise.high / least[0]
+    now = observation.batch_size / observation.first_batch_size
+    ratio = min(max(now, low), high)
+    if ratio == now:
+        return None
+    bound = "at least" if ratio > now else "at most"
+    reason = f"the noise scale is {bound} {ratio:.3g} times its least value"
     return Proposal(observation.first_batch_size * ratio, reason)
 
 
@@ -242,6 +259,8 @@ def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
     epoch, size = begun[-1]
     return Proposal(size, f"the schedule has it from epoch {epoch} on")
 
+
+_SHRINKING = {"noise-scale", "goodput"}
 
 MEASURING = frozenset({"noise-scale", "double-on-rise", "goodput", "norm-test"})
 """The policies that need the noise scale or its parts."""

@@ -29,6 +29,7 @@ class PolicyRunner:
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
         self._name, self._warn = names[0], warn
         self._user_policies = None if self._name in POLICIES else UserPolicies(names, warn)
+        self._wished: Proposal | None = None  # at the decision before
         self._unknown = 0  # decisions in a row without a noise scale
 
     def call(self, method: str, observe: Callable[[], Observation]) -> None:
@@ -40,12 +41,25 @@ class PolicyRunner:
         """Return a batch size within the limits; ``None`` to keep the present one."""
         if self._user_policies is None:
             self._warn_if_unknown(observation)
-            return decide(self._name, observation, limits)
+            proposal = decide(self._name, observation, limits)
+            if self._name == "noise-scale":
+                return self._confirm(observation.batch_size, proposal)
+            return proposal
         proposal = self._user_policies.pop_proposal()
         if proposal is None:
             return None
         size = clip(proposal.batch_size, observation, limits, may_shrink=True)
         return Proposal(size, proposal.reason)
+
+    def _confirm(self, now: int, proposal: Proposal | None) -> Proposal | None:
+        """Return the smaller of two changes in the same direction, decided one after the other."""
+        before, self._wished = self._wished, proposal
+        if proposal is None or before is None:
+            return None
+        changes = [each.batch_size - now for each in (before, proposal)]
+        if changes[0] * changes[1] <= 0:
+            return None
+        return proposal if abs(changes[1]) <= abs(changes[0]) else before
 
     def _warn_if_unknown(self, observation: Observation) -> None:
         needed = observation.trace if self._name == "norm-test" else observation.noise_scale

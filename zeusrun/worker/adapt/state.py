@@ -30,7 +30,7 @@ class State:
         changes: Epoch and batch size of the first step and of each change.
         step: Optimizer steps.
         samples: Over all ranks.
-        first_noise_scale: At the first decision at which it was known.
+        least_noise: The range of the noise scale that ended lowest of those at decisions so far.
         epoch_sums: The noise scale summed over the steps of the last two epochs.
         highest: The highest learning rate of the script's schedule.
         factor: Of the learning rate.
@@ -40,7 +40,7 @@ class State:
     changes: list[tuple[int, int]] = field(default_factory=list)
     step: int = 0
     samples: int = 0
-    first_noise_scale: float | None = None
+    least_noise: tuple[float, float] | None = None
     epoch_sums: list[float] = field(default_factory=list)
     highest: float = 0.0
     factor: float = 1.0
@@ -131,6 +131,9 @@ def read_state(
         written_first = content.pop("first")
         state = State(**content)
         state.changes = [(changed, size) for changed, size in state.changes]
+        if state.least_noise is not None:
+            low, high = state.least_noise
+            state.least_noise = (low, high)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
@@ -159,8 +162,7 @@ def _is_valid(state: State) -> bool:
         return False
     counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
     scales = [*state.epoch_sums, state.highest, state.factor]
-    if state.first_noise_scale is not None:
-        scales.append(state.first_noise_scale)
+    scales += state.least_noise or ()
     return (
         all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
         and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)

@@ -78,7 +78,7 @@ class Hooks:
             from zeusrun.worker.stats.model import Settings  # noqa: PLC0415 - few need it
             from zeusrun.worker.stats.watch import Watch  # noqa: PLC0415
 
-            self.watch = Watch(run, Settings.read(run.statistics), self.observer.samples)
+            self.watch = Watch(run, Settings.read(run.statistics), self.observer)
         self.rates: Rates | None = None
         if run.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it

@@ -118,11 +118,16 @@ class Observer:
         """The samples of all steps over all ranks; ``None`` if they cannot be told."""
         return self._consumed or None
 
+    @property
+    def data(self) -> int | None:
+        """Samples of the training data; ``None`` if unknown."""
+        return None if self._training is None else self._training.data
+
     def samples(self) -> int:
         """Return the samples of this rank in the present step; 0 if they cannot be told."""
         current = self.current
         if current is None or not current.pending or None in current.feed.sizes:
-            return self._run.share or 0
+            return 0
         if current.pending > 1 and not current.steps:
             return 0  # it may have read one batch ahead
         return current.samples

@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from zeusrun.worker.stats.adam import AdamFactors
 from zeusrun.worker.stats.module_hooks import ModuleHook
-from zeusrun.worker.stats.noise import Measurement, Norms
+from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.norms import add_up, squared_norm, squared_norm_of_product
 from zeusrun.worker.stats.rank_sums import RankSums
 
@@ -40,15 +39,13 @@ _AVERAGING: Any = (
 class BackwardPass:
     """The norms of one backward pass, while they are computed: tensors of one number each."""
 
-    def __init__(self, scale: float | Tensor, variance: str | None, *, preconditions: bool) -> None:
+    def __init__(self, scale: float | Tensor, *, preconditions: bool) -> None:
         self.scale = scale  # of the loss
-        self.variance = variance  # its kind
         self.preconditions = preconditions
         self.each: list[Tensor] = []  # of this rank's buckets
         self.mean: list[Tensor] = []  # of the averaged buckets
         self.preconditioned_each: list[Tensor] = []
         self.preconditioned_mean: list[Tensor] = []
-        self.deviations: list[Tensor] = []  # norms of variances
         self.is_measurable = True  # on all ranks
         self.failed = False  # on this rank
 
@@ -59,10 +56,10 @@ class GradientWatch:
     Args:
         ddp: The model, with more than one rank.
         interval: Measure every so many backward passes with communication.
-        variance: Kind and interval of a variance that needs an all-reduce of all squares, if any.
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
-        receive: Called with each measurement, some steps later; it is the same on every rank.
+        receive: Called with the norms of a step, ``ranks``, and the norms as Adam scales the
+            gradients, some steps later; it is the same on every rank.
         report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
         report_own_problem: The same, on this rank alone.
     """
@@ -72,10 +69,9 @@ class GradientWatch:
         ddp: DistributedDataParallel,
         *,
         interval: int,
-        variance: tuple[str, int] | None,
         samples: Callable[[], int],
         scale: Callable[[], float | Tensor],
-        receive: Callable[[Measurement], None],
+        receive: Callable[[Norms, str, Norms | None], None],
         report_problem: Callable[[str], None],
         report_own_problem: Callable[[str], None],
     ) -> None:
@@ -85,7 +81,7 @@ class GradientWatch:
         self._reduce: Reduce = self._average
         self._is_composed = False  # whether the script has registered a hook
         self._shares_memory = ddp.gradient_as_bucket_view  # a reference to ddp would keep it alive
-        self._interval, self._variance = interval, variance
+        self._interval = interval
         self._samples, self._scale = samples, scale
         self._receive, self._report_problem = receive, report_problem
         self._report_own_problem = report_own_problem
@@ -113,7 +109,7 @@ class GradientWatch:
         self._reduce = functools.partial(hook, state)
         if hook in _AVERAGING:
             return None
-        self._interval, self._variance = 0, None
+        self._interval = 0
         return f"the script's communication hook {hook.__name__} does not return the mean gradient"
 
     def hook(self, bucket: GradBucket) -> Future[Tensor]:
@@ -154,11 +150,9 @@ class GradientWatch:
     def _begin(self) -> None:
         self._has_begun = True
         count, self._count = self._count, self._count + 1
-        kind, every = self._variance or ("", 0)
-        variance = kind if every and count % every == 0 else None
-        if (self._interval and count % self._interval == 0) or variance:
+        if self._interval and count % self._interval == 0:
             preconditions = self._adam.begin_step()
-            self._backward = BackwardPass(self._scale(), variance, preconditions=preconditions)
+            self._backward = BackwardPass(self._scale(), preconditions=preconditions)
         self._rank_sums.collect()
 
     def _measure(self, backward: BackwardPass, bucket: GradBucket) -> Future[Tensor]:
@@ -167,60 +161,26 @@ class GradientWatch:
         if buffer.is_sparse or buffer.is_complex():  # so it is on every rank
             backward.is_measurable = False
             return self._reduce(bucket)
-        squares = torch.empty_like(buffer, dtype=torch.float32) if backward.variance else None
         try:
             backward.each.append(squared_norm(buffer))
             if backward.preconditions and (factors := self._adam.find(bucket)) is not None:
                 backward.preconditioned_each.append(squared_norm_of_product(buffer, factors))
-            if squares is not None:
-                squares.copy_(buffer).square_()
         except Exception as error:  # noqa: BLE001 - out of memory, say
             self._fail(backward, error)
-            if squares is not None:
-                squares.zero_()
-        future = self._reduce(bucket)
-        whole = future
-        if squares is not None:
-            work = distributed.all_reduce(squares, group=self.group, async_op=True)
-            whole = torch.futures.collect_all([future, work.get_future()]).then(
-                lambda done: done.value()[0].value()
-            )
-        per_tensor = backward.variance == "per-tensor"
-        sizes = [g.numel() for g in bucket.gradients()] if per_tensor else None
 
         def finish(done: Future[Tensor]) -> Tensor:
             result = done.value()
             try:
-                self._measure_mean(backward, result.flatten(), factors, squares, sizes)
+                mean = result.flatten()
+                backward.mean.append(squared_norm(mean))
+                if factors is not None:
+                    backward.preconditioned_mean.append(squared_norm_of_product(mean, factors))
             except Exception as error:  # noqa: BLE001 - the training goes on
                 self._fail(backward, error)
             return result
 
-        finished: Future[Tensor] = whole.then(finish)
+        finished: Future[Tensor] = self._reduce(bucket).then(finish)
         return finished
-
-    def _measure_mean(
-        self,
-        backward: BackwardPass,
-        mean: Tensor,
-        factors: Tensor | None,
-        squares: Tensor | None,
-        sizes: list[int] | None,
-    ) -> None:
-        """Add the norms of an averaged bucket; ``squares`` are summed over the ranks.
-
-        With the ``sizes`` of its tensors, the variance is per tensor.
-        """
-        backward.mean.append(squared_norm(mean))
-        if factors is not None:
-            backward.preconditioned_mean.append(squared_norm_of_product(mean, factors))
-        if squares is not None:
-            variances = squares.div_(self.ranks).addcmul_(mean, mean, value=-1).clamp_(min=0)
-            if sizes is None:
-                backward.deviations.append(squared_norm(variances))
-            else:
-                norms = [squared_norm(part).sqrt() for part in torch.split(variances, sizes)]
-                backward.deviations.append(torch.stack(norms).sum())
 
     def _end(self, bucket: GradBucket) -> None:
         """Sum over the ranks; every rank calls this in the same order."""
@@ -230,7 +190,7 @@ class GradientWatch:
         if backward is None:
             return
         if not backward.is_measurable:
-            self._interval, self._variance = 0, None
+            self._interval = 0
             self._report_problem("it has sparse or complex gradients, which cannot be measured")
             return
         each, preconditioned_each = backward.each, backward.preconditioned_each
@@ -248,24 +208,21 @@ class GradientWatch:
             like=bucket.buffer(),
         )
         scale = [backward.scale]
-        equal = (backward.mean, backward.preconditioned_mean, backward.deviations, scale)
+        equal = (backward.mean, backward.preconditioned_mean, scale)
         self._rank_sums.add(numbers, equal, backward)
 
     def _receive_sums(self, numbers: list[float], backward: BackwardPass) -> None:
         each, preconditioned_each, inverse, unusable, no_factors = numbers[:5]
-        mean, preconditioned_mean, deviation, scale = numbers[5:]
+        mean, preconditioned_mean, scale = numbers[5:]
         if unusable or backward.failed:
             return
         ranks, square = self.ranks, scale**2
         norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
-        preconditioned = variance = None
+        preconditioned = None
         if not no_factors:
             each, mean = preconditioned_each / ranks, preconditioned_mean
             preconditioned = Norms(each / square, mean / square, inverse / ranks, ranks)
-        if backward.deviations:
-            deviation = deviation if backward.variance == "per-tensor" else deviation**0.5
-            variance = deviation / square
-        self._receive(Measurement(norms, preconditioned, variance))
+        self._receive(norms, "ranks", preconditioned)
 
     def _fail(self, backward: BackwardPass, error: Exception) -> None:
         """Report an error once; this rank still takes part in the all-reduces of the others."""

@@ -15,7 +15,7 @@ from torch import distributed
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 
-from zeusrun.worker.stats.noise import Measurement, Norms
+from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.norms import add_up, as_number, squared_norm
 from zeusrun.worker.stats.rank_sums import RankSums
 
@@ -77,7 +77,8 @@ class ShardedWatch:
         interval: Measure every so many passes.
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
-        receive: Called with each measurement, some steps later; it is the same on every rank.
+        receive: Called with the norms of a step and ``ranks``, some steps later; it is the same on
+            every rank.
         report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
         report_own_problem: The same, on this rank alone.
     """
@@ -89,7 +90,7 @@ class ShardedWatch:
         interval: int,
         samples: Callable[[], int],
         scale: Callable[[], float | Tensor],
-        receive: Callable[[Measurement], None],
+        receive: Callable[[Norms, str], None],
         report_problem: Callable[[str], None],
         report_own_problem: Callable[[str], None],
     ) -> None:
@@ -209,7 +210,7 @@ class ShardedWatch:
         each, mean, inverse, unusable = numbers
         if not unusable:
             ranks = self._ranks
-            self._receive(Measurement(Norms(each / ranks, mean, inverse / ranks, ranks)))
+            self._receive(Norms(each / ranks, mean, inverse / ranks, ranks), "ranks")
 
     def _fail(self, problem: str) -> None:
         """Report a problem once; this rank still takes part in the all-reduces of the others."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Watched
-from zeusrun.worker.stats.noise import Average, NoiseScale
+from zeusrun.worker.stats.noise import NoiseScale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.worker.context import RunContext
-    from zeusrun.worker.stats.noise import Measurement, Norms
+    from zeusrun.worker.stats.noise import Norms
 
-_INTERVAL_S = 1.0  # between two records
+_INTERVAL_S = 1.0  # between two records in an epoch
+_LEAST_S = 0.1  # between two records
 _MAX_LOST = 30  # measurements in a row without a result, after which the user is warned
 
 
@@ -26,21 +26,13 @@ class Settings:
     """The section ``watch`` of the job file; an interval is in steps, and ``None`` for never."""
 
     noise_interval: int | None
-    alpha: float
     variance_interval: int | None
-    variance_kind: str
 
     @classmethod
     def read(cls, text: str) -> Settings:
         """Read what the launcher wrote into ``ZEUSRUN_WATCH``."""
         section = json.loads(text)
-        noise, variance = section.get("noise_scale", {}), section.get("variance", {})
-        return cls(
-            noise.get("interval"),
-            noise.get("alpha", 0.01),
-            variance.get("interval"),
-            variance.get("kind", "trace"),
-        )
+        return cls(*(section.get(name, {}).get("interval") for name in ("noise_scale", "variance")))
 
     @property
     def interval(self) -> int:
@@ -57,28 +49,39 @@ class Model:
     """
 
     def __init__(
-        self, run: RunContext, index: int, parameters: Sequence[Any], settings: Settings
+        self,
+        run: RunContext,
+        index: int,
+        parameters: Sequence[Any],
+        settings: Settings,
+        window: Callable[[], tuple[float, int | None]],
     ) -> None:
         self._run, self.index = run, index
         self.parameters: int = sum(parameter.numel() for parameter in parameters)
         self._ids = {id(parameter) for parameter in parameters}
         self._settings = settings
-        self._noise = NoiseScale(settings.alpha)
-        self._preconditioned = NoiseScale(settings.alpha)
-        self._variance = Average(settings.alpha)
+        self._window = window  # returns the half-life of averages, and the present epoch
+        # By how they are measured: ``adam`` is of the gradients as Adam scales them.
+        self._scales = {how: NoiseScale() for how in ("adam", "examples", "micro_batches", "ranks")}
+        self._inverse = 0.0  # of the samples of one of the gradients that are compared
         self._recorded_t = 0.0
+        self._epoch: int | None = None
         self._is_new = False  # whether there are values that are not recorded
-        self._how = "ranks"
         self._problem: str | None = None
         self._steps_without = 0  # optimizer steps since the last result
         self._is_finite = True  # whether the gradients measured last were
         self.watch: Any = None
 
     @property
+    def how(self) -> str:
+        """How the noise scale is measured: the first way that has a result."""
+        found = (how for how, scale in self._scales.items() if scale.trace is not None)
+        return next(found, "ranks")
+
+    @property
     def noise(self) -> NoiseScale:
         """The averages for gradients as Adam scales them if they are known, else the plain ones."""
-        preconditioned = self._preconditioned
-        return self._noise if preconditioned.trace.value is None else preconditioned
+        return self._scales[self.how]
 
     def is_of(self, optimizer: Any) -> bool:
         """Whether an optimizer trains it: the first parameter of a group belongs to it."""
@@ -90,8 +93,7 @@ class Model:
         self._steps_without += 1
         if self._steps_without == _MAX_LOST * self._settings.interval and self._problem is None:
             why = (
-                "a rank has no gradients, or they are not made by loss.backward() from the batches "
-                "of a data loader"
+                "a rank has no gradients, or no data loader shows how many samples they are of"
                 if self._is_finite
                 else "the gradients are infinite or NaN"
             )
@@ -99,56 +101,39 @@ class Model:
                 f"nothing was measured in the last {self._steps_without} optimizer steps: {why}"
             )
 
-    def add(self, measurement: Measurement) -> None:
-        """Add a measurement over several ranks."""
-        norms, preconditioned, variance = measurement
-        if not self._add_noise(norms):
+    def add(self, norms: Norms, how: str, preconditioned: Norms | None = None) -> None:
+        """Add a measurement of a step; ``preconditioned``: of the gradients as Adam scales them."""
+        half_life, epoch = self._window()
+        self._is_finite = self._add(norms, how, half_life)
+        if not self._is_finite:
             return
+        self._steps_without = 0
+        if how != "examples":
+            self._inverse = norms.inverse
         if preconditioned is not None:
-            self._preconditioned.add(preconditioned)
-        if variance is not None:
-            self._variance.add(variance)
-        elif self._settings.variance_kind == "trace":
-            self._variance.add(norms.variance)
-        self._record_sometimes()
-
-    def add_norms(self, norms: Norms, how: str, *, variance: bool) -> None:
-        """Add a measurement on one rank, for the noise scale and, if asked, the variance."""
-        self._how = how
-        if not self._add_noise(norms):
-            return
-        if variance:
-            self._variance.add(norms.variance)
-        self._record_sometimes()
-
-    def add_variance(self, norms: Norms) -> None:
-        """Add a measurement on one rank, for the variance only."""
-        self._is_finite = math.isfinite(norms.variance)
-        if self._is_finite:
-            self._steps_without = 0
-            self._variance.add(norms.variance)
-            self._record_sometimes()
-
-    def _add_noise(self, norms: Norms) -> bool:
-        """Add norms to the noise scale; return false if they are infinite or NaN."""
-        self._is_finite = self._noise.add(norms)
-        if self._is_finite:
-            self._steps_without = 0
-        return self._is_finite
-
-    def _record_sometimes(self) -> None:
+            self._add(preconditioned, "adam", half_life)
         self._is_new = True
-        if time.monotonic() - self._recorded_t >= _INTERVAL_S:
+        interval_s = _INTERVAL_S if epoch == self._epoch else _LEAST_S
+        if time.monotonic() - self._recorded_t >= interval_s:
+            self._epoch = epoch
             self.record()
+
+    def _add(self, norms: Norms, how: str, half_life: float) -> bool:
+        scale = self._scales[how]
+        scale.half_life = half_life
+        return scale.add(norms, self._settings.interval)
 
     @property
     def _values(self) -> dict[str, float]:
         values: dict[str, float | None] = {}
-        if self._settings.noise_interval is not None:
-            values["noise_scale"] = self._noise.value
-            values["preconditioned_noise_scale"] = self._preconditioned.value
-        if self._settings.variance_interval is not None:
-            values["gradient_variance"] = self._variance.value
+        estimate = self.noise.estimate()
+        if self._settings.noise_interval is not None and estimate is not None:
+            low, value, high = estimate
+            values = {"noise_scale": value, "noise_scale_low": low, "noise_scale_high": high}
+        if self._settings.variance_interval is not None and self._inverse:
+            trace = (self._scales["micro_batches"].trace, self._scales["ranks"].trace)
+            whole = next((each for each in trace if each is not None), None)
+            values["gradient_variance"] = None if whole is None else whole * self._inverse
         return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
@@ -168,16 +153,15 @@ class Model:
 
     def finish(self) -> None:
         """Record the last values, and why nothing was measured or a noise scale stayed unknown."""
-        asked = self._settings.noise_interval is not None
-        known = {self._noise.value, self._preconditioned.value} - {None}
+        noise, asked = self.noise, self._settings.noise_interval is not None
         if self.watch is None or self._problem is not None:
             pass
-        elif not self._is_finite and self._noise.trace.value is None:
+        elif not self._is_finite and noise.trace is None:
             self.report_problem("nothing was measured: the gradients are infinite or NaN")
-        elif asked and self._noise.trace.value is not None and not known:
+        elif asked and noise.trace is not None and "noise_scale" not in self._values:
             self.report_problem(
-                "its noise scale stayed unknown, because |G|² was within two standard errors of 0; "
-                "it needs more steps, more ranks, or a larger batch size"
+                "its noise scale stayed unknown, because |G|² was within four standard errors of "
+                "0; it needs more steps in an epoch, more ranks, or a larger batch size"
             )
         self.record()
 
@@ -186,5 +170,8 @@ class Model:
         if self._is_new:
             self._is_new = False
             self._recorded_t = now_t = time.monotonic()
-            values, how, problem = self._values, self._how, self._problem
-            self._run.record_on_0(Watched(now_t, self.index, self.parameters, values, how, problem))
+            samples, values = self._run.consumed(), self._values
+            event = Watched(
+                now_t, self.index, self.parameters, values, self.how, self._problem, samples=samples
+            )
+            self._run.record_on_0(event)

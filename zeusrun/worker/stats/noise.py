@@ -5,8 +5,8 @@ covariance of the gradients of single samples:
 
     E|g|² = |G|² + tr Σ / b      and, for the mean ḡ over the ranks,     E|ḡ|² = |G|² + tr Σ / (bN)
 
-Two equations give |G|² and tr Σ. The noise scale is tr Σ / |G|²: the batch size beyond which more
-samples in a step help little (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1).
+Two equations give |G|² and tr Σ. The noise scale is tr Σ / |G|², in samples (McCandlish et al.,
+2018, arXiv:1812.06162, appendix A.1). It is a ratio of two averages, so its range is Fieller's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-_MIN_ERRORS = 2.0  # standard errors by which |G|² must exceed 0
+_KNOWN_ERRORS = 4.0  # standard errors by which |G|² must exceed 0; fewer select low values
+GAUSSIAN90, GAUSSIAN99 = 1.645, 2.576
+"""Standard deviations from the middle to the ends of a range of 90 % and of 99 %."""
+
 
 
 class Norms(NamedTuple):
@@ -44,86 +47,88 @@ class Norms(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Variance of a rank's gradient, summed over its elements: mean of |g|², minus |ḡ|²."""
-        return self.each - self.mean
+        """Variance of a rank's gradient, summed over its elements; unbiased."""
+        return (self.each - self.mean) * self.ranks / (self.ranks - 1)
+
+    @property
+    def samples(self) -> float:
+        """Samples of the step, over all ranks."""
+        return self.ranks / self.inverse
 
 
-class Measurement(NamedTuple):
-    """What was measured in a step over several ranks.
+class Estimate(NamedTuple):
+    """A noise scale in samples, with its range of 90 %.
 
-    Attributes:
-        norms: Of the gradients.
-        preconditioned: Of the gradients as Adam scales them; ``None`` if unknown.
-        variance: Of a rank's gradient, elementwise or per tensor; ``None`` if not measured.
+    Where the gradient cannot be told from its noise, only ``low`` is known: it is at least that.
     """
 
-    norms: Norms
-    preconditioned: Norms | None = None
-    variance: float | None = None
-
-
-class Average:
-    """Exponential moving average, bias-corrected, with its standard error."""
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self._weight = self._squared_weight = 0.0
-        self._sum = self._squares = 0.0
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        kept, alpha = 1 - self._alpha, self._alpha
-        self._weight = kept * self._weight + alpha
-        self._squared_weight = kept * kept * self._squared_weight + alpha * alpha
-        self._sum = kept * self._sum + alpha * value
-        self._squares = kept * self._squares + alpha * value * value
-
-    @property
-    def value(self) -> float | None:
-        """The average; ``None`` before the first value."""
-        return self._sum / self._weight if self._weight else None
-
-    @property
-    def error(self) -> float:
-        """Standard error of the average, if the values are independent; NaN before the second."""
-        effective = self._weight * self._weight / self._squared_weight if self._weight else 0.0
-        if effective <= 1 + 1e-9:
-            return math.nan
-        mean = self._sum / self._weight
-        variance = max(0.0, self._squares / self._weight - mean * mean)  # ** raises if it overflows
-        return math.sqrt(variance / (effective - 1))
+    low: float
+    value: float | None
+    high: float | None
 
 
 class NoiseScale:
     """The noise scale over many steps: numerator and denominator are averaged separately.
 
-    Args:
-        alpha: Weight of the newest step.
+    Both are exponential moving averages by samples, bias-corrected. So their window is the same
+    part of the training at every batch size.
 
     Attributes:
-        trace: The average of tr Σ.
-        squared_gradient: The average of |G|².
+        half_life: Samples after which a step weighs half.
     """
 
-    def __init__(self, alpha: float) -> None:
-        self.trace = Average(alpha)
-        self.squared_gradient = Average(alpha)
+    def __init__(self, half_life: float = math.inf) -> None:
+        self.half_life = half_life
+        self._weight = self._squared_weight = 0.0
+        self._sums = [0.0] * 5  # of tr Σ, |G|², both squares, and the product
 
-    def add(self, norms: Norms) -> bool:
-        """Add the norms of a step and return true; return false if they are infinite or NaN."""
-        trace, squared_gradient = norms.trace, norms.squared_gradient
-        finite = math.isfinite(trace) and math.isfinite(squared_gradient)
-        if finite:
-            self.trace.add(trace)
-            self.squared_gradient.add(squared_gradient)
-        return finite
+    def add(self, norms: Norms, steps: int = 1) -> bool:
+        """Add the norms of a step and return true; return false if they are infinite or NaN.
+
+        ``steps``: for how many it stands.
+        """
+        trace, square = norms.trace, norms.squared_gradient
+        values = (trace, square, trace * trace, square * square, trace * square)
+        share = -math.expm1(-math.log(2) * steps * norms.samples / self.half_life)
+        if not all(map(math.isfinite, values)):
+            return False
+        share = share or 1e-12  # without a half-life, all steps weigh alike
+        self._weight += share * (1 - self._weight)
+        self._squared_weight += share * share - share * (2 - share) * self._squared_weight
+        for at, value in enumerate(values):
+            self._sums[at] += share * (value - self._sums[at])
+        return True
 
     @property
-    def value(self) -> float | None:
-        """The noise scale in samples; ``None`` while |G|² is not clearly above 0."""
-        numerator, denominator = self.trace.value, self.squared_gradient.value
-        if numerator is None or denominator is None:
+    def trace(self) -> float | None:
+        """The average of tr Σ; ``None`` before the first step."""
+        return self._sums[0] / self._weight if self._weight else None
+
+    @property
+    def squared_gradient(self) -> float | None:
+        """The average of |G|²; ``None`` before the first step."""
+        return self._sums[1] / self._weight if self._weight else None
+
+    def estimate(self, gaussian: float = GAUSSIAN90) -> Estimate | None:
+        """Return the noise scale now; ``None`` while nothing is known.
+
+        ``gaussian``: what share its range has.
+        """
+        count = self._weight * self._weight / self._squared_weight if self._weight else 0.0
+        if count <= 2:
             return None
-        if not denominator > _MIN_ERRORS * self.squared_gradient.error:  # NaN, too
-            return None
-        return max(0.0, numerator / denominator)
+        trace, square, *products = (each / self._weight for each in self._sums)
+        errors = [max(0.0, p - q) for p, q in zip(products, (trace**2, square**2), strict=False)]
+        trace_error, square_error = (math.sqrt(each / (count - 1)) for each in errors)
+        together = (products[2] - trace * square) / (count - 1)
+        # Student's quantile, to first order (Peiser, 1943).
+        z = gaussian * (1 + (gaussian**2 + 1) / (4 * (count - 1)))
+        most = square + z * square_error
+        least = max(0.0, trace - z * trace_error) / most if most > 0 else 0.0
+        a = square**2 - (z * square_error) ** 2
+        if not square > max(_KNOWN_ERRORS, z) * square_error or not a > 0:
+            return Estimate(least, None, None) if 0 < least < math.inf else None
+        b = square * trace - z * z * together
+        root = math.sqrt(max(0.0, b * b - a * (trace**2 - (z * trace_error) ** 2)))
+        value = max(0.0, trace / square)
+        return Estimate(max(0.0, (b - root) / a), value, (b + root) / a)

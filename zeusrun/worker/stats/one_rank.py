@@ -1,4 +1,4 @@
-"""Measures the gradients of a model on one rank, in the first of three ways that it allows."""
+"""Measures the gradients of a model on one rank: of its layers, or of its micro-batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zeusrun.worker.stats.noise import Norms
-
 
 class OneRank:
-    """Measures one model: by examples if it has layers for that, else by whole gradients.
+    """Measures one model: by examples if it has layers for that, else by its micro-batches.
 
     Args:
         module: The model.
@@ -43,19 +41,13 @@ class OneRank:
             "samples": samples,
             "parts": parts,
             "scale": scale,
-            "receive": self._receive,
+            "receive": model.add,
         }
         self._parameters = {id(parameter) for parameter in module.parameters()}
         self._examples: Examples | None = None
         self._gradients: Gradients | None = None
         self._noise_interval = settings.noise_interval
         self._variance_interval = settings.variance_interval
-        if self._variance_interval is not None and settings.variance_kind != "trace":
-            self._variance_interval = None
-            model.report_problem(
-                f"watch.variance.kind: {settings.variance_kind} needs several ranks, so the "
-                "variance is not measured; on one rank, use trace"
-            )
         if self._noise_interval is not None and (layers := find_layers(module)):
             self._examples = Examples(
                 module,
@@ -101,10 +93,3 @@ class OneRank:
             self._gradients.close()
             self._gradients = None
         self._compare_gradients()
-
-    def _receive(self, norms: Norms, how: str) -> None:
-        if how != "examples" and self._examples is not None:
-            self._model.add_variance(norms)
-        else:
-            is_variance = how != "examples" and self._variance_interval is not None
-            self._model.add_norms(norms, how, variance=is_variance)

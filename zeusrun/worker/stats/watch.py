@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.stats.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from zeusrun.worker.context import RunContext
+    from zeusrun.worker.hooks.observer import Observer
     from zeusrun.worker.stats.model import Settings
     from zeusrun.worker.stats.noise import NoiseScale
 
@@ -29,10 +31,10 @@ class Watch:
         scale: By what a ``GradScaler`` multiplies the loss of the present step.
     """
 
-    def __init__(self, run: RunContext, settings: Settings, samples: Callable[[], int]) -> None:
+    def __init__(self, run: RunContext, settings: Settings, observer: Observer) -> None:
         self.run, self.settings = run, settings
         self.scale: Any = 1.0
-        self._samples = samples
+        self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
         self._has_matched = False  # whether an optimizer had parameters of a model
@@ -109,7 +111,17 @@ class Watch:
 
     def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
         self._count += 1
-        return Model(self.run, self._count - 1, list(parameters), self.settings)
+        return Model(self.run, self._count - 1, list(parameters), self.settings, self._window)
+
+    def _window(self) -> tuple[float, int | None]:
+        """Return the half-life of averages in samples, and the present epoch.
+
+        It is one epoch; of data without a size, a quarter of the samples so far.
+        """
+        data, done = self._observer.data, self.run.consumed()
+        if data is None:
+            return math.inf if done is None else done / 4, None
+        return data, None if done is None else done // data
 
     def compose(self, ddp: Any, state: object, hook: Any) -> bool:
         """Use a hook that the script registers; return ``False`` if its model is not watched."""
@@ -127,13 +139,10 @@ class Watch:
     def _attach(self, ddp: Any, model: Model) -> None:
         from zeusrun.worker.stats.ddp import GradientWatch  # noqa: PLC0415 - imports torch
 
-        settings = self.settings
-        reduced = settings.variance_kind if settings.variance_interval else "trace"
         watch = GradientWatch(
             ddp,
-            interval=settings.interval,
-            variance=None if reduced == "trace" else (reduced, settings.variance_interval or 1),
-            samples=self._samples,
+            interval=self.settings.interval,
+            samples=self._observer.samples,
             scale=self._read_scale,
             receive=model.add,
             report_problem=model.report_problem,
@@ -148,23 +157,14 @@ class Watch:
             find_problem,
         )
 
-        settings = self.settings
-        trace = settings.variance_kind == "trace"
         problem = find_problem(state)
-        if problem is None and settings.variance_interval and not trace:
-            model.report_problem(
-                f"watch.variance.kind: {settings.variance_kind} needs whole gradients, and "
-                "fully_shard divides them, so the variance is not measured; use trace"
-            )
-        intervals = settings.noise_interval, settings.variance_interval if trace else None
-        interval = min((n for n in intervals if n is not None), default=None)
         if problem is not None:
             model.report_problem(problem)
-        elif interval is not None:
+        else:
             watch = ShardedWatch(
                 state,
-                interval=interval,
-                samples=self._samples,
+                interval=self.settings.interval,
+                samples=self._observer.samples,
                 scale=self._read_scale,
                 receive=model.add,
                 report_problem=model.report_problem,
@@ -180,7 +180,7 @@ class Watch:
             module,
             model,
             self.settings,
-            samples=self._samples,
+            samples=self._observer.samples,
             parts=self.run.accumulation_steps(),
             scale=self._read_scale,
         )
