@@ -13,12 +13,13 @@ _PER_E_FOLD = 20  # points while the samples of a stream grow by a factor of e
 
 
 class NoisePoint(NamedTuple):
-    """The noise scale in samples, with its range of 90 %, averaged over about the last epoch.
+    """The noise scale in samples, with its range of 90 %.
 
+    It is averaged over about an epoch, in the middle of which the point is.
     Where the gradients cannot be told from their noise, only ``low`` is known: it is at least that.
     """
 
-    samples: int  # that the optimizer had consumed
+    samples: int  # that the optimizer had consumed there
     epoch: float | None  # the same in epochs; ``None``: the data have no known size
     low: float
     value: float | None

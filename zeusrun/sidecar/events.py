@@ -153,7 +153,8 @@ class Watched:
             of ranks whose gradients are scaled as Adam does.
         problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
         rank: Which one.
-        samples: That the optimizer had consumed; ``None`` if unknown.
+        samples: That the optimizer had consumed in the middle of what is averaged; ``None`` if
+            unknown.
     """
 
     t: float

@@ -170,7 +170,8 @@ class Model:
         if self._is_new:
             self._is_new = False
             self._recorded_t = now_t = time.monotonic()
-            samples, values = self._run.consumed(), self._values
+            done, values = self._run.consumed(), self._values
+            samples = None if done is None else max(0, round(done - self.noise.age))
             event = Watched(
                 now_t, self.index, self.parameters, values, self.how, self._problem, samples=samples
             )

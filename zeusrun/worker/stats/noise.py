@@ -19,7 +19,6 @@ GAUSSIAN90, GAUSSIAN99 = 1.645, 2.576
 """Standard deviations from the middle to the ends of a range of 90 % and of 99 %."""
 
 
-
 class Norms(NamedTuple):
     """Squared norms of the gradients of one step.
 
@@ -80,7 +79,9 @@ class NoiseScale:
     def __init__(self, half_life: float = math.inf) -> None:
         self.half_life = half_life
         self._weight = self._squared_weight = 0.0
-        self._sums = [0.0] * 5  # of tr Σ, |G|², both squares, and the product
+        self._done = 0.0  # samples so far
+        # Of tr Σ, |G|², both squares, the product, and the samples up to each step.
+        self._sums = [0.0] * 6
 
     def add(self, norms: Norms, steps: int = 1) -> bool:
         """Add the norms of a step and return true; return false if they are infinite or NaN.
@@ -88,10 +89,12 @@ class NoiseScale:
         ``steps``: for how many it stands.
         """
         trace, square = norms.trace, norms.squared_gradient
-        values = (trace, square, trace * trace, square * square, trace * square)
-        share = -math.expm1(-math.log(2) * steps * norms.samples / self.half_life)
+        samples = steps * norms.samples
+        values = (trace, square, trace * trace, square * square, trace * square, self._done)
         if not all(map(math.isfinite, values)):
             return False
+        self._done += samples
+        share = -math.expm1(-math.log(2) * samples / self.half_life)
         share = share or 1e-12  # without a half-life, all steps weigh alike
         self._weight += share * (1 - self._weight)
         self._squared_weight += share * share - share * (2 - share) * self._squared_weight
@@ -109,6 +112,11 @@ class NoiseScale:
         """The average of |G|²; ``None`` before the first step."""
         return self._sums[1] / self._weight if self._weight else None
 
+    @property
+    def age(self) -> float:
+        """How many samples ago the middle of what is averaged was."""
+        return self._done - self._sums[5] / self._weight if self._weight else 0.0
+
     def estimate(self, gaussian: float = GAUSSIAN90) -> Estimate | None:
         """Return the noise scale now; ``None`` while nothing is known.
 
@@ -117,7 +125,7 @@ class NoiseScale:
         count = self._weight * self._weight / self._squared_weight if self._weight else 0.0
         if count <= 2:
             return None
-        trace, square, *products = (each / self._weight for each in self._sums)
+        trace, square, *products, _ = (each / self._weight for each in self._sums)
         errors = [max(0.0, p - q) for p, q in zip(products, (trace**2, square**2), strict=False)]
         trace_error, square_error = (math.sqrt(each / (count - 1)) for each in errors)
         together = (products[2] - trace * square) / (count - 1)
