@@ -275,7 +275,7 @@ def _status_cells(running: Live) -> dict[str, Text]:
         "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
         "host": Text(running.host or units.UNKNOWN),
         "batch": Text(units.batch_size(trial)),
-        "epoch": Text(f"{trial.epochs or 0}/{trial.max_epochs}"),
+        "epoch": Text(_epoch(trial)),
         "metric": Text(metric),
         "time": time if alive else Text("DEAD", style="red"),
         "energy": Text(units.energy(trial.energy_j, trial.energy_source)),
@@ -341,6 +341,13 @@ def explain_table(
         first = [Text(lead[0], style="bold"), sentences, blank]
     head = Text(title, style="dim" if lead else "bold")
     return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
+
+
+def _epoch(trial: Trial) -> str:
+    """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
+    if trial.by_samples:
+        return f"{units.short_count(float(f'{trial.samples or 0:.3g}'))} samples"
+    return f"{trial.epochs or 0}/{trial.max_epochs}"
 
 
 def _epochs(trial: Trial) -> str:
