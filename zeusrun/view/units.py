@@ -41,7 +41,9 @@ def plural(count: int, noun: str) -> str:
 
 def count(value: float | None) -> str:
     """Return a count, such as ``12.5`` epochs or ``1,234,567`` samples."""
-    return UNKNOWN if value is None else f"{value:{',.0f' if value >= 1000 else 'g'}}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:{',.0f' if value >= 1000 else 'g'}}"
 
 
 def short_count(value: float) -> str:
