@@ -322,7 +322,8 @@ def explain_table(
         next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
         verdict = "the next run uses it; see above" if next_ else belief.verdict
         verdicts.add_row(Text(cells["batch"]), Text(verdict), style=None if likely else "dim")
-    legend = [f"{name}: {text}" for name, text in _LEGEND.items() if name.split(", ")[-1] in names]
+    told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
+    legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")

@@ -53,7 +53,7 @@ _CURVES, _TRACE = 272.0, 142.0  # height of a panel with what belongs to it
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
-    "count": ((1e6, "millions"), (1e4, "thousands"), (1.0, "")),
+    "count": ((1e6, "millions"), (1e3, "thousands"), (1.0, "")),
 }
 
 
