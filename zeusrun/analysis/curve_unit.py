@@ -56,6 +56,14 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
     return done[-1].epoch if done else None
 
 
+def epochs_by_samples(trial: Trial) -> float | None:
+    """Return ``amount_in`` samples as epochs, with a fraction; ``None`` if unknown."""
+    samples = amount_in(trial, "samples")
+    if not samples or not trial.samples or trial.progress is None:
+        return None
+    return trial.progress * samples / trial.samples
+
+
 def left_out_text(trials: Iterable[Trial], unit: CurveUnit) -> str:
     """Return which of some runs with a curve cannot be drawn against a unit; "" if all can."""
     count = sum(bool(trial.curve) and not curve_in(trial, unit) for trial in trials)

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit
+from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.view import units
@@ -214,10 +214,9 @@ def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
     if not trial.by_samples:
         return "epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"
-    samples, share = amount_in(trial, "samples"), ""
-    if samples and trial.samples and trial.progress is not None:
-        share = f" ({trial.progress * samples / trial.samples:.3g} epochs)"
-    return "samples", units.count(samples) + share
+    epochs = epochs_by_samples(trial)
+    of = "" if epochs is None else f" ({epochs:.3g} epochs)"
+    return "samples", units.count(amount_in(trial, "samples")) + of
 
 
 def _spent_rows(trial: Trial) -> list[tuple[str, str | None]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_shifts import describe_shifts
+from zeusrun.analysis.curve_unit import epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -353,8 +354,9 @@ def _epoch(trial: Trial) -> str:
 
 def _epochs(trial: Trial) -> str:
     """Return the epochs of a run, with a fraction if it was evaluated within epochs."""
-    if trial.by_samples and trial.progress is not None:
-        return f"{trial.progress:.3g}"
+    epochs = epochs_by_samples(trial) if trial.by_samples else None
+    if epochs is not None:
+        return f"{epochs:.3g}"
     return units.number(trial.epochs)
 
 
