@@ -31,9 +31,7 @@ def curve_unit(trials: Sequence[Trial]) -> CurveUnit:
 def curve_in(trial: Trial, unit: CurveUnit) -> Sequence[CurvePoint]:
     """Return the curve of a run by epochs done, or by samples; empty if these are unknown."""
     if unit == "samples":
-        whole = samples_per_epoch(trial) or 0.0  # of an old record
-        samples = trial.samples or round(whole * epochs_of(trial.curve))
-        return trial.by_samples or spread_samples(trial.curve, samples)
+        return trial.by_samples or spread_samples(trial.curve, _samples(trial))
     baseline = bool(trial.curve) and is_baseline(trial.curve[0])
     if not counts_from_zero(tuple(point.epoch for point in trial.curve[baseline:])):
         return trial.curve
@@ -45,7 +43,10 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
     """Return the epochs or samples of a run up to its target, else to its end."""
     if unit == "epochs":
         return trial.epochs
-    done = [point for point in curve_in(trial, unit) if not is_baseline(point)]
+    if not trial.by_samples:
+        samples, whole = _samples(trial), epochs_of(trial.curve)
+        return round(samples * (trial.epochs or whole) / whole) if samples and whole else None
+    done = [point for point in trial.by_samples if not is_baseline(point)]
     if trial.status is TrialStatus.REACHED:
         met = (
             point
@@ -54,6 +55,12 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
         )
         done = [*met][:1] or done
     return done[-1].epoch if done else None
+
+
+def _samples(trial: Trial) -> int:
+    """Return the samples of a run that reports once an epoch; 0 if unknown."""
+    whole = samples_per_epoch(trial) or 0.0  # of an old record
+    return trial.samples or round(whole * epochs_of(trial.curve))
 
 
 def epochs_by_samples(trial: Trial) -> float | None:
