@@ -237,3 +237,27 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
     assert "was preempted and starts from the beginning: it saved no checkpoint" in " ".join(
         seen.split()
     )
+
+
+def test_a_continued_run_by_samples_counts_those_of_all_its_parts(zeusrun):
+    training = zeusrun.job(
+        "evaluates_by_steps.py",
+        args=["--batch-size", "${batch_size}"],
+        objective={"metric": "accuracy", "target": 4},
+        launch={"nproc_per_node": 1},
+        batch_size={"default": 16, "candidates": [16]},
+    )
+    code, _ = preempt(zeusrun, training, epochs=4)
+    (cut,) = zeusrun.history()
+    assert (code, cut["status"]) == (75, "PREEMPTED")
+    assert cut["samples"] >= 4 * 160
+    code, result, seen = zeusrun.submit(training)
+    trial = only_trial(result)
+    assert (code, trial["preemptions"]) == (0, 1)
+    done = cut["samples"] + 4 * 1920  # the script saved nothing
+    assert trial["reason"] == f"accuracy 4 after {done:,} samples"
+    assert f"{cut['samples'] + 320:,} samples · accuracy" in seen
+    points = [(point[0], point[1]) for point in trial["by_samples"]]
+    assert points == sorted(points)
+    assert (done, 4.0) in [(point[0], point[3]) for point in trial["by_samples"]]
+    assert trial["samples"] == points[-1][0]

@@ -108,6 +108,19 @@ def test_curves_are_of_the_newest_run_with_each_batch_size():
     assert plot.level == ("target 0.5", 0.5)
 
 
+def test_the_curves_of_a_job_by_samples_are_all_drawn_against_them():
+    curve = tuple(CurvePoint(100 * n, 1.0 * n, None, 0.1 * n) for n in (1, 2))
+    trials = [
+        build_trial(1, global_batch_size=8).finish(replace(REACHED, steps=None)),
+        build_trial(2, global_batch_size=16).finish(replace(REACHED, samples=600)),
+        build_trial(3).finish(replace(REACHED, samples=200, by_samples=curve)),
+    ]
+    plot = curves_plot("job", trials)
+    assert plot.x == ("samples", "samples")
+    assert points(plot) == {"16 (2-1)": [(300, 0.8)], "32 (3-1)": [(100, 0.1), (200, 0.2)]}
+    assert plot.notes == ["1 run left out: its number of samples is unknown"]
+
+
 def test_there_are_never_more_curves_than_marks():
     trials = [build_trial(n, global_batch_size=n).finish(REACHED) for n in range(1, 12)]
     labels = [series.label for series in curves_plot("job", trials).series]

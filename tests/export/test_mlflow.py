@@ -49,6 +49,21 @@ def test_a_run_has_params_metrics_a_curve_and_tags():
     assert (values.status, values.ended_ms - values.began_ms) == ("FINISHED", 9000)
 
 
+def test_the_steps_of_a_run_that_reports_within_epochs_are_samples():
+    points = tuple(CurvePoint(100 * n, 1.0 * n, None, 0.2 * n) for n in (1, 2, 3))
+    outcome = replace(REACHED, samples=300, by_samples=points)
+    values = run_values(build_trial(1, target=0.35).finish(outcome), "samples")
+    assert [(v, step) for key, v, _, step in values.metrics if key == "accuracy"] == [
+        (0.2, 100),
+        (0.4, 200),
+        (pytest.approx(0.6), 300),
+    ]
+    assert ("samples", 300, values.ended_ms, 200) in values.metrics
+    assert values.tags["zeusrun.step"] == "samples"
+    unknown = run_values(build_trial(1).finish(replace(REACHED, steps=None)), "samples")
+    assert not [key for key, *_ in unknown.metrics if key == "accuracy"]
+
+
 @pytest.mark.parametrize(
     ("status", "theirs"),
     [("MISSED", "FINISHED"), ("STOPPED", "KILLED"), ("OOM", "FAILED"), ("LOST", "FAILED")],

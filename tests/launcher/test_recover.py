@@ -279,3 +279,47 @@ def test_parts_of_many_epochs_have_one_thinned_curve():
     joined = after(first, part(epochs=range(MOST_POINTS + 1, 2 * MOST_POINTS + 1)))
     assert len(joined.curve) <= MOST_POINTS + 1
     assert (joined.curve[0].epoch, joined.curve[-1].epoch) == (1, 2 * MOST_POINTS)
+
+
+def by_samples(*values):
+    """Return a curve with a point every 100 samples, one a second."""
+    return tuple(CurvePoint(100 * n, float(n), 10.0 * n, v) for n, v in enumerate(values, 1))
+
+
+def test_the_curve_by_samples_goes_on_with_the_samples_of_all_parts():
+    first = part(PREEMPTED, epochs=(1,), samples=200, by_samples=by_samples(0.1, 0.2))
+    second = part(epochs=(1,), samples=300, by_samples=by_samples(0.2, 0.3, 0.6))
+    joined = after(first, second)
+    assert joined.samples == 500
+    assert [each.epoch for each in joined.by_samples] == [100, 200, 300, 400, 500]
+    assert [each.time_s for each in joined.by_samples] == [1.0, 2.0, 11.0, 12.0, 13.0]
+    assert [each.energy_j for each in joined.by_samples] == [10.0, 20.0, 110.0, 120.0, 130.0]
+
+
+def test_a_restored_model_that_is_evaluated_again_is_no_point_by_samples_either():
+    first = part(PREEMPTED, epochs=(1,), samples=200, by_samples=by_samples(0.1, 0.2))
+    again = CurvePoint(0, 0.0, 0.0, 0.2)
+    second = part(epochs=(1,), samples=100, by_samples=(again, *by_samples(0.6)))
+    second = replace(second, curve=(again, *second.curve))
+    assert [each.epoch for each in after(first, second).by_samples] == [100, 200, 300]
+
+
+def test_a_part_that_reported_once_an_epoch_is_a_part_of_a_curve_by_samples():
+    whole = part(PREEMPTED, epochs=(0, 1, 2), samples=600)  # it counts from 0
+    within = part(epochs=(3,), samples=100, by_samples=by_samples(0.6))
+    assert [each.epoch for each in after(whole, within).by_samples] == [200, 400, 600, 700]
+    within = part(PREEMPTED, epochs=(1,), samples=200, by_samples=by_samples(0.1, 0.2))
+    goes_on = part(epochs=(2, 3), samples=400)
+    assert [each.epoch for each in after(within, goes_on).by_samples] == [100, 200, 400, 600]
+
+
+def test_a_killed_run_has_the_samples_that_were_read_and_those_that_were_not(tmp_path):
+    trial = build_trial(run_dir=str(tmp_path))
+    paths = create_run(tmp_path, trial.trial, "name: job\n")
+    reports = [Reported(float(n), 1, {"accuracy": 0.1}, samples=100 * n) for n in range(1, 5)]
+    paths.sidecar.write_bytes(b"".join(map(encode_event, reports)))
+    so_far = replace(trial, samples=200, by_samples=by_samples(0.1, 0.1), time_s=9.0)
+    write_live(paths, Live(so_far, 1, "host", "2026-01-01T00:00:00Z"))
+    outcome = outcome_so_far(trial, paths, TrialStatus.LOST, "", "2026-01-01T00:00:00Z")
+    assert outcome.samples == 400
+    assert [each.epoch for each in outcome.by_samples] == [100, 200, 300, 400]

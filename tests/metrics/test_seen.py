@@ -195,6 +195,23 @@ def test_reports_within_an_epoch_make_a_curve_by_samples():
     assert again.is_beyond(once)
 
 
+def test_a_curve_by_samples_goes_on_after_a_restart_with_all_that_was_consumed():
+    def looked(t, value, samples):
+        return Reported(t, 1, {METRIC: value}, "tensorboard", samples=samples)
+
+    before = after(looked(101, 0.1, 100), looked(102, 0.2, 200))
+    again = after(
+        Started(103, 0, 9, restart=1), looked(104, 0.1, 100), looked(105, 0.1, 200), start=before
+    )
+    assert [(each.epoch, each.value) for each in again.by_samples] == [
+        (100, 0.1),
+        (200, 0.2),
+        (300, 0.1),
+        (400, 0.1),
+    ]
+    assert again.samples == 400
+
+
 def test_a_restart_is_no_second_report_of_an_epoch():
     def looked(t, epoch, value, samples):
         return Reported(t, epoch, {METRIC: value}, "report", samples=samples)

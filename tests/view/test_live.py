@@ -25,7 +25,7 @@ from zeusrun.launcher.events import (
     Warned,
 )
 from zeusrun.metrics.progress import take_step_clock
-from zeusrun.sidecar.events import Adapted, Loading, Watched
+from zeusrun.sidecar.events import Adapted, Loading, Reported, Watched
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
 from zeusrun.view.console import LastingStream, PlainConsole
@@ -102,6 +102,27 @@ def test_a_continued_run_shows_amounts_of_all_its_parts():
     assert "1 m 02 s · 1.50 kJ · cost 3.80 kJ" in str(epoch_line(continued, progress, 1e4))
     unknown = replace(continued, energy_j=None)
     assert f"{UNKNOWN} · 0.40 EUR" in render(live_panel(unknown, progress, None, 80))
+
+
+def within(t, value, samples):
+    return Reported(t, 1, {"accuracy": value}, samples=samples)
+
+
+def test_a_run_that_reports_within_epochs_shows_the_samples_of_all_its_parts():
+    two = after(started(103.0), within(105.0, 0.1, 1000), within(107.0, 0.4, 2000))
+    panel = render(live_panel(trial(), two, None, 80))
+    assert "samples     2,000  4.0 s " in panel
+    assert len(panel.splitlines()) == 4
+    continued = replace(trial(), time_s=60.0, samples=500, preemptions=1, by_samples=two.by_samples)
+    assert "samples     2,500  1 m 04 s " in render(live_panel(continued, two, None, 80))
+    once = after(started(103.0), within(105.0, 0.1, 1000))
+    assert str(epoch_line(continued, once, None)).startswith("  1,500 samples · accuracy 0.1")
+
+
+def test_the_summary_of_a_run_that_reports_within_epochs_has_its_samples():
+    curve = (CurvePoint(1000, 2.0, None, 0.1), CurvePoint(2000, 4.0, None, 0.6))
+    text = render(summary(finished(samples=3000, by_samples=curve, epochs=1)))
+    assert "batch size 32 · 2,000 samples · 4.0 s" in text
 
 
 def test_energy_that_turns_out_to_be_from_before_the_training_is_no_longer_shown():

@@ -8,6 +8,7 @@ import pytest
 
 from tests.analysis.test_cost_baseline import interrupted
 from tests.notify.test_notices import trial
+from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest
 from zeusrun.trial import Interruption
 from zeusrun.view.sheets import trial_sheet, undisturbed_text
@@ -67,3 +68,11 @@ def test_the_second_cost_follows_the_first_within_80_columns():
     assert lines[at].split()[:3] == ["cost", "1.10", "kJ"]
     assert lines[at + 1].split()[:3] == ["200", "J", "without"]
     assert widest("\n".join(lines)) <= 80
+
+
+def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_curve():
+    run = run_by_samples(1, 32, progress=5.0)
+    text = render(trial_sheet(run, None, run_dir_exists=True))
+    assert "samples     200,000 (4 epochs)" in text
+    assert "\n            ▁▂▅▇█\n" in text
+    assert "of at most" not in text

@@ -296,6 +296,12 @@ def test_the_notes_below_a_history_are_indented_on_each_line():
     assert all(line.startswith("  ") for line in notes)
 
 
+def test_what_runs_by_samples_is_told_in_samples():
+    curve = (CurvePoint(160, 1.0, None, 0.1), CurvePoint(1_234_567, 2.0, None, 0.2))
+    running = trial(by_samples=curve, samples=1_234_567, epochs=1, time_s=61.0)
+    assert "1.23M samples" in render(status_table([Live(running, None, None, None)]))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_runs_fits_the_screen_with_names_and_numbers_of_any_length(width):
     sizes = (SizeChange(1, 32), SizeChange(3, 128))

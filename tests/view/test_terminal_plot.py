@@ -111,7 +111,7 @@ def test_ticks_are_round_numbers_in_one_unit(values, unit, labels):
 
 @given(
     st.lists(st.floats(-1e30, 1e30, allow_subnormal=False), min_size=1, max_size=5),
-    st.sampled_from(["", "J", "W", "s"]),
+    st.sampled_from(["", "J", "W", "s", "samples"]),
 )
 def test_every_value_is_within_its_axis(values, unit):
     axis = build_axis(values, unit, 5)

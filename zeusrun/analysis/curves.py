@@ -1,4 +1,4 @@
-"""Learning curves for figures. Pure."""
+"""Learning curves for figures, against epochs or samples. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.curve_unit import curve_in
 from zeusrun.analysis.sizes import size_label
-from zeusrun.trial import counts_from_zero, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.trial import Trial
 
 _POINTS = 150  # of a curve
@@ -21,7 +22,10 @@ _POINTS = 150  # of a curve
 
 @dataclass(frozen=True)
 class CurveFacts:
-    """A learning curve; ``taken`` is energy in joules or, if unknown, time in seconds."""
+    """A learning curve; ``taken`` is energy in joules or, if unknown, time in seconds.
+
+    ``epochs`` are samples if the job is compared by them.
+    """
 
     trial: str
     size: str  # label of its batch size
@@ -47,15 +51,16 @@ def newest_curves(trials: Sequence[Trial], most: int) -> list[Trial]:
     return newest[::-1]
 
 
-def build_curves(trials: Sequence[Trial], *, by_energy: bool) -> Iterator[CurveFacts]:
+def build_curves(
+    trials: Sequence[Trial], unit: CurveUnit, *, by_energy: bool
+) -> Iterator[CurveFacts]:
     """Yield the curves of runs that have at least two points; long ones are thinned."""
     for trial in trials:
-        step = math.ceil(len(trial.curve) / _POINTS)
-        baseline = is_baseline(trial.curve[0])
-        more = counts_from_zero(tuple(point.epoch for point in trial.curve[baseline:]))
+        curve = curve_in(trial, unit)
+        step = math.ceil(len(curve) / _POINTS) or 1
         points = [
-            (float(point.epoch + (more and not is_baseline(point))), taken, point.value)
-            for point in (*trial.curve[:-1:step], trial.curve[-1])
+            (float(point.epoch), taken, point.value)
+            for point in (*curve[:-1:step], *curve[-1:])
             if point.value is not None
             and abs(point.value) < MOST
             and (taken := point.energy_j if by_energy else point.time_s) is not None

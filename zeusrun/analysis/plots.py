@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.curve_unit import curve_in, curve_unit, left_out_text
 from zeusrun.analysis.curves import newest_curves
 from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_savings
@@ -30,7 +31,7 @@ class Series(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """What a plot shows. A unit is ``J``, ``W``, ``s``, or empty for a plain number.
+    """What a plot shows. A unit is ``J``, ``W``, ``s``, ``samples``, or empty for a plain number.
 
     Attributes:
         title: What the plot is about.
@@ -105,20 +106,22 @@ def arms_plot(job: str, trials: Sequence[Trial]) -> Plot:
 
 def curves_plot(job: str, trials: Sequence[Trial]) -> Plot:
     """Plot the learning curve of the newest run with each batch size that was used last."""
-    last, newest = trials[-1], newest_curves(trials, 1)[-MOST_CURVES:]
+    last, unit = trials[-1], curve_unit(trials)
+    newest = newest_curves(trials, 1)[-MOST_CURVES:]
     newest.sort(key=lambda each: (each.global_batch_size, each.variant or ""))
     return Plot(
         f"{job}: {last.metric} of the newest run with each batch size",
-        ("epoch", ""),
+        ("samples", "samples") if unit == "samples" else ("epoch", ""),
         "",
         [
             Series(
                 f"{size_label(each)} ({each.recurrence}-{each.attempt})",
-                _kept((p.epoch, p.value) for p in each.curve if p.value is not None),
+                _kept((p.epoch, p.value) for p in curve_in(each, unit) if p.value is not None),
             )
             for each in newest
         ],
         (f"target {last.target:g}", last.target),
+        notes=[text for text in [left_out_text(newest, unit)] if text],
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import find_ended, sum_attempts
+from zeusrun.analysis.curve_unit import amount_in
 from zeusrun.analysis.sizes import size_label
 from zeusrun.trial import TrialStatus
 
@@ -32,6 +33,7 @@ class RecurrenceFacts:
     energy_j: float | None
     time_s: float | None
     epochs: int | None  # of the last attempt
+    samples: int | None  # likewise
     saved: Estimate | None  # joules of cost; ``None``: unknown
     saved_share: float | None  # ``None``: unknown, or in doubt
     default_j: float | None  # what a run of the default is expected to cost
@@ -63,6 +65,7 @@ def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
         energy_j=sum_attempts(own, lambda trial: trial.energy_j),
         time_s=sum_attempts(own, lambda trial: trial.time_s),
         epochs=last.epochs,
+        samples=amount_in(last, "samples"),
         saved=saved,
         saved_share=savings.shown_share(last.trial),
         default_j=None if saved is None else savings.default_j,

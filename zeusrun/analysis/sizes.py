@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import median_known
 from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
+from zeusrun.analysis.curve_unit import amount_in
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus
@@ -35,6 +36,7 @@ class SizeFacts:
     estimated: bool  # whether the energy of one of them is an estimate
     time_s: float | None
     epochs: float | None
+    samples: float | None
     noise_scale: float | None  # median of all runs
     power_limit_w: float | None  # median
 
@@ -85,6 +87,7 @@ def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) 
         ),
         time_s=median_known(trial.time_s for trial in done),
         epochs=median_known(trial.epochs for trial in done),
+        samples=median_known(amount_in(trial, "samples") for trial in done),
         noise_scale=median_known(trial.critical_batch_size for trial in own),
         power_limit_w=median_known(trial.power_limit_w for trial in done),
     )

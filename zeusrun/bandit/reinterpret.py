@@ -25,7 +25,7 @@ from zeusrun.trial import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zeusrun.bandit.problem import Problem
 
@@ -114,7 +114,8 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
 
 def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     """Add to a problem what only the history shows."""
-    if problem.unit is None and (unit := _find_unit(problem, trials)) is not None:
+    unit = problem.unit or find_unit(problem.metric, problem.mode, trials)
+    if problem.unit is None and unit is not None:
         return complete(replace(problem, unit=unit, samples_per_epoch=unit), trials)
     if problem.samples_per_epoch is None:
         sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
@@ -130,7 +131,7 @@ def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
     return problem
 
 
-def _find_unit(problem: Problem, trials: Sequence[Trial]) -> int | None:
+def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:
     """Return samples that count as an epoch: a part of the shortest way to a first report.
 
     ``None`` if no training that counts reports the metric within epochs.
@@ -139,7 +140,7 @@ def _find_unit(problem: Problem, trials: Sequence[Trial]) -> int | None:
         next((point.epoch for point in trial.by_samples if point.epoch), 0)
         for trial in trials
         if trial.by_samples
-        and (trial.metric, trial.mode) == (problem.metric, problem.mode)
+        and (trial.metric, trial.mode) == (metric, mode)
         and prove(trial).learning is None
     ]
     firsts = [samples for samples in firsts if samples]
@@ -164,6 +165,27 @@ def in_units(problem: Problem, trial: Trial) -> Trial:
         for point in curve
     )
     return replace(trial, curve=units, epochs=None)
+
+
+def spread_samples(
+    curve: Sequence[CurvePoint], samples: int | None, since: int = 0
+) -> tuple[CurvePoint, ...]:
+    """Return a curve by epochs with the samples so far for epochs; empty if they are unknown.
+
+    ``samples``: at its last point. ``since``: the last epoch before a curve that goes on.
+    """
+    own = curve[1:] if curve and is_baseline(curve[0]) else curve
+    more = 0 if since else counts_from_zero(tuple(point.epoch for point in own[:3]))
+    epochs = own[-1].epoch + more - since if own else 0
+    if not samples or epochs <= 0:
+        return ()
+    each = samples / epochs
+    return tuple(
+        point
+        if is_baseline(point)
+        else point._replace(epoch=round((point.epoch + more - since) * each))
+        for point in curve
+    )
 
 
 def samples_per_epoch(trial: Trial) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from rich.text import Text
@@ -25,12 +25,9 @@ from zeusrun.launcher.choose import choose_next
 from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.recover import find_preempted
 from zeusrun.target import describe_target
-from zeusrun.view.explain import describe_choice
+from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.export import print_json
 from zeusrun.view.tables import explain_table
-
-if TYPE_CHECKING:
-    from zeusrun.bandit.problem import ArmBelief
 
 
 def explain(
@@ -54,7 +51,7 @@ def explain(
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = explain_next(submission.policy, problem, runs, rng)
     unit = problem.unit
-    told = beliefs if unit is None else [_in_samples(belief, unit) for belief in beliefs]
+    told = in_samples(beliefs, unit)
     if as_json:
         print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in told])
     else:
@@ -83,13 +80,3 @@ def explain(
         shown.print(table)
         if settings:
             console().print(Text(f"  {settings}", style="dim"))
-
-
-def _in_samples(belief: ArmBelief, unit: int) -> ArmBelief:
-    """Return a belief with samples in place of units of so many samples."""
-    epochs, joules = belief.epochs, belief.epoch_cost_j
-    return replace(
-        belief,
-        epochs=None if epochs is None else epochs * unit,
-        epoch_cost_j=None if joules is None else joules / unit,
-    )

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit
 from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
@@ -27,10 +28,13 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.trial import Trial
 
 _PARAMS = ("learning_rate", "power_limit_w", "stage")
-_METRICS = ("cost_j", "energy_j", "time_s", "startup_s", "epochs", "price", "carbon_g")
+_METRICS = (
+    *("cost_j", "energy_j", "time_s", "startup_s", "epochs", "samples", "price", "carbon_g"),
+)
 _TAGS = (
     *("trial", "job", "recurrence", "attempt", "status", "reason", "why", "energy_source"),
     *("currency", "gpu_model", "world_size", "forgotten", "host", "run_dir"),
@@ -72,8 +76,11 @@ class RunValues(NamedTuple):
     ended_ms: int
 
 
-def run_values(trial: Trial) -> RunValues:
-    """Return a trial in the terms of MLflow; what is unknown is left out."""
+def run_values(trial: Trial, unit: CurveUnit = "epochs") -> RunValues:
+    """Return a trial in the terms of MLflow; what is unknown is left out.
+
+    Steps are epochs or samples; without known samples, there is no curve.
+    """
     known = {name: value for name, value in trial.to_json().items() if value is not None}
     began_ms = _milliseconds(trial.started_at)
     ended_ms = _milliseconds(trial.finished_at) or began_ms
@@ -81,13 +88,15 @@ def run_values(trial: Trial) -> RunValues:
     params = {name: str(known[name]) for name in _PARAMS if name in known}
     tags = {f"zeusrun.{name}": _tag(known[name]) for name in _TAGS if name in known}
     goal = describe_target(trial.target, trial.mode)
-    target = {"zeusrun.target": _tag(f"{trial.metric} {goal}")}
+    target = {"zeusrun.target": _tag(f"{trial.metric} {goal}"), "zeusrun.step": unit}
     best = {} if trial.best_metric is None else {f"best_{trial.metric}": trial.best_metric}
     numbers = {name: known[name] for name in _METRICS if name in known} | best
-    last = [(metric_key(key), value, ended_ms, trial.epochs or 0) for key, value in numbers.items()]
+    end = amount_in(trial, unit) or 0
+    last = [(metric_key(key), value, ended_ms, end) for key, value in numbers.items()]
+    points = trial.curve if unit == "epochs" else curve_in(trial, unit)
     curve = [
         (metric_key(trial.metric), p.value, training_ms + round(1000 * p.time_s), p.epoch)
-        for p in trial.curve
+        for p in points
         if p.value is not None
     ]
     return RunValues(
@@ -133,10 +142,11 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
         found = client.get_experiment_by_name(job)
         experiment = client.create_experiment(job) if found is None else found.experiment_id
         present = dict(_present(client, experiment))
+        unit = curve_unit(trials)
         for trial in trials:
             if not trial.status.final:
                 continue
-            value = run_values(trial)
+            value = run_values(trial, unit)
             found = present.get((trial.trial, value.began_ms))
             record = hashlib.sha256(json.dumps(trial.to_json()).encode()).hexdigest()[:16]
             if found is not None and found.data.tags.get(_RECORD) == record:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from zeusrun.bandit.reinterpret import spread_samples
 from zeusrun.cost import cost_j
 from zeusrun.noise_curve import join_curves
 from zeusrun.trial import (
@@ -18,10 +19,6 @@ from zeusrun.trial import (
     join_changes,
     thin_curve,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _Amount = TypeVar("_Amount", int, float)
 
@@ -55,15 +52,25 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         now = (trial.time_s, reported)
         interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
     if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
-        outcome = replace(outcome, curve=outcome.curve[1:])
+        own = [point for point in outcome.by_samples if not is_baseline(point)]
+        outcome = replace(outcome, curve=outcome.curve[1:], by_samples=tuple(own))
     first = outcome.curve[0].epoch if outcome.curve else None
     before = [point for point in trial.curve if first is None or point.epoch < first]
     first_j = None if energy_j is None else trial.energy_j
     since = [_after(trial.time_s, first_j, point) for point in outcome.curve]
-    parts = (_by_samples(trial), _by_samples(outcome))
-    own = (_after(trial.time_s, first_j, point) for point in parts[1])
-    by_later = [point._replace(epoch=(trial.samples or 0) + point.epoch) for point in own]
-    by_samples = (*parts[0], *by_later) if trial.by_samples or outcome.by_samples else ()
+    by_samples: tuple[CurvePoint, ...] = ()
+    if trial.by_samples or outcome.by_samples:
+        done = before[-1].epoch if before else 0
+        later_on = outcome.by_samples or spread_samples(outcome.curve, outcome.samples, done)
+        by_samples = (
+            *(trial.by_samples or spread_samples(trial.curve, trial.samples)),
+            *(
+                _after(trial.time_s, first_j, point)._replace(
+                    epoch=(trial.samples or 0) + point.epoch
+                )
+                for point in later_on
+            ),
+        )
     # The limit of the longer part.
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
@@ -129,8 +136,11 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
     """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
     if outcome.energy_source is not EnergySource.ESTIMATED:
         return outcome
-    curve = tuple(point._replace(energy_j=point.energy_j or None) for point in outcome.curve)
-    outcome = replace(outcome, curve=curve)
+    curve, by_samples = (
+        tuple(point._replace(energy_j=point.energy_j or None) for point in points)
+        for points in (outcome.curve, outcome.by_samples)
+    )
+    outcome = replace(outcome, curve=curve, by_samples=by_samples)
     if outcome.energy_j != 0:
         return outcome
     spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
@@ -150,14 +160,6 @@ def _same_source(first: EnergySource | None, second: EnergySource | None) -> Ene
     if first is None or second is None or first.measured != second.measured:
         return None
     return first if first is second else max(first, second)  # "integrated" after "counter"
-
-
-def _by_samples(part: Trial | Outcome) -> Sequence[CurvePoint]:
-    """Return the curve of a part by samples, also if it has reported once an epoch."""
-    last = part.curve[-1].epoch if part.curve else 0
-    if part.by_samples or not part.samples or not last:
-        return part.by_samples
-    return [each._replace(epoch=round(each.epoch * part.samples / last)) for each in part.curve]
 
 
 def _after(time_s: float, energy_j: float | None, point: CurvePoint) -> CurvePoint:

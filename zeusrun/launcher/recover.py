@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import CurvePoint
 
 CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
@@ -123,18 +124,28 @@ def outcome_so_far(
     if live is None or not live.is_of(trial):
         return seen
     last = live.trial
-    known = last.curve[-1].epoch if last.curve else -1
-    later = (point for point in seen.curve if point.epoch > known)
     return replace(
         last.ended_as(status, reason, finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
         epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
         steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
+        samples=max((n for n in (last.samples, seen.samples) if n is not None), default=None),
+        progress=max((n for n in (last.progress, seen.progress) if n is not None), default=None),
         best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
-        curve=thin_curve((*last.curve, *later), trial.target, trial.mode),
+        curve=_go_on(trial, last.curve, seen.curve),
+        by_samples=_go_on(trial, last.by_samples, seen.by_samples),
         warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
         interruptions=max(last.interruptions, seen.interruptions, key=len),
     )
+
+
+def _go_on(
+    trial: Trial, curve: Sequence[CurvePoint], seen: Sequence[CurvePoint]
+) -> tuple[CurvePoint, ...]:
+    """Return a curve with the points that were seen after its end."""
+    last = curve[-1].epoch if curve else -1
+    later = (point for point in seen if point.epoch > last)
+    return thin_curve((*curve, *later), trial.target, trial.mode)
 
 
 def where_kept(history: History, trial: Trial, paths: RunPaths) -> str:

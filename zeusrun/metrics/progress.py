@@ -232,10 +232,23 @@ def _begin(progress: Progress, training_t: float) -> Progress:
         point if point.time_s == time_s else point._replace(time_s=time_s, energy_j=None)
         for point, time_s in points
     )
-    epochs, reached = progress.epochs, progress.reached
+    epochs, reached, by_samples = progress.epochs, progress.reached, progress.by_samples
+    if progress.training_t is not None:
+        later_s = progress.training_t - training_t
+        by_samples = tuple(
+            point._replace(time_s=max(0.0, point.time_s + later_s), energy_j=None)
+            for point in by_samples
+        )
     if curve and is_baseline(curve[0]) and not is_baseline(progress.curve[0]):
         epochs = max(epochs - 1, *(point.epoch for point in curve))
     if reached is not None and progress.training_t is not None:
         time_s = max(0.0, reached.time_s + progress.training_t - training_t)
         reached = reached._replace(time_s=time_s)
-    return replace(progress, training_t=training_t, curve=curve, epochs=epochs, reached=reached)
+    return replace(
+        progress,
+        training_t=training_t,
+        curve=curve,
+        epochs=epochs,
+        reached=reached,
+        by_samples=by_samples,
+    )

@@ -44,10 +44,25 @@ def describe_choice(
         retry=retry,
         continued=continued,
         adapts=submission.spec.adapt is not None,
+        unit=problem.unit,
     )
     if problem.control is not None:
         told.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
     return told
+
+
+def in_samples(beliefs: Sequence[ArmBelief], unit: int | None) -> list[ArmBelief]:
+    """Return beliefs with samples in place of units of so many samples; ``None``: unchanged."""
+    if unit is None:
+        return [*beliefs]
+    return [
+        replace(
+            each,
+            epochs=None if each.epochs is None else each.epochs * unit,
+            epoch_cost_j=None if each.epoch_cost_j is None else each.epoch_cost_j / unit,
+        )
+        for each in beliefs
+    ]
 
 
 def _describe_control(
@@ -89,6 +104,7 @@ def lead(
     retry: Decision | None = None,
     continued: Trial | None = None,
     adapts: bool = False,
+    unit: int | None = None,
 ) -> list[str]:
     """Return a headline and the sentences, for readers who know nothing of policies.
 
@@ -100,6 +116,7 @@ def lead(
         retry: What would run if that run missed the target; ``None``: nothing.
         continued: A preempted run that the next submit continues instead.
         adapts: Whether the run changes its batch size.
+        unit: Samples that count as an epoch; see ``Problem.unit``.
     """
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
@@ -115,7 +132,7 @@ def lead(
     if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
     others = [belief for belief in beliefs if belief is not own]
-    texts = [why, _cost(decision, own, by_arm.get(default))]
+    texts = [why, _cost(decision, own, by_arm.get(default), unit)]
     miss = _miss(retry)
     texts.append(miss if control else f"{_change(policy, decision, own, others)}. {miss}")
     return [headline, *map(_sentence, texts)]
@@ -125,7 +142,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
+def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, unit: int | None) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
     text = f"it is expected to cost {energy_text(own.cost_j)}"
@@ -139,7 +156,9 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None) -> str:
         more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
         text += f", {'as much as' if abs(share) < _SAME else more} {than}"
     if decision.bound is not None and decision.bound.epochs is not None:
-        text += f". The run is stopped if it needs more than {decision.bound.epochs:.3g} epochs"
+        most = decision.bound.epochs
+        limit = f"{most:.3g} epochs" if unit is None else f"{most * unit:,.0f} samples"
+        text += f". The run is stopped if it needs more than {limit}"
     elif decision.bound is not None:
         text += f". The run is stopped if it costs more than {energy_text(decision.bound.cost_j)}"
     return text

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.sight import Sight
 
-_NOT_IN_CSV = {"curve", "power_profile", "warnings", "fingerprint", "interruptions"}
+_NOT_IN_CSV = {
+    *("curve", "by_samples", "power_profile", "warnings", "fingerprint", "interruptions"),
+}
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:

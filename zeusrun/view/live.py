@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from zeusrun.analysis.curve_unit import amount_in
 from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
@@ -150,10 +151,11 @@ class SubmitView:
 
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     """Return one plain line about the epoch that has just ended."""
+    samples = _samples(trial, progress)
     parts = [
-        f"{progress.samples:,} samples"
-        if progress.by_samples
-        else f"epoch {progress.epochs}/{trial.max_epochs}",
+        f"epoch {progress.epochs}/{trial.max_epochs}"
+        if samples is None
+        else f"{samples:,} samples",
         f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
         units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress)),
         # 0: too little to measure yet
@@ -181,6 +183,8 @@ def live_panel(
     grid = Table.grid(label, Column(no_wrap=True), padding=(0, 2))
     if progress.training_t is None:
         grid.add_row("start-up", starting_text(progress, usual, instrumented=instrumented))
+    elif (samples := _samples(trial, progress)) is not None:
+        grid.add_row("samples", f"{units.count(samples)}  {_remaining(trial, progress, usual)}")
     else:
         bar = ProgressBar(
             total=trial.max_epochs,
@@ -224,7 +228,10 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     status = (f" {trial.status.value}", style)
     head = Text.assemble((trial.trial, "bold"), status, f"  {trial.reason}")
     took = f"  batch size {path_text(trial.batch_sizes, most=3) or trial.global_batch_size} · "
-    took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
+    if trial.by_samples:
+        took += f"{units.count(amount_in(trial, 'samples'))} samples"
+    else:
+        took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
     if trial.time_s is not None:
         took += f" · {units.duration(trial.time_s)}"
     if trial.startup_s is not None:
@@ -266,6 +273,13 @@ def _with_earlier(
     if progress.training_t is None:
         return before
     return None if before is None or now is None else before + now
+
+
+def _samples(trial: Trial, progress: Progress) -> int | None:
+    """Return the samples of all parts of a run; ``None`` unless it reports within epochs."""
+    if not (trial.by_samples or progress.by_samples):
+        return None
+    return (trial.samples or 0) + (progress.samples or 0)
 
 
 def _limit(trial: Trial, progress: Progress) -> str:
@@ -310,7 +324,7 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     if progress.reached is not None or progress.ending:
         return f"{so_far}, finishing"
     epoch_s = _epoch_s(progress)
-    if epoch_s is None or progress.time_s is None:
+    if epoch_s is None or progress.time_s is None or _samples(trial, progress) is not None:
         return so_far
     goal, how = float(trial.max_epochs), "at most"
     if usual.epochs is not None:

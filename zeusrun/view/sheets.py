@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.cost_baseline import usual_cost_j
+from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.view import units
@@ -51,7 +52,7 @@ def trial_sheet(
         ("forgotten", forgotten if trial.forgotten else None),
         *trial_rows(trial, sight, earlier),
         ("host", trial.host if shared else None),
-        ("", units.sparkline([point.value for point in trial.curve])),
+        ("", units.sparkline([each.value for each in curve_in(trial, curve_unit([trial]))])),
         ("run", trial.run_dir + gone),
     ]
     # Text, so that nothing a user wrote is taken for markup.
@@ -96,7 +97,7 @@ def trial_rows(
         *_spent_rows(trial),
         ("cost", cost),
         ("", undisturbed_text(trial, earlier)),
-        ("epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"),
+        _length(trial),
         ("steps", units.number(trial.steps)),
         ("gradients", gradients_text(vars(trial), trial.gradients_of)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
@@ -207,6 +208,15 @@ def limit_text(trial: Trial) -> str:
     others = {point.power_limit_w for point in trial.power_profile} - {trial.power_limit_w, None}
     tried = f", {units.plural(len(others), 'other')} tried" if others else ""
     return units.power(trial.power_limit_w) + tried
+
+
+def _length(trial: Trial) -> tuple[str, str]:
+    """Return the row of epochs, or of samples where the metric is reported within epochs."""
+    if not trial.by_samples:
+        return "epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"
+    epochs = epochs_by_samples(trial)
+    of = "" if epochs is None else f" ({epochs:.3g} epochs)"
+    return "samples", units.count(amount_in(trial, "samples")) + of
 
 
 def _spent_rows(trial: Trial) -> list[tuple[str, str | None]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_shifts import describe_shifts
+from zeusrun.analysis.curve_unit import epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -275,7 +276,7 @@ def _status_cells(running: Live) -> dict[str, Text]:
         "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
         "host": Text(running.host or units.UNKNOWN),
         "batch": Text(units.batch_size(trial)),
-        "epoch": Text(f"{trial.epochs or 0}/{trial.max_epochs}"),
+        "epoch": Text(_epoch(trial)),
         "metric": Text(metric),
         "time": time if alive else Text("DEAD", style="red"),
         "energy": Text(units.energy(trial.energy_j, trial.energy_source)),
@@ -322,7 +323,8 @@ def explain_table(
         next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
         verdict = "the next run uses it; see above" if next_ else belief.verdict
         verdicts.add_row(Text(cells["batch"]), Text(verdict), style=None if likely else "dim")
-    legend = [f"{name}: {text}" for name, text in _LEGEND.items() if name.split(", ")[-1] in names]
+    told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
+    legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
@@ -343,10 +345,18 @@ def explain_table(
     return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
 
 
+def _epoch(trial: Trial) -> str:
+    """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
+    if trial.by_samples:
+        return f"{units.short_count(float(f'{trial.samples or 0:.3g}'))} samples"
+    return f"{trial.epochs or 0}/{trial.max_epochs}"
+
+
 def _epochs(trial: Trial) -> str:
     """Return the epochs of a run, with a fraction if it was evaluated within epochs."""
-    if trial.by_samples and trial.progress is not None:
-        return f"{trial.progress:.3g}"
+    epochs = epochs_by_samples(trial) if trial.by_samples else None
+    if epochs is not None:
+        return f"{epochs:.3g}"
     return units.number(trial.epochs)
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from zeusrun.plugins import check_extra
 from zeusrun.view.console import break_lines
+from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ _UNITS = {
     "J": ((1e9, 1e9, "GJ"), (1e6, 1e6, "MJ"), (1e3, 1e3, "kJ"), (-math.inf, 1.0, "J")),
     "W": ((1e4, 1e3, "kW"), (-math.inf, 1.0, "W")),
     "s": ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (-math.inf, 1.0, "s")),
+    "samples": ((1e6, 1e6, ""), (1e3, 1e3, ""), (-math.inf, 1.0, "")),  # see ``short_count``
     "": ((-math.inf, 1.0, ""),),
 }
 
@@ -113,6 +115,7 @@ def build_axis(values: Sequence[float], unit: str, count: int) -> Axis:
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)] or [low]
     margin = max((high - low) / 40 or step / 2, 1e-6 * max(-low, high))  # more than rounding
     labels = [f"{tick / size:.6g} {name}".rstrip() for tick in ticks]
+    labels = [short_count(tick) for tick in ticks] if unit == "samples" else labels
     return Axis(low if unit else low - margin, high + margin, ticks, labels)
 
 

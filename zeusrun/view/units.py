@@ -24,6 +24,7 @@ _SOURCE_MARKS = {
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9}
 _LEAST_MONEY = 0.0001
 _J_PER_WH = 3600.0
+_COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0.0, ""))
 _LEAST_CARBON_G = 0.001
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -36,6 +37,19 @@ def number(value: float | None, form: str = "") -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count and its noun: ``1 rank``, ``2 ranks``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def count(value: float | None) -> str:
+    """Return a count, such as ``12.5`` epochs or ``1,234,567`` samples."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:{',.0f' if value >= 1000 else 'g'}}"
+
+
+def short_count(value: float) -> str:
+    """Return a count for the tick of an axis: ``500``, ``100k``, ``2.5M``."""
+    size, suffix = next(each for each in _COUNTS if abs(value) >= each[0])
+    return f"{value / (size or 1.0):.6g}{suffix}"
 
 
 def energy(joules: float | None, source: EnergySource | None = None) -> str:

@@ -26,9 +26,9 @@ from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import Seen
-from zeusrun.sidecar.events import Observed
+from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import EnergySource, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
 
 RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
 DELETED = Failure(None, out_of_memory=False, reason=f"{RUN_DELETED}; keep it")
@@ -379,3 +379,32 @@ def test_a_run_that_is_preempted_after_its_target_had_no_rank_that_aborted():
     found = outcome(REACHED, 1, PREEMPTED)
     assert found.status is TrialStatus.REACHED
     assert not any("aborted" in text for text in found.warnings)
+
+
+def within(t, value, samples):
+    return Reported(t, 1, {"accuracy": value}, "tensorboard", samples=samples)
+
+
+def test_a_run_by_samples_counts_those_of_its_earlier_parts():
+    ten = 10 * [CurvePoint(100, 1.0, None, 0.1)]
+    earlier = {"preemptions": 1, "time_s": 50.0, "samples": 1000, "by_samples": tuple(ten)}
+    events = [within(105.0, 0.1, 100), within(107.0, 0.6, 2200), within(109.0, 0.7, 3000)]
+    steps = after(started(103.0), *events)
+    assert outcome(steps).reason == "accuracy 0.6 after 2,200 samples"
+    assert outcome(steps, **earlier).reason == "accuracy 0.6 after 3,200 samples"
+    once = after(started(103.0), within(107.0, 0.6, 2200))
+    assert outcome(once, **earlier).reason == "accuracy 0.6 after 3,200 samples"
+    assert outcome(once).reason == "accuracy 0.6 in epoch 1"
+    low = after(started(103.0), within(105.0, 0.1, 100), within(107.0, 0.2, 2200))
+    missed = "accuracy best 0.2 after 3,200 samples, target 0.5"
+    assert outcome(low, **earlier).reason == missed
+
+
+def test_a_curve_by_samples_has_the_times_and_joules_of_the_curve_by_epochs():
+    early = after(started(103.0), within(105.0, 0.1, 100), within(107.0, 0.6, 200))
+    assert [each.time_s for each in early.by_samples] == [2.0, 4.0]
+    stepped = take_step_clock(early, StepCount(9, 104.0, 108.0))
+    found = outcome(stepped)
+    assert stepped.training_t > 103.0
+    assert found.by_samples[-1][1:] == found.curve[-1][1:]
+    assert found.by_samples[0].energy_j == pytest.approx(10.0 * found.by_samples[0].time_s)

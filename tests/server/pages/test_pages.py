@@ -18,7 +18,7 @@ from tests.factories import begin, build_trial
 from tests.server.pages.conftest import fetch, open_store, serve
 from tests.server.pages.values import EVIL, LIVE, fill, host, named, trace
 from tests.view.report.test_page import Checker
-from tests.view.report.values import run
+from tests.view.report.values import run, run_by_samples
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.sql import survey
@@ -441,3 +441,25 @@ def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
         assert re.findall(r'<tr data-key="([\w-]+)"', found) == ["many-012", "many-011", "many-010"]
         assert "No job has such a name" in fetch(port, "/?q=nosuch").text
         assert fetch(port, "/?page=0").status == 422
+
+
+def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
+    store.add([run(1, 32, samples=600, steps=100), run_by_samples(2, 64), run_by_samples(3, 64)])
+    begin(store, build_trial(4))
+    points = [[100_000, 10.0, 1e5, 0.2], [200_000, 20.0, 2e5, 0.4]]
+    now = {"curve": [[1, *points[-1][1:]]], "epochs": 1, "samples": 200_000, "by_samples": points}
+    store.renew("job-4-1", {**LIVE, **now})
+    with serve(store) as port:
+        text = fetch(port, "/job/job").text
+        assert ">epochs<" not in text
+        assert ">200,000</td>" in text
+        assert "against samples and energy" in text
+        for path in ("/", "/run/job-4-1"):
+            card = fetch(port, path).text
+            assert "<span>200,000 samples</span>" in card
+            assert '<path class="line" d="M0 ' in card
+        page = fetch(port, "/run/job-2-1").text
+        assert "Table of the reports" in page
+        assert "<dt>samples</dt><dd>200,000</dd>" in page
+        assert page.count("<tr") >= 6
+        assert ">samples</text>" in fetch(port, "/run/job-2-1/curves.svg").text

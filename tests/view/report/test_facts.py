@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.view.report.values import KWH, run
+from tests.view.report.values import KWH, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
+from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.headline import basis, headline
 from zeusrun.view.report.snippet import job_snippet, reports_json
@@ -269,3 +270,27 @@ def test_any_history_has_facts_that_can_be_written(values):
     assert json.loads(reports_json([report]))["jobs"][0]["job"] == "job"
     assert job_snippet(facts, "md").count("\n") > 8
     assert all(math.isfinite(each.cost_j) for each in facts.recurrences if each.cost_j is not None)
+
+
+def test_a_job_that_is_compared_by_samples_has_samples_everywhere():
+    hidden = run(4, 64, steps=None)
+    trials = [run(1, 32, samples=600), run_by_samples(2, 32), run_by_samples(3, 64), hidden]
+    facts = build_facts("job", trials)
+    assert facts.unit == "samples"
+    drawn = {each.trial: each.epochs[-1] for each in facts.curves}
+    assert drawn == {"job-1-1": 600, "job-2-1": 250_000, "job-3-1": 250_000}
+    assert facts.curves_left_out == "1 run left out: its number of samples is unknown"
+    assert [each.samples for each in facts.recurrences] == [600, 200_000, 200_000, None]
+    assert [size.samples for size in facts.sizes] == [100_300, 200_000]
+    assert facts.sizes[0].epochs == 2  # for programs
+    normal = build_facts("job", [run(1, 32, samples=600)])
+    assert (normal.unit, normal.curves[0].epochs[-1], normal.curves_left_out) == ("epochs", 3, "")
+
+
+def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
+    left, right = [run(1, 32, samples=600)], [run_by_samples(2, 64, 5_000_000)]
+    length = compare("job", ("32", "64"), left, right).measures[-1]
+    assert (length.name, length.left, length.right) == ("samples", (600,), (4_000_000,))
+    rows = comparison_rows(compare("job", ("32", "64"), left, right))
+    assert tuple(rows[-1].values())[:3] == ("samples", "600", "4,000,000")
+    assert compare("job", ("a", "b"), left, left).measures[-1].name == "epochs"

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from tests.view.report.values import run
+from tests.view.report.values import run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
@@ -287,3 +287,19 @@ def test_of_a_long_job_the_newest_runs_are_dots_and_the_page_says_so():
     assert "Every run is a dot" in pages[0]
     assert f"The dots are the newest {DRAWN_RUNS} recurrences" in pages[1]
     assert f"The newest {DRAWN_RUNS} runs of each batch size are dots" in pages[1]
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_curves_by_samples_have_an_axis_of_samples_with_short_numbers(width):
+    facts = build_facts("job", [run_by_samples(n, 32 * n, 2_000_000 * n) for n in (1, 2)])
+    with drawing():
+        drawn = draw("curves", JobReport(facts), LIGHT, width)
+        FigureCanvasAgg(drawn).draw()
+    panel = drawn.axes[0]
+    assert panel.get_xlabel() == "samples"
+    labels = [label.get_text() for label in panel.get_xticklabels()]
+    assert {"0", "1M", "4M"} <= set(labels)
+    text = page_of([JobReport(facts)])
+    assert "against samples and energy" in text
+    assert ">4,000,000</td>" in text
+    assert ">epochs<" not in text

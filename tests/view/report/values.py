@@ -31,3 +31,14 @@ def run(recurrence, size, energy_kwh=1.0, attempt=1, status=TrialStatus.REACHED,
         ),
     }
     return build_trial(recurrence, attempt, **{**values, **changes})
+
+
+def run_by_samples(recurrence, size, samples=250_000, **changes):
+    """Return a run that reported five times in its only epoch, and reached 0.5 at the fourth."""
+    values = (0.1, 0.2, 0.4, 0.6, 0.7)
+    curve = tuple(
+        CurvePoint(samples * n // 5, 50.0 * n, 1e5 * n, value) for n, value in enumerate(values, 1)
+    )
+    whole = (curve[-1]._replace(epoch=1),)
+    more = {"curve": whole, "epochs": 1, "samples": samples, "by_samples": curve}
+    return run(recurrence, size, **{**more, **changes})

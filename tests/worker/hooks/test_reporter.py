@@ -74,6 +74,15 @@ def reporter(run, observer):
 
 
 @pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    clock = SimpleNamespace(now=100.0)
+    patched = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("zeusrun.worker.hooks.reporter.time", patched)
+    return clock
+
+
+@pytest.fixture
 def accuracies(run, reporter):
     """Log an accuracy with TensorBoard; return what was recorded of it so far."""
 
@@ -302,3 +311,43 @@ def test_an_evaluation_iterator_that_is_kept_is_weighed_by_its_own_batches(
             accuracies(value)
         train()
         assert accuracies()[-1][1] == pytest.approx(0.2), epoch
+
+
+def test_a_value_that_stays_is_recorded_again_once_the_training_has_gone_on(
+    observer, reporter, run, clock
+):
+    for step, _ in enumerate(Loader(observer, *[8] * 9), 1):
+        observer.step(STEP)
+        if step % 2 == 0:
+            clock.now += 2.0
+            reporter.log("tensorboard", {"accuracy": 0.4, "loss": 0.1})
+            reporter.log("tensorboard", {"accuracy": 0.4})  # the same evaluation
+    reporter.flush()
+    kept = [(event.samples, event.parts) for event in run.events if "accuracy" in event.metrics]
+    assert kept == [(16, 2), (32, 2), (48, 2), (64, 2)]
+    assert sum("loss" in event.metrics for event in run.events) == 1  # no result of the job
+
+
+def test_a_value_that_stays_is_recorded_once_a_second_and_at_the_end(
+    observer, reporter, run, clock
+):
+    for step, _ in enumerate(Loader(observer, *[8] * 100), 1):
+        observer.step(STEP)
+        if step % 2 == 0:
+            clock.now += 0.3
+            reporter.log("tensorboard", {"accuracy": 0.6})  # meets the target
+    reporter.flush()
+    assert [event.samples for event in run.events][:3] == [16, 80, 144]
+    assert len(run.events) < 15
+    assert run.events[-1].samples == 800
+
+
+def test_what_is_logged_in_every_step_is_recorded_once_while_it_stays(
+    observer, reporter, run, clock
+):
+    for _ in Loader(observer, *[8] * 50):
+        clock.now += 2.0
+        observer.step(STEP)
+        reporter.log("tensorboard", {"accuracy": 0.4})
+    reporter.flush()
+    assert len(run.events) == 1

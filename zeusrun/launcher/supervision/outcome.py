@@ -95,7 +95,7 @@ def build_outcome(
     time_s = energy_j = shutdown_s = None
     accounts = Accounts(None, None)
     limit_w: float | None = None
-    curve, active_t = progress.curve, progress.active_t
+    curve, by_samples, active_t = progress.curve, progress.by_samples, progress.active_t
     epochs = progress.epochs if reached is None else reached.epoch
     if begun_t is not None and active_t is not None:
         shutdown_s = max(0.0, exit_.ended_t - active_t)
@@ -104,9 +104,12 @@ def build_outcome(
         energy_j = meter.energy_between(begun_t, begun_t + time_s)
         accounts = meter.accounts_j(begun_t, begun_t + time_s)
         limit_w = limit_in_force(trial, limits.profile, meter, begun_t, begun_t + time_s)
-        curve = tuple(
-            point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
-            for point in curve
+        curve, by_samples = (
+            tuple(
+                point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
+                for point in points
+            )
+            for points in (curve, by_samples)
         )
     return replace(
         outcome_now(trial, progress, meter, status, reason),
@@ -117,6 +120,7 @@ def build_outcome(
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
         epochs=epochs if curve else None,
         curve=curve,
+        by_samples=by_samples,
         power_profile=limits.profile,
         power_limit_w=limit_w,
         energy_counter_j=accounts.counter_j,
@@ -175,7 +179,10 @@ def _verdict(
     ended = stop is not None and stop.ends_ranks
     by_rule = ended and stop is not None and stop.cause in {StopCause.TIMEOUT, StopCause.TARGET}
     if reached is not None and (clean or by_rule):
-        return TrialStatus.REACHED, f"{trial.metric} {reached.value:.4g} {_when(progress, reached)}"
+        return (
+            TrialStatus.REACHED,
+            f"{trial.metric} {reached.value:.4g} {_when(trial, progress, reached)}",
+        )
     out_of_memory = failure is not None and failure.out_of_memory
     if stop is not None and stop.cause is not StopCause.TARGET:
         checked = stop.cause is StopCause.SPEED_CHECKED
@@ -193,8 +200,10 @@ def _verdict(
     if untrained or trial.metric not in progress.seen_metrics:
         return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
-    epochs = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
-    return TrialStatus.MISSED, f"{trial.metric} {best} after {epochs}, target {trial.target:g}"
+    done = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    if trial.by_samples or progress.by_samples:
+        done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
+    return TrialStatus.MISSED, f"{trial.metric} {best} after {done}, target {trial.target:g}"
 
 
 def _is_untrained(trial: Trial, progress: Progress) -> bool:
@@ -281,9 +290,13 @@ def _warnings(
     return found
 
 
-def _when(progress: Progress, reached: CurvePoint) -> str:
-    samples = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
-    return f"after {samples[-1]:,} samples" if samples else f"in epoch {reached.epoch}"
+def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
+    """Return when a run reached its target: by samples, those of its earlier parts included."""
+    if not (trial.by_samples or progress.by_samples):
+        return f"in epoch {reached.epoch}"
+    since = 0 if progress.by_samples else progress.samples or 0
+    own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
+    return f"after {(trial.samples or 0) + (own[-1] if own else since):,} samples"
 
 
 def outcome_now(

@@ -98,7 +98,9 @@ def _runs(content: JobContent) -> Html:
     which = "the newest first"
     if count < view.runs:
         which = f"{count} of {view.runs:,}, the newest first"
-    listed = runs_table([trial for _, trial in content.runs], f"Runs: {which}", _LINKS)
+    trials = [trial for _, trial in content.runs]
+    unit = "epochs" if view.report is None else view.report.facts.unit
+    listed = runs_table(trials, f"Runs: {which}", _LINKS, unit)
     own = _LINKS.job(view.job)
     parts: list[str] = []
     if content.before is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.curve_unit import curve_in, curve_unit
 from zeusrun.analysis.sizes import size_label
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
@@ -69,6 +70,8 @@ def _progress(trial: Trial) -> Html:
         text = f"started {units.moment(trial.started_at, '%H:%M')}, training has not begun"
     else:
         text = f"{plural(done, 'epoch')} of at most {trial.max_epochs}"
+    if trial.by_samples:  # nothing says how many it will be
+        return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
     bar = tag(
         "progress",
         max=max(trial.max_epochs, done, 1),
@@ -80,9 +83,10 @@ def _progress(trial: Trial) -> Html:
 
 def _sparkline(trial: Trial) -> Html:
     """Return the learning curve so far, with the target; the numbers stand below it."""
-    step = max(1, len(trial.curve) // _POINTS)
-    curve = [*trial.curve[:-1:step], *trial.curve[-1:]]
-    points = [(point.time_s, point.value) for point in curve if point.value is not None]
+    curve = curve_in(trial, curve_unit([trial]))
+    step = max(1, len(curve) // _POINTS)
+    shown = (*curve[:-1:step], *curve[-1:])
+    points = [(point.time_s, point.value) for point in shown if point.value is not None]
     if len(points) < 2:
         return Html('<svg class="curve" viewBox="0 0 240 44" aria-hidden="true"></svg>')
     values = [value for _, value in points]

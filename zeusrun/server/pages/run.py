@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.curve_unit import curve_in, curve_unit
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
@@ -95,19 +96,23 @@ def _head(trial: Trial) -> Html:
 def _curve(trial: Trial, frame: Frame) -> Html:
     if not trial.curve:
         return Html()
+    unit = curve_unit([trial])
+    curve = curve_in(trial, unit)
     label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
     rows = [
         {
-            "epoch": str(point.epoch),
+            "epoch" if unit == "epochs" else unit: units.count(point.epoch),
             units.shortened(trial.metric, 40): units.number(point.value, ".4g"),
             "time": units.duration(point.time_s),
             "energy": units.energy(point.energy_j),
         }
-        for point in trial.curve[-_MOST_POINTS:]
+        for point in curve[-_MOST_POINTS:]
     ]
-    which = f"the last {len(rows)} of {len(trial.curve)}" if len(rows) < len(trial.curve) else "all"
-    listed = table(f"Epochs: {which}", rows, [row["epoch"] for row in rows])
-    folded = details("Table of the epochs", listed)
+    which = f"the last {len(rows)} of {len(curve)}" if len(rows) < len(curve) else "all"
+    what = "epochs" if unit == "epochs" else "reports"
+    keys = [str(point.epoch) for point in curve[-_MOST_POINTS:]]
+    listed = table(f"{what.capitalize()}: {which}", rows, keys)
+    folded = details(f"Table of the {what}", listed)
     return figure(frame.picture("curves", label), "Dashed: the target.", folded)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.curve_unit import amount_in
 from zeusrun.analysis.sizes import size_label
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
@@ -13,6 +14,7 @@ from zeusrun.view.units import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
 
@@ -40,7 +42,9 @@ def turning(label: str, parts: Sequence[str]) -> Html:
     return tag("nav", tag("p", *spaced), aria_label=label, class_="pages") if parts else Html()
 
 
-def runs_table(trials: Sequence[Trial], caption: str, links: Links) -> Html:
+def runs_table(
+    trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
+) -> Html:
     """Return a row for each run, in the order given."""
     rows = [
         {
@@ -49,7 +53,7 @@ def runs_table(trials: Sequence[Trial], caption: str, links: Links) -> Html:
             "status": status_text(trial),
             "batch size": size_label(trial),
             "host": trial.host or UNKNOWN,
-            "epochs": units.number(trial.epochs),
+            unit: units.count(amount_in(trial, unit)),
             "time": units.duration(trial.time_s),
             "energy": units.energy(trial.energy_j, trial.energy_source),
             "cost": units.energy(trial.cost_j),

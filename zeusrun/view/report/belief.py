@@ -15,13 +15,14 @@ from zeusrun.errors import ZeusrunError
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.processes.command import Torchrun
-from zeusrun.view.explain import describe_choice
+from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.report.facts import Belief
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
@@ -53,7 +54,9 @@ def build_belief(spec: JobSpec, store: History, trials: Sequence[Trial], home: P
         sentences = describe_choice(submission, problem, runs, arms)
     except ZeusrunError as error:
         return unknown_belief(error)
-    return Belief(tuple(arms), tuple(sentences), submission.policy.name)
+    told = tuple(in_samples(arms, problem.unit))
+    unit: CurveUnit = "samples" if problem.unit else "epochs"
+    return Belief(told, tuple(sentences), submission.policy.name, unit)
 
 
 def unknown_belief(error: ZeusrunError) -> Belief:

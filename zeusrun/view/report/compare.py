@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.cost_baseline import has_cost, setting
+from zeusrun.analysis.curve_unit import amount_in, curve_unit
 from zeusrun.analysis.estimate import Estimate
 from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, student
 from zeusrun.bandit.observation import finite_exp
@@ -61,7 +62,9 @@ def compare(
 ) -> Comparison:
     """Compare two groups of runs, by their medians."""
     measures = []
-    for name, kind, value in _QUANTITIES:
+    unit = curve_unit([*left, *right])
+    lengths = (unit, "count", lambda trial: amount_in(trial, unit))
+    for name, kind, value in (*_QUANTITIES, lengths):
         sides = _values(left, value), _values(right, value)
         measures.append(Measure(name, kind, *sides, _find_saved(*sides)))
     headline, better = _headline(names, measures[0])
@@ -84,7 +87,6 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
     ("cost", "energy", lambda trial: trial.cost_j),
     ("energy", "energy", lambda trial: trial.energy_j),
     ("time", "time", lambda trial: trial.time_s),
-    ("epochs", "count", lambda trial: trial.epochs),
 )
 
 
@@ -208,6 +210,6 @@ def _amount(value: float, kind: str) -> str:
     if kind == "energy":
         return units.energy(value)
     if kind == "count":
-        return f"{value:g}"
+        return units.count(value)
     # Short times have three digits, so two that differ by a percent look different.
     return units.duration(value) if value >= 59.95 else energy_text(value).replace("J", "s")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
+from zeusrun.analysis.curve_unit import curve_unit, left_out_text
 from zeusrun.analysis.curves import build_curves, newest_curves
 from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_net_amounts, find_savings
@@ -20,6 +21,7 @@ from zeusrun.view.units import plural, shortened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.analysis.curves import CurveFacts
     from zeusrun.analysis.estimate import NetAmounts, Savings
     from zeusrun.analysis.recurrences import RecurrenceFacts
@@ -71,13 +73,15 @@ class JobFacts:
     reached: int  # runs
     total: Total  # of all runs that have ended
     sources: tuple[str, ...]  # of their energy
-    by_energy: bool  # whether curves are drawn against energy
+    unit: CurveUnit  # what runs are compared by, and curves drawn against
+    by_energy: bool  # whether curves are also drawn against energy
     savings: Savings
     net: NetAmounts
     recurrences: tuple[RecurrenceFacts, ...]
     sizes: tuple[SizeFacts, ...]
     left_out: int  # runs whose cost cannot be compared with that of the newest run
     curves: tuple[CurveFacts, ...]
+    curves_left_out: str  # a sentence without its point, or ""
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
     stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
@@ -97,6 +101,7 @@ class Belief:
     arms: tuple[ArmBelief, ...] = ()
     sentences: tuple[str, ...] = ()
     policy: str = ""
+    unit: CurveUnit = "epochs"  # of what is said of epochs
     missing: str | None = None  # why nothing is known: a sentence
 
 
@@ -116,6 +121,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
     trials = [trial for trial in trials if trial.status.finished]
     newest = trials[-1]
     sizes, left_out = build_sizes(trials)
+    drawn, unit = newest_curves(trials, _CURVES), curve_unit(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
@@ -130,13 +136,15 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         reached=sum(trial.status is TrialStatus.REACHED for trial in trials),
         total=add_up(job, trials),
         sources=tuple(s.value for s in EnergySource if s in {t.energy_source for t in trials}),
+        unit=unit,
         by_energy=by_energy,
         savings=savings,
         net=net,
         recurrences=tuple(recurrences),
         sizes=tuple(sizes),
         left_out=left_out,
-        curves=tuple(build_curves(newest_curves(trials, _CURVES), by_energy=by_energy)),
+        curves=tuple(build_curves(drawn, unit, by_energy=by_energy)),
+        curves_left_out=left_out_text(drawn, unit),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
         stalls=tuple(

@@ -26,6 +26,7 @@ from zeusrun.view.report.canvas import (
     shift,
     width_of,
 )
+from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ _CURVES, _TRACE = 272.0, 142.0  # height of a panel with what belongs to it
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
-    "count": ((1.0, ""),),
+    "count": ((1e6, "millions"), (1e3, "thousands"), (1.0, "")),
 }
 
 
@@ -183,7 +184,7 @@ def _below_legend(figure: Figure, names: Sequence[str]) -> float:
 def _draw_curves(
     figure: Figure, facts: JobFacts, palette: Palette, only: int | None = None
 ) -> None:
-    """Draw learning curves against epochs, and against energy or time, with the target."""
+    """Draw learning curves against epochs or samples, and energy or time, with the target."""
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = [size.label for size in facts.sizes]
@@ -196,7 +197,8 @@ def _draw_curves(
     low, high = (values[round(share * (len(values) - 1))] for share in (0.02, 0.98))
     low, high = min(low, target), max(high, target)
     margin = 0.06 * (high - low) or 0.5
-    for at, label in enumerate(("epoch", f"{kind}, {unit}")):
+    steps = "samples" if facts.unit == "samples" else "epoch"
+    for at, label in enumerate((steps, f"{kind}, {unit}")):
         if only not in {None, at}:
             continue
         right, down = (at, 0) if across == WIDTH else (0, 0 if only else at)
@@ -212,6 +214,8 @@ def _draw_curves(
         panel.set_xlabel(label, color=palette.muted, fontsize=TEXT)
         if not at:
             panel.locator_params(axis="x", integer=True)
+            if facts.unit == "samples":
+                panel.xaxis.set_major_formatter(lambda value, _place: short_count(value))
             set_title(panel, facts.metric, palette)
 
 

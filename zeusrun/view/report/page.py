@@ -93,7 +93,8 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
     )
     lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
     drawn = [draw_comparison(comparison, STAND_INS, width) for width in (WIDTH, NARROW)]
-    label = f"Cost, energy, time and epochs of {first} and {second}: every run, and the medians."
+    length = comparison.measures[-1].name
+    label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
     svg = _in_two_widths(drawn, "compare", label)
     caption = "Every run that reached the target is a dot; the line and the number are the median."
     listed = table("Medians, from lowest to highest", comparison_rows(comparison))

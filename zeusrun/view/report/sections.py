@@ -162,7 +162,7 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
             "cost": units.energy(each.cost_j),
             "energy": units.energy(each.energy_j),
             "time": units.duration(each.time_s),
-            "epochs": units.number(each.epochs),
+            facts.unit: units.count(getattr(each, facts.unit)),
             "saved": percent(each.saved_share),
             "price": units.money(each.price, each.currency),
             "carbon": units.carbon(each.carbon_g),
@@ -198,7 +198,7 @@ def _curves(report: JobReport, frame: Frame) -> Html:
             "run": frame.link(each.trial),
             "batch size": each.size,
             "status": each.status,
-            "epochs": f"{each.epochs[-1]:g}",
+            facts.unit: units.count(each.epochs[-1]),
             kind: taken(each.taken[-1]),
             f"last {units.shortened(facts.metric)}": f"{each.values[-1]:.4g}",
             "best": units.number(each.best, ".4g"),
@@ -206,12 +206,14 @@ def _curves(report: JobReport, frame: Frame) -> Html:
         for each in reversed(facts.curves)
     ]
     label = (
-        f"Learning curves of {plural(len(rows), 'run')} by batch size, against epochs and {kind}, "
-        f"with the target {facts.target:g}."
+        f"Learning curves of {plural(len(rows), 'run')} by batch size, against {facts.unit} and "
+        f"{kind}, with the target {facts.target:g}."
     )
     caption = (
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
+    if facts.curves_left_out:
+        caption += f" {capitalized(facts.curves_left_out)}."
     listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
     return figure(frame.picture("curves", label), caption, listed)
 
@@ -229,7 +231,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
             ),
             "energy": units.energy(size.energy_j),
             "time": units.duration(size.time_s),
-            "epochs": units.number(size.epochs, "g"),
+            facts.unit: units.count(getattr(size, facts.unit)),
             "limit": units.power(size.power_limit_w),
             "noise scale": units.number(size.noise_scale, ",.0f"),
         }
@@ -259,7 +261,7 @@ def _belief(belief: Belief) -> Html:
         {
             "batch size": str(arm.global_batch_size),
             "reached": f"{arm.reached} of {arm.trials}" if arm.trials else UNKNOWN,
-            "epochs": units.number(arm.epochs, ".1f"),
+            belief.unit: units.number(arm.epochs, ".1f" if belief.unit == "epochs" else ",.0f"),
             "cost": units.energy(arm.cost_j),
             "90 % range": units.energy_range(arm.cost_range_j),
             "risk": percent(arm.failure_chance),

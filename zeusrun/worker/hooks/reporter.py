@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _INTERVAL_S = 1.0  # between two records of one metric in one epoch
 _OWN_INTERVAL_S = 0.05  # of the metric of the job, unless it is logged in every step
 _MAX_NAMES = 1000
+_NEVER = (-1, -math.inf, math.nan, None)
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Reporter:
         self._observer = observer
         self.muted = False
         self._counts: dict[_Key, int] = {}
-        self._written: dict[_Key, tuple[int, float, float]] = {}
+        self._written: dict[_Key, tuple[int, float, float, int | None]] = {}
         self._held: dict[_Key, _Group] = {}
         self._open: dict[_Key, _Group] = {}
         # During a pass over the training data, only the next value shows what a value is.
@@ -188,26 +189,28 @@ class Reporter:
         """Record groups that are over.
 
         Of several in an epoch, one a second is recorded, and the last one; also what meets the
-        target, and what an evaluation loader was read for.
+        target, and what an evaluation loader was read for. A value that stays is recorded again, at
+        most once a second, if it is of the job's metric and the training has gone on.
         """
         now, due = time.monotonic(), []
         for key, group in groups.items():
             value = group.value
-            epoch, written_t, written = self._written.get(key, (-1, -math.inf, math.nan))
-            if group.epoch == epoch and value == written:
+            epoch, written_t, written, samples = self._written.get(key, _NEVER)
+            each_step = key in self._each_step
+            own = key[1] == self._run.metric and not each_step
+            stays = value == written
+            if group.epoch == epoch and stays and not (own and _is_beyond(group, samples)):
                 self._held.pop(key, None)
                 continue
-            each_step = key in self._each_step
-            result = group.evaluates or self._run.meets_target(key[1], value)
-            own = key[1] == self._run.metric and not each_step
-            soon = now - written_t < (_OWN_INTERVAL_S if own else _INTERVAL_S)
+            result = not stays and (group.evaluates or self._run.meets_target(key[1], value))
+            soon = now - written_t < (_OWN_INTERVAL_S if own and not stays else _INTERVAL_S)
             if group.epoch == epoch and soon and (each_step or not result):
                 self._held[key] = group
                 continue
             held = self._held.pop(key, None)
             if held is not None and held.epoch != group.epoch:
                 due.append((key, held))
-            self._written[key] = (group.epoch, now, value)
+            self._written[key] = (group.epoch, now, value, group.samples)
             due.append((key, group))
         self._report(due)
 
@@ -229,6 +232,11 @@ class Reporter:
             together.setdefault(about, {})[name] = group.value
         for (epoch, t, source, parts, each_step, samples), values in together.items():
             self._run.report_for(Reported(t, epoch, values, source, parts, each_step, samples))
+
+
+def _is_beyond(group: _Group, samples: int | None) -> bool:
+    """Whether the optimizer has consumed more than so many samples."""
+    return group.samples is not None and group.samples > (samples or 0)
 
 
 def _flat(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
