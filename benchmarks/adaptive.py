@@ -1,8 +1,8 @@
 """What a batch size that adapts is worth, and what adapting itself costs: ``examples/adaptive``.
 
-Each training runs with a small batch size, with a large one, and with one that adapts from the
-small one on, for each seed, in rotating order. A batch size has the same learning rate in all of
-them. Then the time of an epoch is measured (``adapt_cost.py``).
+Each training runs with every fixed batch size from the smallest to the largest, and with one that
+adapts from the smallest on, for each seed, in rotating order. A batch size has the same learning
+rate in all of them. Then the time of an epoch is measured (``adapt_cost.py``).
 ``python benchmarks/adaptive.py [--seeds 5] [--jobs adaptive] [--policies noise-scale goodput]``
 """
 
@@ -26,14 +26,21 @@ DATA = {"adaptive": ("digits", 0.9), "adaptive_cifar10": ("cifar10", 0.8)}  # an
 COMMON = ("policy.name=fixed", "attempts=1", "early_stop.cost_factor=null")
 
 
+def find_sizes(job: str) -> list[int]:
+    """Return the fixed batch sizes: a job's smallest, its doublings, and its largest."""
+    text = (ROOT / "jobs" / f"{job}.yaml").read_text()
+    low, *_, high = yaml.safe_load(text)["batch_size"]["candidates"]
+    return [low << n for n in range((high // low).bit_length())]
+
+
 def submit(job: str, variant: str, seed: int, rule: str, home: str) -> dict:
     """Run one training; return its trial."""
-    path = ROOT / "jobs" / f"{job}.yaml"
-    sizes = yaml.safe_load(path.read_text())["batch_size"]["candidates"]
-    chosen = sizes[variant == "large"]
+    path, sizes = ROOT / "jobs" / f"{job}.yaml", find_sizes(job)
+    chosen = int(variant) if variant.isdigit() else sizes[0]
     keys = [*COMMON, f"name={job}-{variant}", f"args=[--data, {DATA[job][0]}, --seed, {seed}]"]
     keys += [f"learning_rate.scale={rule}", f"adapt.learning_rate={rule}"]
-    if variant in {"small", "large"}:
+    keys.append(f"batch_size.candidates={sizes}")
+    if variant.isdigit():
         keys.append("adapt=null")
     else:
         keys.append(f"adapt.batch_size.policy={variant}")
@@ -80,11 +87,11 @@ def compare(job: str, variants: list[str], seeds: int, rule: str, home: str) -> 
         turn = seed % len(variants)
         for variant in variants[turn:] + variants[:turn]:
             trials[variant].append(submit(job, variant, seed, rule, home))
-    target = trials["small"][0]["target"]
+    target = next(iter(trials.values()))[0]["target"]
     for goal in (DATA[job][1], target):
         print(f"\n{job}: accuracy {goal:g}, rate {rule}, {seeds} seeds: median (min to max)\n")
-        print("| variant | batch size | reached | epochs | steps | seconds | joules |")
-        print("|---|---|---|---|---|---|---|")
+        print("| batch size | reached | epochs | steps | seconds | joules |")
+        print("|---|---|---|---|---|---|")
         for variant, runs in trials.items():
             found = [until(trial, goal) for trial in runs]
             reached = sum(each[0] is not None for each in found)
@@ -93,7 +100,8 @@ def compare(job: str, variants: list[str], seeds: int, rule: str, home: str) -> 
                 columns[1] = [None]  # the record has the steps of the whole run
             first = runs[0]["global_batch_size"]
             cells = " | ".join(map(describe, columns))
-            print(f"| {variant} | {first} | {reached}/{len(runs)} | {cells} |")
+            name = variant if variant.isdigit() else f"{first}, {variant}"
+            print(f"| {name} | {reached}/{len(runs)} | {cells} |")
     for variant, runs in trials.items():
         for seed, trial in enumerate(runs, 1):
             if trial["batch_sizes"]:
@@ -114,9 +122,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="of epochs; 0: no cost of adapting")
     options = parser.parse_args()
     print(describe_machine(), flush=True)
-    variants = ["small", "large", *options.policies]
     with tempfile.TemporaryDirectory() as home:
         for job in options.jobs:
+            variants = [*map(str, find_sizes(job)), *options.policies]
             compare(job, variants, options.seeds, options.rule, home)
         if options.rounds:
             cost = Path(__file__).with_name("adapt_cost.py")

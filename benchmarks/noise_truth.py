@@ -123,6 +123,7 @@ def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN
 
     torch.manual_seed(0)
     gradients = torch.randn(DATA, DIMENSIONS)
+    gradients -= gradients.mean(0)
     gradients += scale**-0.5 * torch.tensor([1.0, -1.0]).repeat(DIMENSIONS // 2)  # its mean is 0
     if how == "examples":
         gradients = layer_norm(gradients, (DIMENSIONS,))
@@ -137,7 +138,8 @@ def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN
             layer = torch.nn.Linear(DIMENSIONS, 1, bias=False)
         model = DistributedDataParallel(layer) if how == "ranks" else layer
         zeusrun.watch(layer)
-        sampler = RandomSampler(gradients, replacement=True, num_samples=DATA)
+        share = DATA // torch.distributed.get_world_size()
+        sampler = RandomSampler(gradients, replacement=True, num_samples=share)
         loader = DataLoader(TensorDataset(gradients), SHARE, sampler=sampler)
         optimizer = torch.optim.SGD(layer.parameters(), 0.01)
         parts = 4 if how == "micro_batches" else 1

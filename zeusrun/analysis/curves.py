@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import Trial
 
 _POINTS = 150  # of a curve
+_NOISE_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class CurveFacts:
     epochs: tuple[float, ...]
     taken: tuple[float, ...]
     values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class NoiseFacts:
+    """How the gradient noise scale of a run went, ``at`` epochs or samples."""
+
+    trial: str
+    size: str  # label of its batch size
+    at: tuple[float, ...]
+    points: tuple[NoisePoint, ...]
 
 
 def newest_curves(trials: Sequence[Trial], most: int) -> list[Trial]:
@@ -76,3 +88,17 @@ def build_curves(
                 taken_by,
                 values,
             )
+
+
+def build_noise(trials: Sequence[Trial], unit: CurveUnit) -> Iterator[NoiseFacts]:
+    """Yield the noise scales of the newest runs that have measured them, oldest first."""
+    for trial in [trial for trial in trials if trial.noise_curve][-_NOISE_RUNS:]:
+        at = [point.samples if unit == "samples" else point.epoch for point in trial.noise_curve]
+        points = [
+            (x, point)
+            for x, point in zip(at, trial.noise_curve, strict=True)
+            if x is not None and 0 < point.known < MOST and (point.high or 0) < MOST
+        ]
+        if len(points) > 1:
+            xs, known = zip(*points, strict=True)
+            yield NoiseFacts(trial.trial, size_label(trial), xs, known)

@@ -37,7 +37,6 @@ class SizeFacts:
     time_s: float | None
     epochs: float | None
     samples: float | None
-    noise_scale: float | None  # median of all runs
     power_limit_w: float | None  # median
 
 
@@ -88,6 +87,5 @@ def _facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) 
         time_s=median_known(trial.time_s for trial in done),
         epochs=median_known(trial.epochs for trial in done),
         samples=median_known(amount_in(trial, "samples") for trial in done),
-        noise_scale=median_known(trial.critical_batch_size for trial in own),
         power_limit_w=median_known(trial.power_limit_w for trial in done),
     )

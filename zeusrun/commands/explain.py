@@ -9,7 +9,9 @@ import numpy as np
 from rich.text import Text
 from typer import Argument
 
+from zeusrun.analysis.critical import fit_critical
 from zeusrun.bandit.auto.drift import describe_edited
+from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.differences import describe_kept
@@ -65,14 +67,14 @@ def explain(
         headline, *texts = describe_choice(submission, problem, runs, beliefs, continued)
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
-        measured = [trial for trial in trials if trial.critical_batch_size]
+        critical = fit_critical(gather(problem, runs))
         shown = console()
         table = explain_table(
             title,
             told,
             remarks,
             limits,
-            measured,
+            critical,
             lead=first,
             width=shown.width,
             by_samples=unit is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.ranks import Ranks
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 
 _STEP_TIMES = 64  # after that many samples the median hardly moves
+
+
+class Statistics(NamedTuple):
+    """What a trial records of the gradients of its largest model."""
+
+    noise_curve: tuple[NoisePoint, ...] = ()
+    gradient_variance: float | None = None
+    gradients_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,17 +120,14 @@ class Progress:
         )
 
     @property
-    def statistics(self) -> dict[str, Any]:
-        """What a trial records of the gradients, by field."""
+    def statistics(self) -> Statistics:
+        """What is known of the gradients."""
         largest = self.largest_model
         if largest is None or not largest.values:
-            return {}
+            return Statistics()
         variance = largest.values.get("gradient_variance", math.nan)
-        return {
-            "noise_curve": self.noise_curve,
-            "gradient_variance": variance if math.isfinite(variance) else None,
-            "gradients_of": largest.how,
-        }
+        known = variance if math.isfinite(variance) else None
+        return Statistics(self.noise_curve, known, largest.how)
 
     def is_beyond(self, before: Progress) -> bool:
         """Whether an epoch, or a report within one, has come since."""

@@ -120,7 +120,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     arms = {
         size: KnownArm(
             size,
-            *_learn_epochs(size, drawn.get(size), problem.mode, evidence, trials),
+            *_learn_epochs(size, drawn.get(size), problem.mode, evidence),
             rates=rates.get(size) or guess_rates(size, rates),
             drawn=drawn.get(size),
         )
@@ -254,7 +254,7 @@ def _draw_log_epochs(arm: KnownArm, which: float, luck: float) -> float:
 
 
 def _learn_epochs(
-    size: int, drawn: Array | None, mode: str, evidence: Evidence, trials: Sequence[Trial]
+    size: int, drawn: Array | None, mode: str, evidence: Evidence
 ) -> tuple[int, float, float, float, Sequence[Pace]]:
     """Return what ``KnownArm`` says of epochs: known, from a run cut short, or by the law."""
     results, reached = (each.get(size, ()) for each in (evidence.results, evidence.reached))
@@ -271,12 +271,10 @@ def _learn_epochs(
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
         run, way = max(ways, key=lambda each: each[1])
         return 0, math.log(run.epochs_today / way), sd + GUESS_SD * (1 - way), 0.0, paces
-    return 0, *_guess_log_epochs(size, evidence, trials), 0.0, paces
+    return 0, *_guess_log_epochs(size, evidence), 0.0, paces
 
 
-def _guess_log_epochs(
-    size: int, evidence: Evidence, trials: Sequence[Trial]
-) -> tuple[float, float]:
+def _guess_log_epochs(size: int, evidence: Evidence) -> tuple[float, float]:
     """Return the log epochs of a batch size by the law, and their standard deviation."""
     known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
     near = min(known, key=lambda other: abs(math.log(other / size)))
@@ -285,15 +283,10 @@ def _guess_log_epochs(
         epochs = {float(arm): math.exp(log) for arm, log in known.items()}
         fixed, growing = fit_line(epochs, [_weigh(evidence.reached[arm]) for arm in known])
         return math.log(fixed + growing * size), spread
-    noise = [critical for trial in trials[-20:] if (critical := trial.critical_batch_size)]
-    if not noise:
-        raise UsageError(
-            f"only batch size {near} has reached the target, so nothing says how many epochs "
-            f"{size} takes; submit the job once with another --batch-size"
-        )
-    critical = statistics.median(noise)
-    ratio = (1 + size / critical) / (1 + near / critical)
-    return known[near] + math.log(ratio), spread
+    raise UsageError(
+        f"only batch size {near} has reached the target, so nothing says how many epochs "
+        f"{size} takes; submit the job once with another --batch-size"
+    )
 
 
 def _log_epochs(runs: Sequence[Run]) -> float:

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING
 from zeusrun.view import units
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import SizeChange
 
-_STATISTICS = {
-    "noise_scale": "noise scale",
-    "preconditioned_noise_scale": "preconditioned noise scale",
-    "gradient_variance": "variance",
-}
-WAYS = {
-    "examples": "from normalisation layers",
+_WAYS = {
+    "adam": "as Adam scales the gradients",
+    "examples": "of the normalisation layers",
     "micro_batches": "from micro-batches",
-    "consecutive": "from consecutive steps: biased",
 }
-"""How the gradients of one rank were measured, by the name in the trial."""
 
 
 def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
@@ -40,18 +35,27 @@ def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
     return " → ".join(parts)
 
 
-def gradients_text(values: Mapping[str, float | None], how: str | None) -> str | None:
-    """Return the statistics of gradients with their names; ``None`` if there are none.
+def noise_text(point: NoisePoint) -> str:
+    """Return a noise scale in samples with its range: ``83 (60 to 110)``, or ``at least 40``."""
+    if point.value is None or point.high is None:
+        return f"at least {units.three_digits(point.low)}"
+    low, value, high = map(units.three_digits, (point.low, point.value, point.high))
+    return f"{value} ({low} to {high})"
 
-    ``how``: how they were measured; shown for one rank.
+
+def gradients_text(
+    curve: Sequence[NoisePoint], variance: float | None, how: str | None, *, whole: bool = False
+) -> str | None:
+    """Return the newest statistics of gradients with their names; ``None`` if there are none.
+
+    ``how``: how they were measured. ``whole``: show how the noise scale went.
     """
-    texts = [
-        f"{name} {units.number(values[key], '.3g')}"
-        for key, name in _STATISTICS.items()
-        if values.get(key) is not None
-    ]
-    if not texts:
-        return None
-    if how in WAYS:
-        texts.append(WAYS[how])
-    return " · ".join(texts)
+    texts = []
+    if curve:
+        bars = f"{units.sparkline([point.known for point in curve], 20)} " if whole else ""
+        texts.append(f"noise scale {bars}{noise_text(curve[-1])} samples")
+    if variance is not None:
+        texts.append(f"variance {units.number(variance, '.3g')}")
+    if texts and how in _WAYS:
+        texts.append(_WAYS[how])
+    return " · ".join(texts) or None

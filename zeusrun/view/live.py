@@ -212,7 +212,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, most=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := gradients_text(progress.statistics, progress.gradients_of)) is not None:
+    if (gradients := gradients_text(*progress.statistics)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
@@ -245,7 +245,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    if (gradients := gradients_text(vars(trial), trial.gradients_of)) is not None:
+    told = gradients_text(trial.noise_curve, trial.gradient_variance, trial.gradients_of)
+    if (gradients := told) is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
         then = "goes on with it" if saved else "runs it again from its beginning"

@@ -99,7 +99,12 @@ def trial_rows(
         ("", undisturbed_text(trial, earlier)),
         _length(trial),
         ("steps", units.number(trial.steps)),
-        ("gradients", gradients_text(vars(trial), trial.gradients_of)),
+        (
+            "gradients",
+            gradients_text(
+                trial.noise_curve, trial.gradient_variance, trial.gradients_of, whole=True
+            ),
+        ),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,13 @@ from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, claim_share, is_good
 from zeusrun.view.console import Labelled, fitting_columns, plain_table, warning_lines
-from zeusrun.view.gradients import WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
+    from zeusrun.analysis.critical import CriticalSize
     from zeusrun.analysis.estimate import Savings
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
@@ -46,7 +45,6 @@ _SOURCE_NOTES = {
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
 _TEXTS = {"when", "run", "host", "status"}  # columns of words; those of numbers are aligned right
-_RECENT = 5  # runs whose noise scale counts
 # The columns that a table too wide for its console leaves out, in this order.
 _LEFT_OUT = ("carbon", "price", "epochs", "time", "limit", "host", "energy", "when", "saved")
 _LEFT_OUT_BELIEFS = ("cost/\nepoch", "reached", "risk", "epochs", "worth", "90 % range")
@@ -290,7 +288,7 @@ def explain_table(
     beliefs: Sequence[ArmBelief],
     kept: Sequence[str] = (),
     limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
-    measured: Sequence[Trial] = (),
+    critical: CriticalSize | None = None,
     *,
     lead: Sequence[str] = (),
     width: int = 80,
@@ -299,10 +297,9 @@ def explain_table(
     """Return what a policy believes about each batch size: a table, then a verdict on each.
 
     ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``measured`` are
-    past trials with a known noise scale, oldest first. ``lead``: a headline, and sentences that
-    come first. ``width``: of the console; columns for which it has no room are not shown.
-    ``by_samples``: what is said of epochs is of samples.
+    arm, the best power limit in watts and the number of measured ones. ``lead``: a headline,
+    and sentences that come first. ``width``: of the console; columns for which it has no room are
+    not shown. ``by_samples``: what is said of epochs is of samples.
     """
     names = ["batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"]
     names += ["worth"] if any(belief.value_j is not None for belief in beliefs) else []
@@ -328,11 +325,8 @@ def explain_table(
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
-    if recent := measured[-_RECENT:]:
-        size = statistics.median(t.critical_batch_size for t in recent if t.critical_batch_size)
-        ways = sorted({WAYS[t.gradients_of] for t in recent if t.gradients_of in WAYS})
-        basis = ", ".join([f"by the noise scale of {units.plural(len(recent), 'run')}", *ways])
-        legend.append(f"critical batch size: {size:.3g}, {basis}; the policy does not use it")
+    if critical is not None and (size := _critical_text(critical)):
+        legend.append(size)
     if lead and any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
     notes = [Text(f"  {text}", style="dim") for text in legend]
@@ -358,6 +352,17 @@ def _epochs(trial: Trial) -> str:
     if epochs is not None:
         return f"{epochs:.3g}"
     return units.number(trial.epochs)
+
+
+def _critical_text(critical: CriticalSize) -> str:
+    """Return the critical batch size with its range; "" if nothing is known of it."""
+    low, value, high, sizes = critical
+    ends = [None if end is None else units.three_digits(end) for end in (low, high)]
+    text = f"{units.three_digits(value)} ({ends[0]} to {ends[1]})"
+    if None in ends:
+        text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
+    what = "beyond it, larger ones need about as many steps"
+    return text and f"critical batch size: {text}, by the epochs of {sizes} batch sizes; {what}"
 
 
 def _belief_cells(belief: ArmBelief) -> dict[str, str]:

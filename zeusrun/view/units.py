@@ -46,6 +46,11 @@ def count(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:{',.0f' if value >= 1000 else 'g'}}"
 
 
+def three_digits(value: float) -> str:
+    """Return a number rounded to three significant digits, such as ``0.125`` or ``12,300``."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{float(f'{value:.3g}'):,.0f}"
+
+
 def short_count(value: float) -> str:
     """Return a count for the tick of an axis: ``500``, ``100k``, ``2.5M``."""
     size, suffix = next(each for each in _COUNTS if abs(value) >= each[0])

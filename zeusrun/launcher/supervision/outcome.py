@@ -322,7 +322,7 @@ def outcome_now(
         by_samples=progress.by_samples,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
-        **progress.statistics,
+        **progress.statistics._asdict(),
         interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.curve_unit import curve_unit, left_out_text
-from zeusrun.analysis.curves import build_curves, newest_curves
+from zeusrun.analysis.curves import build_curves, build_noise, newest_curves
 from zeusrun.analysis.recurrences import build_recurrences
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.sizes import build_sizes, size_label
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.analysis.curve_unit import CurveUnit
-    from zeusrun.analysis.curves import CurveFacts
+    from zeusrun.analysis.curves import CurveFacts, NoiseFacts
     from zeusrun.analysis.estimate import NetAmounts, Savings
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.analysis.sizes import SizeFacts
@@ -82,6 +82,7 @@ class JobFacts:
     left_out: int  # runs whose cost cannot be compared with that of the newest run
     curves: tuple[CurveFacts, ...]
     curves_left_out: str  # a sentence without its point, or ""
+    noise: tuple[NoiseFacts, ...]
     failures: tuple[FailureFacts, ...]
     overhead: tuple[OverheadFacts, ...]
     stalls: tuple[tuple[str, str], ...]  # a run, and what was seen
@@ -145,6 +146,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         left_out=left_out,
         curves=tuple(build_curves(drawn, unit, by_energy=by_energy)),
         curves_left_out=left_out_text(drawn, unit),
+        noise=tuple(build_noise(trials, unit)),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
         stalls=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.palette import Palette
     from zeusrun.view.report.power import PowerFacts
 
-FIGURES = ("cost", "curves", "arms", "power")
+FIGURES = ("cost", "curves", "noise", "arms", "power")
 DRAWN_TRACES = 6
 DRAWN_RUNS = 500
 """Of a job's recurrences, and of each batch size's runs, so many are dots: the newest ones."""
@@ -66,6 +67,8 @@ def figure_height(name: str, report: JobReport, width: float = WIDTH) -> float |
         return (326.0 if facts.savings.by_trial else 236.0) + more if _known_costs(facts) else None
     if name == "curves":
         return _CURVES * (2 if width < WIDTH else 1) + more if facts.curves else None
+    if name == "noise":
+        return _CURVES + more if facts.noise else None
     if name == "arms":
         return 30.0 * len(facts.sizes) + 50 if _arm_costs(facts.sizes) else None
     drawn = len(_drawn_traces(report.power))
@@ -106,6 +109,8 @@ def draw(
         _draw_costs(figure, facts, palette)
     elif name == "curves":
         _draw_curves(figure, facts, palette, only)
+    elif name == "noise":
+        _draw_noise(figure, facts, palette)
     elif name == "arms":
         _draw_arms(figure, facts.sizes, palette)
     else:
@@ -217,6 +222,33 @@ def _draw_curves(
             if facts.unit == "samples":
                 panel.xaxis.set_major_formatter(lambda value, _place: short_count(value))
             set_title(panel, facts.metric, palette)
+
+
+def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
+    """Draw noise scales with their ranges; a lower bound is a dotted line."""
+    names = [size.label for size in facts.sizes]
+    add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
+    room = width_of(figure) - LEFT - RIGHT
+    panel = add_panel(figure, palette, (LEFT, _below_legend(figure, names), room, 196))
+    for each in facts.noise:
+        colour = palette.size(names.index(each.size), len(names))
+        known = [point.value is not None for point in each.points]
+        lows = [point.low for point in each.points]
+        highs = [point.high or math.nan for point in each.points]
+        values = [point.value or math.nan for point in each.points]
+        panel.fill_between(each.at, lows, highs, where=known, color=colour, alpha=0.15, lw=0)
+        panel.plot(each.at, values, color=colour, lw=1.2)
+        bounds = [math.nan if sure else low for sure, low in zip(known, lows, strict=True)]
+        panel.plot(each.at, bounds, color=colour, lw=1.2, ls=":", marker="." * (len(bounds) < 3))
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter(lambda value, _place: short_count(value))
+    panel.set_xlim(left=0)
+    panel.set_xlabel(
+        "samples" if facts.unit == "samples" else "epoch", color=palette.muted, fontsize=TEXT
+    )
+    if facts.unit == "samples":
+        panel.xaxis.set_major_formatter(lambda value, _place: short_count(value))
+    set_title(panel, "noise scale, samples", palette)
 
 
 def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
