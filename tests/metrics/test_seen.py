@@ -146,6 +146,13 @@ def ranks(*samples, replicas=None, alone=False):
     return {r: Observed(0, r, n, 1, replicas, alone=alone) for r, n in enumerate(samples)}
 
 
+def test_records_of_different_steps_are_not_added_up():
+    """As a training adapts its batch size, one rank is seen with the new one first."""
+    mixed = [Observed(0, 0, 32, 1, step=450), Observed(0, 1, 14, 1, step=225)]
+    assert find_batch_size(dict(enumerate(mixed)), 2) is None
+    assert find_batch_size({0: mixed[0], 1: Observed(0, 1, 14, 1, step=450)}, 2) == 46
+
+
 @pytest.mark.parametrize(
     ("observed", "world_size", "found"),
     [

@@ -16,10 +16,10 @@ from zeusrun.jobfile.sections import BatchSizes, Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ADAPT_POLICIES = ("noise-scale", "double-on-rise", "goodput", "seesaw", "norm-test", "schedule")
+ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-_MEASURING = {"noise-scale", "double-on-rise", "goodput", "norm-test"}
+_MEASURING = {"noise-scale", "goodput"}
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -46,8 +46,8 @@ class AdaptBatchSize(Section):
     """How the batch size changes."""
 
     policy: str | tuple[str, ...] = Field(
-        description="noise-scale, double-on-rise, goodput, seesaw, norm-test, schedule, or a class "
-        "of your own as module:Class, or a list of such classes."
+        description="noise-scale or goodput (both are experiments), schedule, or a class of your "
+        "own as module:Class, or a list of such classes."
     )
     every: str = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
@@ -83,12 +83,10 @@ class AdaptBatchSize(Section):
 
     @field_validator("every", mode="before")
     @classmethod
-    def _check_every(cls, every: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - any YAML
+    def _check_every(cls, every: Any) -> Any:  # noqa: ANN401 - any YAML
         match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
         if match is None:
             raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
-        if info.data.get("policy") == "double-on-rise" and match[2] == "step":
-            raise ValueError("must be in epochs with double-on-rise, which compares whole epochs")
         return every
 
     @field_validator("max")
@@ -133,24 +131,13 @@ class Adapt(Section):
     """A batch size that changes while the training runs."""
 
     batch_size: AdaptBatchSize = Field(description="How the batch size changes.")
-    learning_rate: Literal["none", "linear", "sqrt", "adascale"] = Field(
+    learning_rate: Literal["none", "linear", "sqrt"] = Field(
         "none", description="How the learning rate follows the batch size within a run."
     )
     betas: Literal["keep", "tokens"] = Field(
         "keep",
         description="Adam's beta2. tokens: its half-life stays the same number of samples.",
     )
-
-    @field_validator("learning_rate")
-    @classmethod
-    def _check_learning_rate(cls, rule: str, info: ValidationInfo) -> str:
-        chosen = info.data.get("batch_size")
-        if chosen is not None and chosen.policy == "seesaw" and rule != "sqrt":
-            raise ValueError(
-                "must be sqrt with policy seesaw, so that the rate falls by √2 where the schedule "
-                "halves it"
-            )
-        return rule
 
     @property
     def variant(self) -> str:
@@ -163,7 +150,7 @@ class Adapt(Section):
     @property
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
-        return self.learning_rate == "adascale" or self.batch_size.policy in _MEASURING
+        return self.batch_size.policy in _MEASURING
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""

@@ -110,6 +110,8 @@ def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) ->
     divided = {1 if part.alone else part.replicas for part in parts if part is not None}
     if len(samples) < world_size or len(divided) > 1:
         return None
+    if len(set(samples)) > 1 and len({part.step for part in parts if part is not None}) > 1:
+        return None  # the batch size changes, and the newest record of a rank is still to come
     # If ranks share a model, the sampler divides the data among fewer replicas than ranks. Ranks
     # that train alone have a model and a batch size each.
     total, rest = divmod(sum(samples) * (divided.pop() or world_size), world_size)

@@ -105,6 +105,7 @@ class Observed:
         alone: Whether it is one of several ranks, and trains a model of its own.
         data: Samples of the training data; ``None`` if unknown, as of a stream.
         length: Batches in a pass over the loader; ``None`` if unknown.
+        step: Optimizer steps of this rank so far.
     """
 
     t: float
@@ -116,6 +117,7 @@ class Observed:
     alone: bool = False
     data: int | None = None
     length: int | None = None
+    step: int = 0
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -303,14 +305,17 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
     rates = record.get("learning_rates", [])
     if not isinstance(rates, list):
         raise ValueError("'learning_rates' is not a list")  # noqa: TRY004
-    samples, replicas, data, length = (
-        None if record.get(key) is None else _count(record, key)
-        for key in ("samples", "replicas", "data", "length")
+    names = ("samples", "replicas", "data", "length")
+    counts = {n: None if record.get(n) is None else _count(record, n) for n in names}
+    return Observed(
+        t,
+        _count(record, "rank"),
+        batches=_count(record, "batches"),
+        learning_rates=tuple(_number("learning_rates", rate) for rate in rates),
+        alone=record.get("alone") is True,
+        step=_count(record, "step"),
+        **counts,
     )
-    learning_rates = tuple(_number("learning_rates", rate) for rate in rates)
-    batches, alone = _count(record, "batches"), record.get("alone") is True
-    rank = _count(record, "rank")
-    return Observed(t, rank, samples, batches, replicas, learning_rates, alone, data, length)
 
 
 def _applied(t: float, record: dict[str, Any]) -> Applied:

@@ -100,7 +100,7 @@ class Control:
             self._restore(epoch, samples)
         self._set_epoch = epoch
         self._epoch = epoch or self._epoch + 1
-        self._history.begin_epoch()
+        self._history.pause()
         if is_new:
             self._call_policy("before_train")
         self._call_policy("before_epoch")
@@ -128,10 +128,7 @@ class Control:
         self._stepped = self._has_trained = True
         state.step += 1
         state.samples += samples
-        noise = self._noise() if self.run.rank == 0 else None
-        estimate = None if noise is None else noise.estimate()
-        noise_scale = None if estimate is None else estimate.value
-        self._history.add_step(self.batch_size, samples, noise_scale)
+        self._history.add_step(self.batch_size, samples)
         self._call_policy("after_step")
         is_due = self.plan.unit == "step" and state.step % self.plan.interval == 0
         self._postponed = is_due and last
@@ -144,9 +141,6 @@ class Control:
 
     def end_epoch(self) -> None:
         """End an epoch."""
-        total = self._history.sum_noise_scale()
-        if total is not None:
-            self._state.epoch_sums = [*self._state.epoch_sums[-1:], total]
         self._call_policy("after_epoch")
 
     def end(self) -> None:
@@ -156,7 +150,7 @@ class Control:
 
     def observe(self) -> Observation:
         """Return what a policy decides from; on rank 0 only."""
-        state, rates, noise = self._state, self.rates, self._noise()
+        state, noise = self._state, self._noise()
         return Observation(
             batch_size=self.batch_size,
             first_batch_size=self._first,
@@ -165,11 +159,7 @@ class Control:
             samples=state.samples,
             noise=None if noise is None else noise.estimate(GAUSSIAN99),
             least_noise=state.least_noise,
-            epoch_sums=tuple(state.epoch_sums),
             step_s=self._history.median_times_s(),
-            trace=None if noise is None else noise.trace,
-            squared_gradient=None if noise is None else noise.squared_gradient,
-            rate=None if rates.scheduled is None else (rates.scheduled, rates.highest),
         )
 
     def _call_policy(self, method: str) -> None:
@@ -202,7 +192,7 @@ class Control:
                 if proposal is not None:
                     size, reason = int(proposal.batch_size), proposal.reason
                 size = self._limit(size)
-                factor = self._find_factor(size)
+                factor = find_factor(self.plan.learning_rate, size / self._first)
             except Exception as error:  # noqa: BLE001 - the other ranks wait for a decision
                 size, factor = before, self.rates.factor
                 text = f"{type(error).__name__}: {error}"
@@ -243,23 +233,13 @@ class Control:
         )
         return int(self._largest_full)
 
-    def _find_factor(self, size: int) -> float:
-        """Return the factor of the learning rate for a batch size."""
-        observation, first = self.observe(), self._first
-        trace, square = observation.trace, observation.squared_gradient
-        factor = find_factor(self.plan.learning_rate, size / first, first, trace, square)
-        if factor is not None:
-            return factor
-        low, high = sorted((1.0, size / first))  # adascale never leaves this range
-        return min(max(self.rates.factor, low), high)
-
     def _restore(self, epoch: int | None, samples: int) -> None:
         """Continue with the state that an earlier start of this run had at this epoch."""
         state = restore_state(self.run, self._first, epoch=epoch, samples=samples, warn=self._warn)
         self._state, self._epoch, self.batch_size = state or State(), 0, self._first
         self.rates.factor = 1.0
         if state is not None and state.changes:
-            self.rates.highest, self.rates.factor = state.highest, state.factor
+            self.rates.factor = state.factor
             last_epoch, size = state.changes[-1]
             self.batch_size = clip_restored(size, self._first, self.plan.limits)
             self._epoch = 0 if epoch is not None else last_epoch - 1
@@ -268,7 +248,7 @@ class Control:
         state = self._state
         if not state.changes or state.changes[-1][1] != self.batch_size:
             state.changes.append((self._epoch, self.batch_size))
-        state.highest, state.factor = self.rates.highest, self.rates.factor
+        state.factor = self.rates.factor
         write_state(self.run.adaptation_state, state, self._first)
 
     def _warn(self, problem: str) -> None:

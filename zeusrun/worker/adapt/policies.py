@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from zeusrun.worker.stats.noise import Estimate
 
 _HYSTERESIS = 1.05  # least gain of the goodput for a change, as in AdaptDL
-_ETA = 0.2  # of the norm test: the largest noise of a mean gradient, relative to the gradient
 _ROUNDING = 1e-6  # tolerance for a logarithm that should be a whole number
 
 
@@ -49,11 +48,7 @@ class Observation:
         samples: Samples so far, over all ranks.
         noise: The noise scale, in samples, with its range of 99 %.
         least_noise: The range that ended lowest of those at decisions so far.
-        epoch_sums: The noise scale summed over the steps of each whole epoch, oldest first.
         step_s: Median seconds of a step, by batch size.
-        trace: The smoothed trace of the covariance of single samples' gradients.
-        squared_gradient: The smoothed squared norm of the gradient.
-        rate: The learning rate of the script's schedule, and the highest so far.
     """
 
     batch_size: int
@@ -63,11 +58,7 @@ class Observation:
     samples: int = 0
     noise: Estimate | None = None
     least_noise: tuple[float, float] | None = None
-    epoch_sums: tuple[float, ...] = ()
     step_s: Mapping[int, float] = field(default_factory=dict)
-    trace: float | None = None
-    squared_gradient: float | None = None
-    rate: tuple[float, float] | None = None
 
     @property
     def noise_scale(self) -> float | None:
@@ -149,18 +140,6 @@ def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
     return Proposal(observation.first_batch_size * ratio, reason)
 
 
-def _double_on_rise(observation: Observation, _limits: Limits) -> Proposal | None:
-    """Double after an epoch whose summed noise scale is above that of the epoch before."""
-    if (
-        len(observation.epoch_sums) < 2
-        or not observation.epoch_sums[-1] > observation.epoch_sums[-2]
-    ):
-        return None
-    before, last = observation.epoch_sums[-2:]
-    reason = f"the noise scale summed over an epoch rose from {before:.3g} to {last:.3g}"
-    return Proposal(observation.batch_size * 2, reason)
-
-
 def _goodput(observation: Observation, limits: Limits) -> Proposal | None:
     """Maximize throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021).
 
@@ -223,34 +202,6 @@ def step_time_s(size: int, times_s: Mapping[int, float]) -> float:
     return constant + slope * size
 
 
-def _seesaw(observation: Observation, _limits: Limits) -> Proposal | None:
-    """Double each time the script's schedule halves the learning rate (arXiv:2510.14717).
-
-    With the learning rate by the square root of the batch size, it falls by √2 instead of 2.
-    """
-    if observation.rate is None or not observation.rate[0] > 0:
-        return None
-    rate, highest = observation.rate
-    halvings = min(64, math.floor(math.log2(highest) - math.log2(rate) + _ROUNDING))
-    reason = f"the schedule has reduced the learning rate from {highest:.3g} to {rate:.3g}"
-    return Proposal(observation.first_batch_size * 2.0**halvings, reason)
-
-
-def _norm_test(observation: Observation, _limits: Limits) -> Proposal | None:
-    """Keep the noise of the mean gradient below 0.2 of its norm (arXiv:2412.21124)."""
-    trace, square = observation.trace, observation.squared_gradient
-    if trace is None or square is None or trace <= 0:
-        return None
-    mean_square = (
-        square + trace / observation.batch_size
-    )  # of the measured gradient, with its noise
-    if mean_square <= 0:
-        return None
-    noise = math.sqrt(trace / observation.batch_size / mean_square)
-    reason = f"the noise of the gradient is {noise:.2g} of its norm, more than {_ETA:g}"
-    return Proposal(trace / mean_square / _ETA**2, reason)
-
-
 def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
     """Return the batch size of the schedule for an epoch."""
     begun = [(epoch, size) for epoch, size in limits.schedule if epoch <= observation.epoch]
@@ -262,14 +213,11 @@ def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
 
 _SHRINKING = {"noise-scale", "goodput"}
 
-MEASURING = frozenset({"noise-scale", "double-on-rise", "goodput", "norm-test"})
-"""The policies that need the noise scale or its parts."""
+MEASURING = frozenset({"noise-scale", "goodput"})
+"""The policies that need the noise scale."""
 
 POLICIES: dict[str, Callable[[Observation, Limits], Proposal | None]] = {
     "noise-scale": _noise_scale,
-    "double-on-rise": _double_on_rise,
     "goodput": _goodput,
-    "seesaw": _seesaw,
-    "norm-test": _norm_test,
     "schedule": _schedule,
 }

@@ -14,26 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def find_factor(
-    rule: str, ratio: float, first: int, trace: float | None, square: float | None
-) -> float | None:
-    """Return the factor of the learning rate by a rule; ``None`` if it is unknown.
+def find_factor(rule: str, ratio: float) -> float:
+    """Return the factor of the learning rate: ``none``, ``linear`` or ``sqrt`` in the batch size.
 
-    Args:
-        rule: ``none``, ``linear``, ``sqrt``, or ``adascale``: the gain of Johnson et al., 2020
-            (arXiv:2007.05105, section 3).
-        ratio: The batch size divided by the first one.
-        first: The first batch size.
-        trace: The trace of the covariance of single samples' gradients.
-        square: The squared norm of the gradient.
+    ``ratio``: the batch size divided by the first one.
     """
-    if rule != "adascale" or ratio == 1:
-        return {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
-    if trace is None or square is None or trace <= 0:
-        return None
-    square = max(0.0, square)
-    gain = (trace / first + square) / (trace / (first * ratio) + square)
-    return min(max(gain, 1.0), ratio) if ratio > 1 else min(gain, 1.0)
+    return {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
 
 
 class Rates:
@@ -44,13 +30,11 @@ class Rates:
         power: Of β2.
         scheduled: The learning rate that the script has set for the first parameter group; ``None``
             before the first step.
-        highest: The highest of those so far.
     """
 
     def __init__(self) -> None:
         self.factor = self.power = 1.0
         self.scheduled: float | None = None
-        self.highest = 0.0
         self._first: Callable[[], Any] = lambda: None  # weak reference to the first optimizer
         self._changes: list[tuple[Any, str, Any, Any]] = []  # group, key, old and new value
 
@@ -78,7 +62,6 @@ class Rates:
         rate = groups[0].get("lr") if groups else None
         if rate is not None:
             self.scheduled = float(rate)
-            self.highest = max(self.highest, self.scheduled)
 
     def after(self) -> None:
         """Restore the values, unless the step itself has changed them."""

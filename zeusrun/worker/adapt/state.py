@@ -31,8 +31,6 @@ class State:
         step: Optimizer steps.
         samples: Over all ranks.
         least_noise: The range of the noise scale that ended lowest of those at decisions so far.
-        epoch_sums: The noise scale summed over the steps of the last two epochs.
-        highest: The highest learning rate of the script's schedule.
         factor: Of the learning rate.
         most: The largest batch size that fits in memory; ``None``: none has been too large.
     """
@@ -41,8 +39,6 @@ class State:
     step: int = 0
     samples: int = 0
     least_noise: tuple[float, float] | None = None
-    epoch_sums: list[float] = field(default_factory=list)
-    highest: float = 0.0
     factor: float = 1.0
     most: int | None = None
 
@@ -158,11 +154,8 @@ def read_state(
 
 def _is_valid(state: State) -> bool:
     """Whether each value of a state from a file has its type and a possible size."""
-    if not isinstance(state.epoch_sums, list):
-        return False
     counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
-    scales = [*state.epoch_sums, state.highest, state.factor]
-    scales += state.least_noise or ()
+    scales = [state.factor, *(state.least_noise or ())]
     return (
         all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
         and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)

@@ -259,7 +259,7 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            self._run.record(Observed(time.monotonic(), self._run.rank, *seen))
+            self._run.record(Observed(time.monotonic(), self._run.rank, *seen, step=self.steps))
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
         """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.

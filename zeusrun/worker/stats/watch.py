@@ -37,6 +37,7 @@ class Watch:
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
+        self._has_told = False  # that a model is sharded in a way that cannot be measured
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
@@ -103,7 +104,8 @@ class Watch:
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
-        if any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+        if _has_sharded(optimizer):
+            self._has_told = True
             return SHARDED
         if self.run.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
@@ -193,6 +195,9 @@ class Watch:
                 self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
         self._has_matched = self._has_matched or bool(trained)
+        if self._count and not trained and not self._has_told and _has_sharded(optimizer):
+            self._has_told = True  # beside a model that is watched
+            self._new_model().report_problem(SHARDED)
         everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
             try:
@@ -233,6 +238,10 @@ def _find_problem(module: Any, world_size: int) -> str | None:
             " ranks: wrap it in DistributedDataParallel, which is watched without this call"
         )
     return None
+
+
+def _has_sharded(optimizer: Any) -> bool:
+    return any(_is_sharded(p) for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_sharded(parameter: Any) -> bool:
