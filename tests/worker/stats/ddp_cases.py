@@ -6,9 +6,9 @@ Each function is a case: it raises if a value is wrong, on any rank.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import os
+from typing import NamedTuple
 
 import torch
 from torch import distributed
@@ -18,10 +18,21 @@ from torch.nn.parallel import DistributedDataParallel
 from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.stats import ddp as ddp_module
 from zeusrun.worker.stats import rank_sums
+from zeusrun.worker.stats.noise import Norms
 
 torch.set_num_threads(1)
 RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
 watch = installed_hooks().watch
+
+
+class Step(NamedTuple):
+    norms: Norms
+    how: str
+    preconditioned: Norms | None = None
+
+
+def receive_in(steps):
+    return lambda *step: steps.append(Step(*step))
 
 
 def build(seed=0, **options):
@@ -33,7 +44,7 @@ def build(seed=0, **options):
     ddp = DistributedDataParallel(layers, **{"bucket_cap_mb": 0.005, **options})
     steps = []
     if ddp in watch._models:
-        watch._models[ddp].watch._receive = steps.append
+        watch._models[ddp].watch._receive = receive_in(steps)
     return ddp, steps
 
 
@@ -125,17 +136,14 @@ def case_weights_are_the_same_to_the_last_bit():
                 )
 
 
-def case_weights_are_the_same_with_adam_and_other_variances():
-    for kind, every in (("per-tensor", 4), ("elementwise", 1)):
-        found = []
-        for make in (lambda **o: build(**o)[0], unwatched):
-            ddp = make()
-            if ddp in watch._models:
-                watch._models[ddp].watch._variance = (kind, every)
-            train(ddp, torch.optim.AdamW(ddp.parameters(), 0.01), 12)
-            found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
-        if not torch.equal(*found):
-            raise ValueError(f"{kind}: {(found[0] - found[1]).abs().max()}")
+def case_weights_are_the_same_with_adam():
+    found = []
+    for make in (lambda **o: build(**o)[0], unwatched):
+        ddp = make()
+        train(ddp, torch.optim.AdamW(ddp.parameters(), 0.01), 12)
+        found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+    if not torch.equal(*found):
+        raise ValueError(f"{(found[0] - found[1]).abs().max()}")
 
 
 def case_weights_are_the_same_with_several_buckets_and_accumulation():
@@ -155,36 +163,34 @@ def case_weights_are_the_same_with_several_buckets_and_accumulation():
 
 
 def case_an_error_on_one_rank_does_not_disturb_the_others():
-    for variance in (None, ("elementwise", 1)):
-        ddp, steps = build()
-        model = watch._models[ddp].watch
-        model._variance = variance
-        problems, optimizer, square = [], sgd(ddp), ddp_module.squared_norm
-        report = model._report_own_problem
-        model._report_own_problem = lambda text, to=problems, report=report: (
-            to.append(text),
-            report(text),
-        )
-        for fails in (range(1, 2), range(2, 3), range(100)):  # own gradients, means, everything
-            calls = itertools.count()
+    ddp, steps = build()
+    model = watch._models[ddp].watch
+    problems, optimizer, square = [], sgd(ddp), ddp_module.squared_norm
+    report = model._report_own_problem
+    model._report_own_problem = lambda text, to=problems, report=report: (
+        to.append(text),
+        report(text),
+    )
+    for fails in (range(1, 2), range(2, 3), range(100)):  # own gradients, means, everything
+        calls = itertools.count()
 
-            def squared_norm(flat, fails=fails, calls=calls, square=square):
-                if next(calls) in fails and RANK == 1:
-                    raise RuntimeError("out of memory")
-                return square(flat)
+        def squared_norm(flat, fails=fails, calls=calls, square=square):
+            if next(calls) in fails and RANK == 1:
+                raise RuntimeError("out of memory")
+            return square(flat)
 
-            ddp_module.squared_norm = squared_norm
-            train(ddp, optimizer, 2)
-        ddp_module.squared_norm = square
+        ddp_module.squared_norm = squared_norm
         train(ddp, optimizer, 2)
-        flush(ddp)
-        if len(problems) != RANK % 2:
-            raise ValueError(str(problems))
-        weights = over_ranks(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
-        if not all(torch.equal(weights[0], each) for each in weights):
-            raise ValueError("the ranks have different weights")
-        if not 2 <= len(steps) < 8:
-            raise ValueError(f"{len(steps)} steps")
+    ddp_module.squared_norm = square
+    train(ddp, optimizer, 2)
+    flush(ddp)
+    if len(problems) != RANK % 2:
+        raise ValueError(str(problems))
+    weights = over_ranks(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+    if not all(torch.equal(weights[0], each) for each in weights):
+        raise ValueError("the ranks have different weights")
+    if not 2 <= len(steps) < 8:
+        raise ValueError(f"{len(steps)} steps")
 
 
 def case_values_are_the_same_on_every_rank():
@@ -346,7 +352,7 @@ def case_unused_parameters_and_static_graphs():
     for options in ({"find_unused_parameters": True}, {"static_graph": True}):
         torch.manual_seed(0)
         ddp, steps = DistributedDataParallel(Half(), **options), []
-        watch._models[ddp].watch._receive = steps.append
+        watch._models[ddp].watch._receive = receive_in(steps)
         expected = []
         optimizer = sgd(ddp)
         for number in range(3):
@@ -535,43 +541,24 @@ def case_a_model_can_be_dropped():
         raise ValueError("a watched model is kept alive")
 
 
-def case_variances_are_those_over_the_ranks():
+def case_the_variance_is_that_over_the_ranks():
     ddp, steps = build()
-    sizes = [p.numel() for p in ddp.parameters()]
-    for kind in ("elementwise", "per-tensor"):
-        watched = watch._models[ddp].watch
-        watched._variance = (kind, 1)
-        gradients = over_ranks(own_gradient(ddp, batch(0)))
-        ddp.zero_grad()
-        watched._since_step = 0
-        loss_of(ddp, batch(0)).backward()
-        flush(ddp)
-        variances = gradients.square().mean(0) - gradients.mean(0).square()
-        parts = variances.split(sizes) if kind == "per-tensor" else [variances]
-        close(steps[-1].variance, sum(part.norm() for part in parts), 1e-3)
-        close(steps[-1].norms.variance, variances.sum(), 1e-3)
-
-
-def case_a_variance_with_an_all_reduce_of_its_own_comes_at_its_interval_only():
-    settings, reduce, sizes = watch.settings, distributed.all_reduce, []
-    watch.settings = dataclasses.replace(
-        settings, variance_interval=4, variance_kind="per-tensor", noise_interval=1
-    )
-    ddp, steps = build(bucket_cap_mb=25)
-    watch.settings = settings
-
-    def all_reduce(tensor, *arguments, **options):
-        sizes.append(tensor.numel())
-        return reduce(tensor, *arguments, **options)
-
-    distributed.all_reduce = all_reduce
-    train(ddp, sgd(ddp), 9)
-    distributed.all_reduce = reduce
+    gradients = over_ranks(own_gradient(ddp, batch(0)))
+    train(ddp, sgd(ddp))
     flush(ddp)
-    elements = sum(p.numel() for p in ddp.parameters())
-    with_variance = [step.variance is not None for step in steps]
-    if with_variance != [n % 4 == 0 for n in range(9)] or sizes.count(elements) != 9 + 3:
-        raise ValueError(f"{with_variance} {sizes}")
+    close(steps[0].norms.variance, gradients.var(0).sum(), 1e-4)  # divided by the ranks less one
+
+
+def case_the_variance_of_known_gradients_is_not_biased():
+    ddp = DistributedDataParallel(torch.nn.Linear(60, 1, bias=False))
+    model, optimizer = watch._models[ddp], sgd(ddp)
+    generator = torch.Generator().manual_seed(RANK)
+    for _ in range(300):  # the gradient of a sample is the sample; its covariance is the identity
+        optimizer.zero_grad()
+        ddp(torch.randn(SHARE, 60, generator=generator)).mean().backward()
+        optimizer.step()
+    flush(ddp)
+    close(model._values["gradient_variance"], 60 / SHARE, 0.05)
 
 
 def case_only_every_so_many_steps():

@@ -7,19 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import itertools
 
 import torch
-from ddp_cases import RANK, RANKS, SHARE, batch, check, close, loss_of, over_ranks, train, watch
+from ddp_cases import (
+    RANK,
+    RANKS,
+    SHARE,
+    batch,
+    check,
+    close,
+    loss_of,
+    over_ranks,
+    receive_in,
+    train,
+    watch,
+)
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.worker.stats import fsdp as fsdp_module
+from zeusrun.worker.stats import model as model_module
+from zeusrun.worker.stats import watch as watch_module
 
 
 def network():
@@ -42,7 +60,7 @@ def attach(model):
     model.reshard()
     steps = []
     if watch._models[model].watch is not None:
-        watch._models[model].watch._receive = steps.append
+        watch._models[model].watch._receive = receive_in(steps)
     return steps
 
 
@@ -50,7 +68,7 @@ def pair(**options):
     """Return a sharded model, and the same one with DDP, with what is measured of each."""
     ddp = DistributedDataParallel(network())
     expected = []
-    watch._models[ddp].watch._receive = expected.append
+    watch._models[ddp].watch._receive = receive_in(expected)
     model = shard(network(), **options)
     return model, attach(model), ddp, expected
 
@@ -266,18 +284,6 @@ def case_sharded_passes_that_are_incomplete_are_refused():
         raise ValueError(f"{steps} {problem_of(model)}")
 
 
-def case_other_variances_of_a_sharded_model_are_refused():
-    kept = watch.settings
-    watch.settings = dataclasses.replace(kept, variance_kind="elementwise")
-    model = shard(network())
-    steps = attach(model)
-    watch.settings = kept
-    train(model, sgd(model), 2)
-    flush(model)
-    if len(steps) != 2 or "elementwise needs whole gradients" not in problem_of(model):
-        raise ValueError(f"{len(steps)} {problem_of(model)}")
-
-
 def summed(model):
     for each in shard(model).modules():
         if isinstance(each, FSDPModule):
@@ -343,3 +349,16 @@ def case_other_ways_to_shard_are_refused_and_train():
             raise ValueError(f"{words}: other weights")
         if words not in (problem_of(model) or "") or watch._models[model]._values:
             raise ValueError(f"{words}: {problem_of(model)} {watch._models[model]._values}")
+
+
+def case_a_model_of_fsdp_1_beside_a_watched_one_is_named():
+    flat = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    ddp = DistributedDataParallel(network())
+    told = []
+    report, watch._has_told = model_module.Model.report_problem, False
+    model_module.Model.report_problem = lambda _, problem: told.append(problem)
+    for model in (ddp, flat, flat):
+        train(model, sgd(model), 2)
+    model_module.Model.report_problem = report
+    if told != [watch_module.SHARDED] or watch._models[ddp]._problem is not None:
+        raise ValueError(f"{told} {watch._models[ddp]._problem}")

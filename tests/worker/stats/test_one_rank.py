@@ -17,21 +17,22 @@ torch, nn = Lazily("torch"), Lazily("torch.nn")
 models = Lazily("tests.worker.stats.models")
 one_rank = Lazily("zeusrun.worker.stats.one_rank")
 
-NOISE = Settings(1, 0.01, None, "trace")
-BOTH = Settings(1, 0.01, 1, "trace")
+NOISE, BOTH = Settings(1, None), Settings(1, 1)
+
+NEEDS = (
+    "a step has one gradient, and nothing to compare it with: the noise scale needs LayerNorm or "
+    "RMSNorm layers, gradient accumulation, or several ranks, and the variance one of the last two"
+)
 
 
 class Taken:
     """Stands for the ``Model`` of watch.py."""
 
     def __init__(self):
-        self.noise, self.variance, self.problems = [], [], []
+        self.added, self.problems = [], []
 
-    def add_norms(self, norms, how, *, variance):
-        self.noise.append((norms, how))
-
-    def add_variance(self, norms):
-        self.variance.append(norms)
+    def add(self, norms, how):
+        self.added.append((norms, how))
 
     def report_problem(self, problem):
         self.problems.append(problem)
@@ -72,7 +73,7 @@ class Watched:
     @property
     def norms(self):
         self.watch.flush()
-        return self.taken.noise[-1][0]
+        return self.taken.added[-1][0]
 
 
 def loss_of(model, x, y):
@@ -122,7 +123,7 @@ def test_examples_have_the_norms_of_their_own_gradients(name, shape):
     each = [gradient(watched.model, x[i : i + 1], y[i : i + 1]) for i in range(8)]
     watched.train(x, y)
     check(watched.norms, each)
-    assert watched.taken.noise[-1][1] == "examples"
+    assert watched.taken.added[-1][1] == "examples"
     assert not watched.taken.problems
 
 
@@ -181,12 +182,15 @@ def test_weights_are_the_same_with_and_without():
     for _ in range(5):
         x, y = data(8, 5)
         plain.zero_grad()
-        loss_of(pair[0], x, y).backward()
+        for part in (slice(0, 4), slice(4, 8)):
+            (loss_of(pair[0], x[part], y[part]) / 2).backward()
         plain.step()
-        watched.train(x, y)
+        for part in (slice(0, 4), slice(4, 8)):
+            watched.backward(x[part], y[part], divide=2)
+        watched.step()
     assert all(map(torch.equal, pair[0].parameters(), pair[1].parameters()))
-    assert watched.taken.noise
-    assert watched.taken.variance
+    watched.watch.flush()
+    assert {how for _, how in watched.taken.added} == {"examples", "micro_batches"}
 
 
 @pytest.mark.parametrize(
@@ -200,17 +204,39 @@ def test_weights_are_the_same_with_and_without():
         pytest.param(lambda: models.Net(nn.BatchNorm1d), id="BatchNorm"),
     ],
 )
-def test_other_models_compare_consecutive_steps(model):
+def test_other_models_need_micro_batches(model):
     model = model()
-    watched = Watched(model)
     shape = (8,) if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) else (8, 5)
+    watched, alone = Watched(model), Watched(copy.deepcopy(model))
     for _ in range(14):
-        watched.train(*data(*shape))
+        for _ in range(2):
+            watched.backward(*data(*shape), divide=2)
+        watched.step()
+        alone.train(*data(*shape))
     watched.watch.flush()
-    assert watched.taken.noise[-1][1] == "consecutive"
+    assert watched.taken.added[-1][1] == "micro_batches"
     assert watched.norms.ranks == 2
     assert watched.norms.inverse == pytest.approx(1 / 8)
     assert not watched.taken.problems
+    alone.watch.flush()
+    assert not alone.taken.added
+    assert alone.taken.problems == [NEEDS]
+
+
+def test_a_step_with_one_gradient_is_told_after_ten_of_them():
+    watched = Watched(models.Net(nn.Identity))
+    for _ in range(9):
+        watched.train(*data(8))
+    for _ in range(2):  # the first does not count: it has another number of gradients
+        for _ in range(2):
+            watched.backward(*data(8), divide=2)
+        watched.step()
+    for _ in range(9):
+        watched.train(*data(8))
+    assert not watched.taken.problems
+    for _ in range(20):
+        watched.train(*data(8))
+    assert watched.taken.problems == [NEEDS]
 
 
 def test_a_model_may_be_called_twice_for_a_sample():
@@ -223,20 +249,6 @@ def test_a_model_may_be_called_twice_for_a_sample():
     check(watched.norms, each)
 
 
-def test_consecutive_steps_stand_for_ranks():
-    watched = Watched(models.Net(nn.Identity))
-    for _ in range(2):
-        watched.train(*data(8))  # decides how
-    parts = [data(8), data(6)]
-    each = []
-    for x, y in parts:
-        each.append(gradient(watched.model, x, y, whole=True))
-        watched.scale = watched.scale * 2
-        watched.train(x, y)
-    check(watched.norms, each)
-    assert watched.norms.inverse == pytest.approx((1 / 8 + 1 / 6) / 2)
-
-
 def test_micro_batches_stand_for_ranks():
     watched = Watched(models.Net(nn.Identity))
     for _ in range(3):
@@ -247,24 +259,25 @@ def test_micro_batches_stand_for_ranks():
         torch.nn.utils.clip_grad_norm_(watched.model.parameters(), 1e-3)
         watched.step()
     check(watched.norms, each)
-    assert watched.taken.noise[-1][1] == "micro_batches"
+    assert watched.taken.added[-1][1] == "micro_batches"
     assert watched.norms.inverse == pytest.approx(1 / 4)
-    count = len(watched.taken.noise)
+    count = len(watched.taken.added)
     watched.backward(*data(4))  # the last of an epoch
     watched.step()
-    assert len(watched.taken.noise) == count
+    assert len(watched.taken.added) == count
 
 
 def test_two_losses_of_the_same_samples_are_no_micro_batches():
     watched = Watched(models.Net(nn.Identity))
-    for _ in range(6):
+    for _ in range(10):
         x, y = data(4)
         watched.backward(x, y)
         watched.samples -= 4
         watched.backward(x, 2 * y)
         watched.step()
     watched.watch.flush()
-    assert {how for _, how in watched.taken.noise} == {"consecutive"}
+    assert not watched.taken.added
+    assert watched.taken.problems == [NEEDS]
 
 
 def test_gradients_thrown_away_without_a_step_do_not_count():
@@ -272,36 +285,37 @@ def test_gradients_thrown_away_without_a_step_do_not_count():
     for _ in range(4):
         watched.backward(torch.full((4, 4), math.inf), torch.zeros(4, 3))
         watched.optimizer.zero_grad()  # as a GradScaler makes of an overflow
-        watched.train(*data(4))
+        for _ in range(2):
+            watched.backward(*data(4), divide=2)
+        watched.step()
     watched.watch.flush()
-    (norms, how), *_ = watched.taken.noise
-    assert how == "consecutive"
+    (norms, how), *_ = watched.taken.added
+    assert how == "micro_batches"
     assert math.isfinite(norms.each)
     assert norms.inverse == pytest.approx(1 / 4)
 
 
 def test_the_variance_is_of_whole_gradients_beside_examples():
     watched = Watched(models.Net(), BOTH)
-    for _ in range(8):
-        watched.train(*data(8, 5))
+    for _ in range(4):
+        parts = [data(4, 5) for _ in range(2)]
+        each = [gradient(watched.model, x, y, whole=True) for x, y in parts]
+        for x, y in parts:
+            watched.backward(x, y, divide=2)
+        watched.step()
     watched.watch.flush()
-    assert {how for _, how in watched.taken.noise} == {"examples"}
-    assert {norms.ranks for norms in watched.taken.variance} == {2}
-    assert watched.taken.variance[0].each > watched.taken.noise[0][0].mean
-
-
-def test_a_variance_that_needs_ranks_is_refused():
-    watched = Watched(models.Net(), Settings(1, 0.01, 1, "elementwise"))
-    (problem,) = watched.taken.problems
-    assert "elementwise needs several ranks" in problem
+    ranks = {how: norms.ranks for norms, how in watched.taken.added}
+    assert ranks == {"examples": 8, "micro_batches": 2}
+    whole = next(n for n, how in reversed(watched.taken.added) if how == "micro_batches")
+    assert whole.variance == pytest.approx(float(torch.stack(each).var(0).sum()), rel=1e-4)
 
 
 def test_the_interval_is_in_optimizer_steps():
-    watched = Watched(models.Net(), Settings(3, 0.01, None, "trace"))
+    watched = Watched(models.Net(), Settings(3, None))
     for _ in range(7):
         watched.train(*data(8, 5))
     watched.watch.flush()
-    assert len(watched.taken.noise) == 3
+    assert len(watched.taken.added) == 3
 
 
 def test_the_optimizer_of_another_model_ends_no_step():
@@ -309,7 +323,7 @@ def test_the_optimizer_of_another_model_ends_no_step():
     x, y = data(8, 5)
     watched.backward(x, y)
     watched.watch.after_step(torch.optim.SGD(models.Net().parameters(), 0.1))
-    assert not watched.taken.noise
+    assert not watched.taken.added
     watched.step()
     assert watched.norms.ranks == 8
 
@@ -348,11 +362,12 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 
 def test_a_model_can_be_dropped():
     model, taken = models.Net(uses=2), Taken()
-    settings = {"samples": lambda: 8, "parts": 1, "scale": lambda: 1.0}
+    settings = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0}
     watch = one_rank.OneRank(model, taken, BOTH, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
-        loss_of(model, *data(8, 5)).backward()
+        for _ in range(2):
+            loss_of(model, *data(4, 5)).backward()
         watch.after_step(optimizer)
         optimizer.zero_grad()
     gone = weakref.ref(model)
@@ -360,5 +375,4 @@ def test_a_model_can_be_dropped():
     gc.collect()
     assert gone() is None
     watch.flush()
-    assert taken.noise
-    assert taken.variance
+    assert {how for _, how in taken.added} == {"examples", "micro_batches"}

@@ -97,8 +97,9 @@ class Gradients(OneRankMeter):
             self._alone += 1
             if self._alone == _MAX_ALONE:
                 self._problem = (
-                    "a step has one gradient, and there is nothing to compare it with: it needs "
-                    "LayerNorm or RMSNorm layers, gradient accumulation, or several ranks"
+                    "a step has one gradient, and nothing to compare it with: the noise scale "
+                    "needs LayerNorm or RMSNorm layers, gradient accumulation, or several ranks, "
+                    "and the variance one of the last two"
                 )
             return
         self._alone = 0
