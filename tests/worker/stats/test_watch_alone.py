@@ -62,7 +62,10 @@ def run(tmp_path, forks):
 @pytest.mark.parametrize(
     ("script", "how"),
     [
-        ("model = normed(); zeusrun.watch(model); train(model, accumulate=2, epochs=9)", "examples"),
+        (
+            "model = normed(); zeusrun.watch(model); train(model, accumulate=2, epochs=9)",
+            "examples",
+        ),
         pytest.param(
             "model = plain(); zeusrun.watch(model); train(model, accumulate=4, epochs=9)",
             "micro_batches",

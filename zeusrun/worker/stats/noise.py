@@ -95,7 +95,7 @@ class NoiseScale:
             return False
         self._done += samples
         share = -math.expm1(-math.log(2) * samples / self.half_life)
-        share = share or 1e-12  # without a half-life, all steps weigh alike
+        share = max(share, 1e-12)  # without a half-life, all steps weigh alike
         self._weight += share * (1 - self._weight)
         self._squared_weight += share * share - share * (2 - share) * self._squared_weight
         for at, value in enumerate(values):
