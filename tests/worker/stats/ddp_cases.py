@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.stats import ddp as ddp_module
 from zeusrun.worker.stats import rank_sums
-from zeusrun.worker.stats.noise import Norms
 
 torch.set_num_threads(1)
 RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
@@ -26,9 +25,9 @@ watch = installed_hooks().watch
 
 
 class Step(NamedTuple):
-    norms: Norms
+    norms: Any
     how: str
-    preconditioned: Norms | None = None
+    preconditioned: Any = None
 
 
 def receive_in(steps):

@@ -15,7 +15,7 @@ DIMENSION = 1000
 LIMIT = SHARE * math.sqrt(DIMENSION)  # a noise scale near what can be told
 
 
-def isotropic_steps(generator, ranks, dimension, noise_scale, count, share=SHARE):
+def isotropic_steps(generator, ranks, dimension, noise_scale, count=1, *, share=SHARE):
     """Yield norms of steps with |G|² = 1 and Σ = noise_scale / dimension · I."""
     deviation = math.sqrt(noise_scale / dimension / share)
     for _ in range(count):
@@ -121,7 +121,7 @@ def test_batch_sizes_agree_over_the_same_samples(half_life):
             data // share // 2,
         )
         for step in range(count):
-            scale.add(*isotropic_steps(generator, 2, 5000, 100 * 4 ** (step / count), 1, share))
+            scale.add(*isotropic_steps(generator, 2, 5000, 100 * 4 ** (step / count), share=share))
         found.append(scale.estimate().value)
         ages.append(scale.age)
     assert max(found) < 1.08 * min(found)
