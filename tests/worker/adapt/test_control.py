@@ -1,15 +1,18 @@
-"""What ``Control`` observes, without a training."""
+"""What ``Control`` observes and decides, without a training."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from tests.worker.stats.test_noise import isotropic_steps
 from zeusrun.worker.adapt import step_history
 from zeusrun.worker.adapt.control import Control
 from zeusrun.worker.adapt.plan import Plan
 from zeusrun.worker.adapt.policies import Limits
+from zeusrun.worker.stats.noise import Estimate, NoiseScale
 
 
 class Run(SimpleNamespace):
@@ -18,41 +21,17 @@ class Run(SimpleNamespace):
     def record_on_0(self, event): ...
 
 
-def test_steps_without_a_noise_scale_count_as_the_mean_of_the_others():
-    """Otherwise the first epoch, which begins without one, would look like a rise."""
-    known = []
-    noise = lambda: SimpleNamespace(  # noqa: E731
-        value=known.pop(0),
-        trace=SimpleNamespace(value=1.0),
-        squared_gradient=SimpleNamespace(value=1.0),
-    )
-    plan = Plan(("double-on-rise",), 1, "epoch", Limits(8, 64), "none", "keep")
-    control = Control(Run(), plan, noise)
-    control.prepare(8)
-    noise_of_a_decision = 5.0
-    for values in ([None, None, 3.0, 5.0], [4.0] * 4, [None] * 4):
-        known[:] = [noise_of_a_decision] * 3
-        control.begin_epoch(control, None, 32, drop_last=False)
-        known[:] = values
-        for _ in range(4):
-            control.after_step(8, last=False)
-        control.end_epoch()
-    known[:] = [noise_of_a_decision]
-    assert control.observe().epoch_sums == pytest.approx((16.0, 16.0))
-    assert control.batch_size == 8
+def moments(low=None, value=None, high=None):
+    """Return averages whose estimate is this one."""
+    estimate = None if low is None else Estimate(low, value, high)
+    return SimpleNamespace(estimate=lambda _: estimate)
 
 
-def moments(value=None, trace=None, square=None):
-    """Return averages as ``NoiseScale`` has them."""
-    parts = (SimpleNamespace(value=each) for each in (trace, square))
-    return SimpleNamespace(value=value, trace=next(parts), squared_gradient=next(parts))
-
-
-def train(policy, noises, *, rule="none", schedule=()):
-    """Train an epoch of four steps with each noise scale; return the sizes and the last factor."""
+def train(policy, noises):
+    """Train an epoch of four steps with each noise scale; return the batch sizes."""
     now = [moments()]
-    limits = Limits(64, 512, schedule=schedule)
-    control = Control(Run(), Plan((policy,), 1, "epoch", limits, rule, "keep"), lambda: now[0])
+    plan = Plan((policy,), 1, "epoch", Limits(64, 512), "none", "keep")
+    control = Control(Run(), plan, lambda: now[0])
     control.prepare(64)
     sizes = []
     for noise in noises:
@@ -62,22 +41,14 @@ def train(policy, noises, *, rule="none", schedule=()):
         for _ in range(4):
             control.after_step(control.batch_size, last=False)
         control.end_epoch()
-    return sizes, control.rates.factor
+    return sizes
 
 
-@pytest.mark.parametrize(
-    ("policy", "noises", "sizes"),
-    [
-        # 64 times the noise scale over 10, its first value; at most doubled, at most 512.
-        ("noise-scale", map(moments, [10, 15, 50, 50, 400, 400]), [64, 96, 192, 320, 512, 512]),
-        # Doubled after the epochs of 15, 50 and 60.
-        ("double-on-rise", map(moments, [10, 15, 50, 40, 60, 60]), [64, 64, 128, 256, 256, 512]),
-        # 25 times trace / (square + trace / size): 975, 1404 and 1798, at most doubled.
-        ("norm-test", [moments(1, 100, 1)] * 4, [128, 256, 512, 512]),
-    ],
-)
-def test_the_noise_scale_gives_the_batch_sizes_that_its_policy_predicts(policy, noises, sizes):
-    assert train(policy, noises)[0] == sizes
+def test_the_noise_scale_is_compared_with_its_least_value_so_far():
+    noises = [moments(), moments(30), moments(16, 20, 25), moments(8, 9, 10), moments(20, 22, 30)]
+    # From 10 on at least twice: 20 / 10; two decisions later it is 3 times.
+    noises += [moments(20, 22, 30), moments(30, 33, 36), moments(30, 33, 36), moments(7, 8, 9)]
+    assert train("noise-scale", noises) == [64] * 5 + [128, 128, 192, 192]
 
 
 def test_goodput_uses_the_times_of_the_steps(monkeypatch):
@@ -90,11 +61,49 @@ def test_goodput_uses_the_times_of_the_steps(monkeypatch):
     monkeypatch.setattr(step_history.StepHistory, "add_step", add)
     monkeypatch.setattr(step_history, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     # Beyond 256, the gain is below 5 %: 612 against 609 samples a second.
-    assert train("goodput", [moments(1000.0)] * 5)[0] == [64, 128, 256, 256, 256]
+    assert train("goodput", [moments(900, 1000.0, 1100)] * 5) == [64, 128, 256, 256, 256]
 
 
-def test_adascale_scales_the_learning_rate_by_the_gain_of_the_batch_size():
-    noise = moments(100.0, 100.0, 1.0)
-    sizes, factor = train("schedule", [noise] * 2, rule="adascale", schedule=((2, 128),))
-    assert sizes == [64, 128]
-    assert factor == pytest.approx((100 / 64 + 1) / (100 / 128 + 1))
+def simulate(seed, noise_at, data=2000, decisions=40):
+    """Return the batch sizes over 16 of a training with a decision an epoch.
+
+    ``noise_at``: returns the noise scale at a decision.
+    """
+    generator, scale = np.random.default_rng(seed), NoiseScale(data)
+    plan = Plan(("noise-scale",), 1, "epoch", Limits(4, 4096, ranks=2), "none", "keep")
+    control = Control(Run(), plan, lambda: scale)
+    control.prepare(16)
+    sizes = []
+    for decision in range(decisions):
+        control.begin_epoch(control, None, data, drop_last=False)
+        size, noise = control.batch_size, noise_at(decision)
+        for norms in isotropic_steps(generator, 2, 1000, noise, data // size, share=size / 2):
+            scale.add(norms)
+            control.after_step(size, last=False)
+        control.end_epoch()
+        sizes.append(size / 16)
+    return sizes
+
+
+@pytest.mark.parametrize(("data", "seeds"), [(500, 16), (2000, 4), (8000, 1)])
+@pytest.mark.parametrize("noise", [50, 250, 400, 1000])  # with 8 samples a rank, 250 is the limit
+def test_a_constant_noise_scale_leaves_the_batch_size(data, seeds, noise):
+    for seed in range(seeds):
+        sizes = simulate(seed, lambda _: noise, data)
+        assert max(sizes) <= 1.1
+        assert min(sizes) >= 1 / 1.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_batch_size_follows_a_noise_scale_that_rises_tenfold(seed):
+    sizes = simulate(seed, lambda decision: 50 * 10 ** (decision / 39))
+    assert 4 <= sizes[-1] <= 11
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_batch_size_shrinks_with_a_noise_scale_that_falls_again(seed):
+    sizes = simulate(seed, lambda decision: 50 * (10 if 10 < decision < 25 else 2))
+    assert max(sizes) >= 3.5
+    assert sizes[-1] <= max(sizes) / 2
+    assert sizes[-1] >= 1 / 1.1

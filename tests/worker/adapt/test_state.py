@@ -11,7 +11,7 @@ import pytest
 
 from zeusrun.worker.adapt.state import State, read_state, write_state
 
-STATE = State([(1, 32), (3, 64), (5, 128)], 70, 4000, 12.5, [3.0, 4.0], 0.1, 1.7)
+STATE = State([(1, 32), (3, 64), (5, 128)], 70, 4000, (12.5, 15.0), 1.7)
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def test_the_state_of_another_first_batch_size_is_not_used(path):
         "{}",
         '{"first": 32, "changes": [[1]]}',
         '{"first": 32, "x": 1}',
+        '{"first": 32, "changes": [[1, 32]], "first_noise_scale": 12.5}',  # of an earlier version
     ],
 )
 def test_a_damaged_state_is_refused(path, text):
@@ -69,10 +70,12 @@ def test_a_damaged_state_is_refused(path, text):
         {"step": "7"},
         {"step": -1},
         {"samples": None},
-        {"first_noise_scale": math.nan},
-        {"epoch_sums": "ab"},
-        {"epoch_sums": [math.inf]},
-        {"highest": math.inf},
+        {"least_noise": [math.nan, 2.0]},
+        {"least_noise": [1.0, math.inf]},
+        {"least_noise": [-1.0, 2.0]},
+        {"least_noise": [1.0]},
+        {"least_noise": ["1", 2.0]},
+        {"least_noise": 3.0},
         {"factor": math.nan},
         {"factor": 0},
         {"most": 0},
