@@ -51,11 +51,11 @@ def test_a_run_goes_on_with_its_batch_size_after_a_crash_or_a_preemption(zeusrun
 @pytest.mark.long
 @pytest.mark.torchrun
 def test_the_noise_scale_decides_and_is_recorded(zeusrun):
-    adapt = {"batch_size": {"policy": "norm-test", "every": "8 steps"}}
+    adapt = {"batch_size": {"policy": "noise-scale", "every": "8 steps"}}
     job = zeusrun.job("adapts.py", adapt=adapt, **ADAPTS)
     zeusrun.submit(job)
     (trial,) = zeusrun.history()
     assert trial["status"] == "MISSED"
-    assert trial["noise_scale"] is not None
+    assert trial["noise_curve"]
     assert trial["batch_sizes"][0] == [1, 16]
     assert all(size in range(16, 129, 2) for _, size in trial["batch_sizes"])

@@ -30,8 +30,7 @@ def test_every_policy_of_the_job_file_has_its_rule(tmp_path):
     assert set(ADAPT_POLICIES) == set(POLICIES)
     for name in ADAPT_POLICIES:
         options = {"schedule": {"schedule": "2:64"}}.get(name, {})
-        rule = "sqrt" if name == "seesaw" else "none"
-        adapt = load(tmp_path, policy=name, learning_rate=rule, **options).adapt
+        adapt = load(tmp_path, policy=name, **options).adapt
         assert adapt.measures == (name in MEASURING)
         assert adapt.variant == {"schedule": "schedule 2:64"}.get(name, name)
 
@@ -53,10 +52,23 @@ def test_a_section_that_asks_for_nothing_is_an_error(tmp_path):
         load_job(tmp_path, watch={})
 
 
-@pytest.mark.parametrize("alpha", [1, 0, 1e-300, -0.1, "nan"])
-def test_a_weight_with_which_nothing_could_be_averaged_is_an_error(tmp_path, alpha):
-    with pytest.raises(JobFileError, match=r"watch\.noise_scale\.alpha"):
-        load_job(tmp_path, watch={"noise_scale": {"alpha": alpha}})
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"watch": {"noise_scale": {"alpha": 0.01}}}, "unknown key 'alpha' under 'watch.noise_"),
+        ({"watch": {"variance": {"kind": "trace"}}}, "unknown key 'kind' under 'watch.variance"),
+        ({"adapt": {"batch_size": {"policy": "seesaw"}}}, "'seesaw'"),
+        ({"adapt": {"batch_size": {"policy": "norm-test"}}}, "'norm-test'"),
+        ({"adapt": {"batch_size": {"policy": "double-on-rise"}}}, "'double-on-rise'"),
+        (
+            {"adapt": {"batch_size": {"policy": "goodput"}, "learning_rate": "adascale"}},
+            "learning_rate",
+        ),
+    ],
+)
+def test_what_an_earlier_version_had_is_an_error(tmp_path, section, sentence):
+    with pytest.raises(JobFileError, match=sentence):
+        load_job(tmp_path, batch_size=SIZES, **section)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,6 @@ def test_a_weight_with_which_nothing_could_be_averaged_is_an_error(tmp_path, alp
         ({"policy": 3}, "must be a policy, module:Class, or a list"),
         ({"policy": "goodput", "every": "often"}, "must be such as 1 epoch or 100 steps"),
         ({"policy": "goodput", "every": "0 steps"}, "must be such as 1 epoch or 100 steps"),
-        ({"policy": "double-on-rise", "every": "5 steps"}, "must be in epochs"),
         ({"policy": "goodput", "min": 128, "max": 64}, "is 64, less than min"),
         ({"policy": "goodput", "max": 256}, r"above the largest candidate \(128\)"),
         ({"policy": "goodput", "max": 48}, r"does not contain batch_size.default \(64\)"),
@@ -82,7 +93,6 @@ def test_a_weight_with_which_nothing_could_be_averaged_is_an_error(tmp_path, alp
         ({"policy": "schedule", "schedule": "10:64,5:32"}, "in ascending order"),
         ({"policy": "schedule", "schedule": "10:64,20:256"}, "a schedule with 256, outside 32"),
         ({"policy": "schedule", "schedule": "10:63"}, "2 processes cannot share evenly: 63"),
-        ({"policy": "seesaw"}, "must be sqrt with policy seesaw"),
         ({"policy": "nowhere:Class"}, "there is no module nowhere"),
         ({"policy": "mine:Missing"}, "mine.py has no Missing"),
     ],
@@ -127,7 +137,7 @@ def test_a_class_beside_the_script_is_found_without_importing_it(tmp_path):
 def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     adapt = {
         "batch_size": {"policy": "noise-scale", "every": "100 steps", "growth": 1.5},
-        "learning_rate": "adascale",
+        "learning_rate": "sqrt",
         "betas": "tokens",
     }
     job = zeusrun.job(batch_size=SIZES, adapt=adapt)
@@ -135,8 +145,8 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     plan = Plan.read(env["ZEUSRUN_ADAPT"])
     assert (plan.policies, plan.interval, plan.unit) == (("noise-scale",), 100, "step")
     assert (plan.limits.least, plan.limits.most, plan.limits.growth) == (32, 128, 1.5)
-    assert (plan.learning_rate, plan.betas) == ("adascale", "tokens")
-    assert json.loads(env["ZEUSRUN_WATCH"]) == {"noise_scale": {"interval": 1, "alpha": 0.01}}
+    assert (plan.learning_rate, plan.betas) == ("sqrt", "tokens")
+    assert json.loads(env["ZEUSRUN_WATCH"]) == {"noise_scale": {"interval": 1}}
 
 
 def test_schedules_are_read():

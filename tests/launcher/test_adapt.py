@@ -69,7 +69,7 @@ def test_a_size_that_it_grew_to_and_that_does_not_fit_says_nothing_of_the_first(
     assert not is_repeat(Decision(64, Stage.EXPLORE, ""), [grown])
     assert is_repeat(Decision(256, Stage.EXPLORE, ""), [grown])
     assert find_grown_too_large(GOAL, [grown]) is grown
-    others = replace(grown, forgotten=True), replace(grown, variant="seesaw")
+    others = replace(grown, forgotten=True), replace(grown, variant="noise-scale")
     small = GOAL.finish(replace(oom, batch_sizes=PATH[:1]))
     assert find_grown_too_large(GOAL, [*others, small]) is None
 

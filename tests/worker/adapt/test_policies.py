@@ -103,13 +103,22 @@ def test_noise_scale_changes_after_two_decisions_in_the_same_direction():
     assert asked(less, large | noise(30, 40, 50), less) == [None] * 3
 
 
-def test_a_noise_scale_that_stays_unknown_is_told_once():
+@pytest.mark.parametrize("policy", ["noise-scale", "goodput"])
+def test_a_noise_scale_that_stays_unknown_is_told_once(policy):
     told = []
-    runner = PolicyRunner(("noise-scale",), told.append)
+    runner = PolicyRunner((policy,), told.append)
     for step in range(12):
-        runner.propose(replace(START, step=step, **noise(9)), LIMITS)
+        runner.propose(replace(START, step=step, **noise(9, least=None)), LIMITS)
         assert len(told) == (step >= 5)
+    assert f"policy {policy} does not change the batch size" in told[0]
     assert "unknown after 5 decisions" in told[0]
+
+
+def test_a_lower_bound_is_enough_for_noise_scale_once_there_is_a_least_value():
+    runner = PolicyRunner(("noise-scale",), pytest.fail)
+    for step in range(12):
+        proposal = runner.propose(replace(START, step=step, **noise(15)), LIMITS)
+    assert proposal.batch_size == 96
 
 
 def test_goodput_takes_a_larger_one_while_throughput_gains_more_than_efficiency_loses():

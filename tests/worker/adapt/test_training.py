@@ -388,33 +388,22 @@ def test_the_observed_rate_is_the_one_of_the_script(train):
     assert rates == {(0.05,)}
 
 
-def test_seesaw_doubles_in_the_epoch_in_which_the_rate_is_halved(train):
-    script = """
-    optimizer = torch.optim.SGD(network.parameters(), 0.08)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    loader = run.loader(data, 5)
-    for epoch in run.epochs(default=5):
-        for batch, wanted, _ in loader:
-            network(batch).sum().backward()
-            optimizer.step()
-        schedule.step()
-    """
-    rank, _ = train(script, {"policies": ["seesaw"], "learning_rate": "sqrt"}, batch_size=16)
-    found = [
-        (e.epoch, e.batch_size, e.learning_rate) for e in rank.events if isinstance(e, Adapted)
-    ]
-    rates = [0.08 / 2**0.5, 0.08 / 2]
-    assert found[1:] == [(3, 32, pytest.approx(rates[0])), (5, 64, pytest.approx(rates[1]))]
-
-
 def test_the_noise_scale_decides_on_all_ranks_alike(train):
-    plan = {"policies": ["noise-scale"], "learning_rate": "adascale", "growth": 2, "max": 64}
-    watch = json.dumps({"noise_scale": {"interval": 1, "alpha": 0.1}})
-    rank, lines = train(SGD.format(epochs=6), plan, ZEUSRUN_WATCH=watch)
-    assert all(line.endswith("True") for line in lines[:6])
-    found = changes(rank)
-    assert found[0] == (1, 0, 32)
-    assert all(size in range(32, 65, 2) for _, _, size in found)
+    """The labels have noise, so the noise scale rises while the gradient vanishes."""
+    script = """
+    COUNT = 800
+    inputs = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(1))
+    wanted = inputs.sum(1) + 2 * torch.randn(COUNT, generator=torch.Generator().manual_seed(2))
+    data = TensorDataset(inputs, wanted, torch.arange(COUNT))
+    train(run.loader(data, 4), torch.optim.SGD(network.parameters(), 0.003), 9)
+    """
+    plan = {"policies": ["noise-scale"], "growth": 2, "max": 64}
+    watch = json.dumps({"noise_scale": {"interval": 1}})
+    rank, lines = train(script, plan, batch_size=8, ZEUSRUN_WATCH=watch)
+    assert all(line.endswith("True") for line in lines[:9])
+    assert changes(rank)[0] == (1, 0, 8)
+    assert all(size in range(8, 65, 2) for _, _, size in changes(rank))
+    assert 12 <= changes(rank)[-1][2] <= 64
     assert problems(rank) == []
 
 

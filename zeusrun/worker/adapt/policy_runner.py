@@ -62,7 +62,9 @@ class PolicyRunner:
         return proposal if abs(changes[1]) <= abs(changes[0]) else before
 
     def _warn_if_unknown(self, observation: Observation) -> None:
-        needed = observation.noise_scale
+        # A lower bound is enough for noise-scale, once there is a least value to compare it with.
+        by_least = self._name == "noise-scale"
+        needed = observation.least_noise if by_least else observation.noise_scale
         is_unknown = self._name in MEASURING and needed is None and observation.step > 0
         self._unknown = self._unknown + 1 if is_unknown else 0
         if self._unknown == _MAX_UNKNOWN:
