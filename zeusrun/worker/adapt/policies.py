@@ -126,7 +126,7 @@ def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
     Of the ratios that are likely, the one nearest to the present batch size is proposed.
     """
     noise, least = observation.noise, observation.least_noise
-    if noise is None or least is None:
+    if noise is None or least is None or least[1] <= 0:
         return None
     low, high = noise.low / least[1], math.inf
     if noise.high is not None and least[0] > 0:
