@@ -30,6 +30,7 @@ from zeusrun.cost import cost_j
 from zeusrun.energy.device import Health
 from zeusrun.energy.power_csv import COLUMNS, PowerRow
 from zeusrun.history.tinydb.storage import empty_tables, encode_tables
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, Trial, TrialStatus
 
 JOB = "forecast"
@@ -64,6 +65,20 @@ def make_trials(count: int, home: Path, generator: random.Random, job: str = JOB
                 break
             attempt, size = attempt + 1, BEST if size != BEST else 256
     return trials
+
+
+def make_noise(size: int, epochs: int, needs: float, rng: random.Random) -> tuple[NoisePoint, ...]:
+    """Make up a noise scale that rises; small batch sizes tell only that it is at least so much."""
+    points = []
+    for epoch in range(1, epochs + 1):
+        at = epoch - 0.4
+        noise = 120 * math.exp(3.4 * min(1, at / needs) ** 0.7)
+        width = 1.1 + 0.35 * noise / (12 * size)
+        found = noise * width ** rng.gauss(0, 0.4)
+        low = found / width
+        value, high = (found, found * width**1.2) if noise < 12 * size else (None, None)
+        points.append(NoisePoint(round(at * 51200), at, low, value, high))
+    return tuple(points)
 
 
 def make_trial(  # noqa: PLR0917 - made up here alone
@@ -141,7 +156,8 @@ def make_trial(  # noqa: PLR0917 - made up here alone
             power_profile=(PowerPoint(LIMIT_W, 51200 / size / epoch_s, watts),),
             profiling_cost_j=0.02 * energy_j if profiled else None,
             shared=False,
-            noise_scale=rng.gauss(900, 90),
+            noise_curve=make_noise(size, epochs, needs, rng),
+            gradients_of="ranks",
             price=energy_j / 3.6e6 * EUROS * 1.15,
             currency="EUR",
             carbon_g=energy_j / 3.6e6 * GRAMS * 1.15,

@@ -18,9 +18,11 @@ from zeusrun.sidecar.events import (
     Adapted,
     Ended,
     Loading,
+    Observed,
     Reported,
     Spawned,
     Started,
+    Watched,
     decode_event,
     encode_event,
 )
@@ -37,6 +39,16 @@ events = st.one_of(
     st.builds(
         *(Adapted, moments, counts, counts, counts),
         *(st.none() | st.floats(0, 1), st.text(max_size=100), st.none() | st.text(max_size=100)),
+    ),
+    st.builds(
+        *(Observed, moments, counts, st.none() | counts, counts, st.none() | counts),
+        st.lists(st.floats(0, 1), max_size=3).map(tuple),
+        *(st.booleans(), st.none() | counts, st.none() | counts, counts),
+    ),
+    st.builds(
+        *(Watched, moments, counts, counts),
+        st.dictionaries(st.text(), st.floats(-1e300, 1e300)),
+        *(st.text(max_size=100), st.none() | st.text(max_size=100), counts, st.none() | counts),
     ),
     st.builds(Reported, moments, counts, st.dictionaries(st.text(), st.floats())),
 )

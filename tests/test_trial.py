@@ -10,6 +10,7 @@ from hypothesis import given
 
 from tests.contracts.history import choices, outcomes
 from tests.factories import build_trial as trial
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 
 # DESIGN, "Stable JSON".
@@ -70,8 +71,19 @@ def test_interruptions_are_lists_like_points_and_absent_from_older_records():
     assert Trial.from_json(record).interruptions == ()
 
 
-def test_fields_of_a_newer_version_are_ignored():
-    assert Trial.from_json({**trial().to_json(), "gradient_noise_scale": 7}) == trial()
+def test_noise_scales_are_lists_and_absent_from_older_records():
+    curve = (NoisePoint(640, 1.0, 30.0, 40.0, 60.0), NoisePoint(1280, None, 30.0, None, None))
+    done = trial().finish(dataclasses.replace(DONE, noise_curve=curve))
+    record = done.to_json()
+    assert record["noise_curve"] == [[640, 1.0, 30.0, 40.0, 60.0], [1280, None, 30.0, None, None]]
+    assert Trial.from_json(record) == done
+    del record["noise_curve"]
+    assert Trial.from_json(record).noise_curve == ()
+
+
+def test_fields_of_a_newer_or_an_older_version_are_ignored():
+    others = {"gradient_noise_scale": 7, "noise_scale": 9.5, "preconditioned_noise_scale": None}
+    assert Trial.from_json({**trial().to_json(), **others}) == trial()
 
 
 def test_fields_that_came_later_have_a_default():
@@ -103,6 +115,8 @@ def test_a_whole_number_will_do_where_a_fraction_is_meant():
         {"curve": [[1]]},
         {"curve": [[1, 2.0, None, 0.1, 5]]},
         {"warnings": "x"},
+        {"noise_curve": [[640, 1.0, 30.0]]},
+        {"noise_curve": [[640, 1.0, None, 40.0, 60.0]]},
         {"interruptions": [[1.0]]},
         {"interruptions": [["1", 2]]},
         {"fingerprint": "x"},

@@ -154,12 +154,6 @@ def test_too_little_history_is_refused_in_one_sentence(trials, changes, words):
     assert "\n" not in str(refused.value)
 
 
-def test_the_noise_scale_stands_in_for_a_second_batch_size():
-    trials = [replace(ran(n, 32), noise_scale=64.0) for n in range(1, 7)]
-    arms = {arm.batch_size: arm for arm in learn("job", PROBLEM, trials).arms}
-    assert math.exp(arms[256].log_epochs) == pytest.approx(law(256)[0], rel=0.05)
-
-
 def test_the_same_seed_gives_both_settings_the_same_luck():
     before = learn("job", PROBLEM, KNOWN)
     after = learn("job", replace(PROBLEM, eta_knob=1.0, candidates=(16, 32, 64)), KNOWN)

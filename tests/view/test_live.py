@@ -25,6 +25,7 @@ from zeusrun.launcher.events import (
     Warned,
 )
 from zeusrun.metrics.progress import take_step_clock
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Adapted, Loading, Reported, Watched
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
@@ -233,10 +234,13 @@ def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next
 
 
 def test_the_statistics_of_gradients_are_shown_while_it_runs_and_at_its_end():
-    watched = Watched(104.0, 0, 10, {"noise_scale": 123.0, "gradient_variance": 4.5})
+    values = {"noise_scale": 123.0, "noise_scale_low": 90.0, "noise_scale_high": 1200.0}
+    watched = Watched(104.0, 0, 10, {**values, "gradient_variance": 4.5}, samples=64)
     panel = render(live_panel(trial(), after(started(103.0), watched), None, 80))
-    assert "noise scale 123 · variance 4.5" in panel
-    assert "  noise scale 123" in render(summary(finished(noise_scale=123.0, gradients_of="ranks")))
+    assert "noise scale 123 (90 to 1,200) samples · variance 4.5" in panel
+    curve = (NoisePoint(64, 1.0, 90.0, None, None),)
+    text = render(summary(finished(noise_curve=curve, gradients_of="examples")))
+    assert "  noise scale at least 90 samples · of the normalisation layers" in text
 
 
 def test_no_energy_is_never_told_as_0():

@@ -10,10 +10,12 @@ import pytest
 from rich.cells import cell_len
 
 from tests.factories import build_trial as trial
+from zeusrun.analysis.critical import CriticalSize
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.queue.tickets import Ticket
 from zeusrun.launcher.rundir.record import Live
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,
@@ -174,11 +176,24 @@ def test_the_best_limit_of_each_arm_is_explained_where_there_is_one():
     assert "power limit" not in render(explain_table("job", [belief(32)]))
 
 
-def test_the_critical_batch_size_is_explained_with_how_it_was_measured():
-    measured = [reached(1, 50.0, noise_scale=n, gradients_of="consecutive") for n in (90.0, 110.0)]
-    text = render(explain_table("job", [belief(32)], measured=measured), width=200)
-    how = "by the noise scale of 2 runs, from consecutive steps: biased"
-    assert f"critical batch size: 100, {how}; the policy does not use it" in text
+@pytest.mark.parametrize(
+    ("critical", "text"),
+    [
+        (CriticalSize(90.4, 170.2, 349.9, 4), "170 (90.4 to 350), by the epochs of 4 batch sizes"),
+        (CriticalSize(1234.0, 5678.0, None, 2), "at least 1,230, by the epochs of 2 batch sizes"),
+        (CriticalSize(None, 10.0, 40.0, 3), "at most 40, by the epochs of 3 batch sizes"),
+    ],
+)
+def test_the_critical_batch_size_is_explained_with_its_range(critical, text):
+    shown = render(explain_table("job", [belief(32)], critical=critical), width=200)
+    assert (
+        f"  critical batch size: {text}; beyond it, larger ones need about as many steps" in shown
+    )
+
+
+@pytest.mark.parametrize("critical", [None, CriticalSize(None, 100.0, None, 2)])
+def test_a_critical_batch_size_of_which_nothing_is_known_is_not_explained(critical):
+    assert "critical" not in render(explain_table("job", [belief(32)], critical=critical))
 
 
 def test_a_run_that_adapted_shows_its_first_and_last_batch_size():
@@ -462,12 +477,22 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     ("how", "note"),
     [
         ("ranks", ""),
-        ("examples", " · from normalisation layers"),
-        ("consecutive", " · from consecutive steps: biased"),
-        ("something newer", ""),
+        ("adam", " · as Adam scales the gradients"),
+        ("examples", " · of the normalisation layers"),
+        ("micro_batches", " · from micro-batches"),
+        ("consecutive", ""),  # of an earlier version
     ],
 )
 def test_show_says_how_the_gradients_were_measured(how, note):
-    outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_scale=1234.5, gradients_of=how)
+    curve = (NoisePoint(640, 1.0, 1000.0, 1234.5, 1600.0),)
+    outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_curve=curve, gradients_of=how)
+    text = " ".join(render(trial_sheet(trial().finish(outcome), None, run_dir_exists=True)).split())
+    assert f"noise scale 1,230 (1,000 to 1,600) samples{note} " in text
+
+
+def test_show_draws_how_the_noise_scale_went():
+    scales = [(30.0, None, None), (30.0, 40.0, 60.0), (90.0, None, None)]
+    curve = tuple(NoisePoint(100 * n, 1.0 * n, *each) for n, each in enumerate(scales, 1))
+    outcome = Outcome(TrialStatus.REACHED, "done", NOW, noise_curve=curve, gradients_of="ranks")
     text = render(trial_sheet(trial().finish(outcome), None, run_dir_exists=True))
-    assert f"noise scale 1.23e+03{note}\n" in text.replace(" \n", "\n")
+    assert "noise scale ▁▂█ at least 90 samples" in text

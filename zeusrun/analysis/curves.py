@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _POINTS = 150  # of a curve
-_NOISE_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,9 @@ def build_curves(
 
 
 def build_noise(trials: Sequence[Trial], unit: CurveUnit) -> Iterator[NoiseFacts]:
-    """Yield the noise scales of the newest runs that have measured them, oldest first."""
-    for trial in [trial for trial in trials if trial.noise_curve][-_NOISE_RUNS:]:
+    """Yield the noise scale of the newest run of each batch size that has measured it."""
+    newest = {size_label(trial): trial for trial in trials if trial.noise_curve}
+    for trial in sorted(newest.values(), key=lambda each: each.global_batch_size):
         at = [point.samples if unit == "samples" else point.epoch for point in trial.noise_curve]
         points = [
             (x, point)

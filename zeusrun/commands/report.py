@@ -79,7 +79,7 @@ def report(
     ] = None,
     figure: Annotated[
         str | None,
-        Option("--figure", metavar="NAME", help="For a figure: cost, curves, arms or power."),
+        Option("--figure", metavar="NAME", help="A figure: cost, curves, noise, arms or power."),
     ] = None,
     sides: Annotated[
         tuple[str, str] | None,

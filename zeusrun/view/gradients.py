@@ -52,7 +52,8 @@ def gradients_text(
     """
     texts = []
     if curve:
-        bars = f"{units.sparkline([point.known for point in curve], 20)} " if whole else ""
+        drawn = [point.known for point in curve] if whole and len(curve) > 1 else []
+        bars = f"{units.sparkline(drawn, 20)} " if drawn else ""
         texts.append(f"noise scale {bars}{noise_text(curve[-1])} samples")
     if variance is not None:
         texts.append(f"variance {units.number(variance, '.3g')}")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.view.report.values import KWH, run, run_by_samples
+from tests.view.report.values import KWH, noise_curve, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
@@ -158,14 +158,14 @@ def test_adaptive_runs_and_other_hardware_are_kept_apart():
         run(1, 32, 5.0, gpu_model="old"),
         run(2, 32, 1.0),
         run(3, 32, 0.9, variant="noise-scale"),
-        run(4, 32, 1.2, noise_scale=100.0),
+        run(4, 32, 1.2),
     ]
     facts = build_facts("job", trials)
     assert [size.label for size in facts.sizes] == ["32", "32 noise-scale"]
     fixed, adaptive = facts.sizes
     assert fixed.costs_j == (1.0 * KWH, 1.2 * KWH)
     assert (adaptive.costs_j, adaptive.default, fixed.default) == ((0.9 * KWH,), False, True)
-    assert (facts.left_out, fixed.noise_scale) == (1, 100.0)
+    assert facts.left_out == 1
 
 
 def test_medians_ignore_runs_without_the_target_and_those_are_lower_bounds():
@@ -294,3 +294,28 @@ def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
     rows = comparison_rows(compare("job", ("32", "64"), left, right))
     assert tuple(rows[-1].values())[:3] == ("samples", "600", "4,000,000")
     assert compare("job", ("a", "b"), left, left).measures[-1].name == "epochs"
+
+
+def test_the_noise_scale_is_that_of_the_newest_run_of_each_batch_size_that_measured_it():
+    trials = [run(n, (32, 64, 16)[n % 3], noise_curve=noise_curve(n)) for n in range(1, 10)]
+    trials.append(run(10, 64))
+    trials.append(run(11, 32, variant="goodput", noise_curve=noise_curve(11)))
+    found = build_facts("job", trials).noise
+    assert [(each.trial, each.size) for each in found] == [
+        ("job-8-1", "16"),
+        ("job-9-1", "32"),
+        ("job-11-1", "32 goodput"),
+        ("job-7-1", "64"),
+    ]
+    assert found[1].at == (0.75, 1.75, 2.75, 3.75, 4.75, 5.75)
+    assert found[1].points == noise_curve(9)
+
+
+def test_points_without_an_epoch_and_odd_ones_are_left_out():
+    whole = noise_curve()
+    first = [whole[0]._replace(epoch=None), whole[1]._replace(low=0.0, value=0.0, high=0.0)]
+    odd = run(1, 32, noise_curve=(*first, *whole[2:5], whole[5]._replace(low=1e300)))
+    (found,) = build_facts("job", [odd]).noise
+    assert found.points == whole[2:5]
+    single = run(1, 32, noise_curve=whole[:1])
+    assert build_facts("job", [single]).noise == ()

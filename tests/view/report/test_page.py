@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from tests.view.report.values import run, run_by_samples
+from tests.view.report.values import noise_curve, run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
@@ -82,7 +82,8 @@ def report():
         run(1, 32, price=0.1, currency=EVIL, carbon_g=5.0),
         run(2, 64, 0.5, status=TrialStatus.STOPPED, **evil),
         run(2, 128, 0.7, attempt=2, warnings=stall, **evil),
-        run(3, 128, 0.7, noise_scale=9.0, power_limit_w=300.0),
+        run(3, 128, 0.7, noise_curve=noise_curve(), power_limit_w=300.0),
+        run(4, 128, 0.7, noise_curve=noise_curve(9.0), **evil),
     ]
     arms = (
         ArmBelief(global_batch_size=32, trials=1, reached=1, chance=0.0, verdict=EVIL),
@@ -105,16 +106,16 @@ def test_the_page_is_well_formed_and_whatever_a_name_holds_is_text(report, count
     assert checker.tags.count("h1") == 1
     assert not re.search("[\x00\x1b\u202e]", text)
     text.encode()
-    assert checker.tags.count("svg") >= 4 * count
+    assert checker.tags.count("svg") >= 5 * count
     assert "alert(&#x27;$x$ &amp; " in text
 
 
 def test_every_figure_has_a_label_and_a_table(report):
     text = page_of([report])
     figures = re.findall(r'<svg viewBox="0 0 (\d+) [^"]*" role="img" aria-label="[^"]{40,}"', text)
-    assert [count_panels(name, report) for name in FIGURES] == [0, 2, 0, 0]
-    assert text.count('<div class="narrow"><svg') == text.count('<div class="wide"><svg') == 3
-    assert (figures.count("680"), figures.count("340")) == (3, 3 + 2)
+    assert [count_panels(name, report) for name in FIGURES] == [0, 2, 0, 0, 0]
+    assert text.count('<div class="narrow"><svg') == text.count('<div class="wide"><svg') == 4
+    assert (figures.count("680"), figures.count("340")) == (4, 4 + 2)
     assert len(re.findall(r"<table>", text)) >= len(FIGURES)
     assert len(re.findall(r"<caption>", text)) == len(re.findall(r"<table>", text))
 
@@ -156,7 +157,7 @@ def test_a_figure_is_a_file(report, name, form, magic):
 
 def test_without_anything_to_draw_there_is_no_figure_but_a_page():
     facts = build_facts("job", [run(1, 32, None, cost_j=None, curve=(), status=TrialStatus.LOST)])
-    assert [draw(name, JobReport(facts), LIGHT) for name in FIGURES] == [None] * 4
+    assert [draw(name, JobReport(facts), LIGHT) for name in FIGURES] == [None] * 5
     text = page_of([JobReport(facts, Belief(missing="unknown: no job file"))])
     check(text)
     assert "unknown: no job file" in text
@@ -167,7 +168,7 @@ def test_without_anything_to_draw_there_is_no_figure_but_a_page():
 def test_odd_costs_are_drawn_or_left_out(cost):
     facts = build_facts("job", [run(1, 32, cost / 3.6e6), run(2, 64), run(3, 64)])
     with drawing():
-        for name in FIGURES[:3]:
+        for name in ("cost", "curves", "arms"):
             inline_svg(draw(name, JobReport(facts), STAND_INS), name, "label")
 
 
@@ -183,7 +184,7 @@ def test_the_comparison_is_well_formed():
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("width", [WIDTH, NARROW])
 def test_nothing_of_a_figure_lies_outside_of_it(report, name, width):
-    trials = [run(n, 2**n, n / 9) for n in range(3, 15)]
+    trials = [run(n, 2**n, n / 9, noise_curve=noise_curve(2**n)) for n in range(3, 15)]
     legend = JobReport(build_facts("job", trials), None, report.power)  # of several lines
     with drawing():
         for each in (report, legend if name != "power" else report):
@@ -303,3 +304,50 @@ def test_curves_by_samples_have_an_axis_of_samples_with_short_numbers(width):
     assert "against samples and energy" in text
     assert ">4,000,000</td>" in text
     assert ">epochs<" not in text
+
+
+def draw_noise(*trials, width=WIDTH):
+    with drawing():
+        figure = draw("noise", JobReport(build_facts("job", trials)), LIGHT, width)
+        FigureCanvasAgg(figure).draw()
+    return figure
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_noise_scales_are_lines_with_their_ranges_and_lower_bounds_are_dotted(width):
+    trials = [run(1, 32), run(2, 64, noise_curve=noise_curve()), run(3, 64)]
+    figure = draw_noise(*trials, width=width)
+    (panel,) = figure.axes
+    solid, dotted = panel.lines
+    assert [line.get_linestyle() for line in (solid, dotted)] == ["-", ":"]
+    x = [0.75 + n for n in range(6)]
+    assert list(solid.get_xdata()) == list(dotted.get_xdata()) == x
+    assert [y for y in solid.get_ydata() if y == y] == [80, 160, 320, 640]  # noqa: PLR0124 - NaN
+    assert list(dotted.get_ydata())[-2:] == [0.7 * 1280, 0.7 * 2560]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["64"]
+    assert (panel.get_xlabel(), panel.get_yscale()) == ("epoch", "log")
+    labels = [label.get_text() for label in panel.get_yticklabels()]
+    assert {"100", "200", "500", "1k", "2k"} <= set(labels)
+    assert not any("$" in text for text in labels)
+    low, high = panel.get_ylim()
+    assert not [y for y in panel.yaxis.get_minorticklocs() if low < y < high]
+
+
+def test_noise_scales_of_a_job_by_samples_are_against_samples():
+    curve = noise_curve(data=500_000)
+    panel = draw_noise(run_by_samples(1, 32, 3_000_000, noise_curve=curve)).axes[0]
+    assert panel.get_xlabel() == "samples"
+    assert "1M" in [label.get_text() for label in panel.get_xticklabels()]
+
+
+def test_the_section_of_noise_scales_has_a_table_and_says_what_they_are_not():
+    trials = [run(n, 32 * n, noise_curve=noise_curve(40 * n, known=3 + n)) for n in (1, 2, 3)]
+    text = page_of([JobReport(build_facts("job", trials))])
+    check(text)
+    assert "Noise scale</h" in text
+    assert ">at least 1,790</td>" in text
+    assert ">7,680 (5,380 to 11,500)</td>" in text
+    assert "The noise scale is no batch size to choose." in text
+    assert "Noise scale</h" not in page_of(
+        [JobReport(build_facts("job", [run(1, 32), run(2, 64)]))]
+    )

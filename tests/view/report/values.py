@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.factories import build_trial
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
 
 KWH = 3.6e6
@@ -42,3 +43,13 @@ def run_by_samples(recurrence, size, samples=250_000, **changes):
     whole = (curve[-1]._replace(epoch=1),)
     more = {"curve": whole, "epochs": 1, "samples": samples, "by_samples": curve}
     return run(recurrence, size, **{**more, **changes})
+
+
+def noise_curve(scale=40.0, epochs=6, known=4, data=1000):
+    """Return a noise scale that doubles in each epoch; later it is only known to be at least so."""
+    points = []
+    for n in range(1, epochs + 1):
+        now = scale * 2**n
+        value, high = (now, now * 1.5) if n <= known else (None, None)
+        points.append(NoisePoint(n * data - data // 4, n - 0.25, now * 0.7, value, high))
+    return tuple(points)

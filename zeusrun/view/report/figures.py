@@ -226,6 +226,8 @@ def _draw_curves(
 
 def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     """Draw noise scales with their ranges; a lower bound is a dotted line."""
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415 - optional, and slow to import
+
     names = [size.label for size in facts.sizes]
     add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
     room = width_of(figure) - LEFT - RIGHT
@@ -237,10 +239,14 @@ def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
         highs = [point.high or math.nan for point in each.points]
         values = [point.value or math.nan for point in each.points]
         panel.fill_between(each.at, lows, highs, where=known, color=colour, alpha=0.15, lw=0)
-        panel.plot(each.at, values, color=colour, lw=1.2)
+        style: dict[str, Any] = {"color": colour, "lw": 1.2, "marker": ".", "ms": 4}
+        panel.plot(each.at, values, **style)
         bounds = [math.nan if sure else low for sure, low in zip(known, lows, strict=True)]
-        panel.plot(each.at, bounds, color=colour, lw=1.2, ls=":", marker="." * (len(bounds) < 3))
-    panel.set_yscale("log")
+        panel.plot(each.at, bounds, ls=":", **style)
+    drawn = [y for each in facts.noise for point in each.points for y in (point.low, point.known)]
+    panel.set_yscale("log", subs=[])
+    steps = (1, 2, 5) if max(drawn) < 100 * min(drawn) else (1,)
+    panel.yaxis.set_major_locator(LogLocator(subs=steps))
     panel.yaxis.set_major_formatter(lambda value, _place: short_count(value))
     panel.set_xlim(left=0)
     panel.set_xlabel(

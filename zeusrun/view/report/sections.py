@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from zeusrun.view import units
 from zeusrun.view.claims import money_saved, short_amount
-from zeusrun.view.gradients import noise_text
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import basis, capitalized, headline, percent, target
 from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
+from zeusrun.view.report.noise import noise_section
 from zeusrun.view.report.palette import STAND_INS
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -53,7 +53,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
     parts = [
         ("recurrences", "Recurrences", _recurrences(report, frame)),
         ("curves", "Learning curves", _curves(report, frame)),
-        ("noise", "Noise scale", _noise(report, frame)),
+        ("noise", "Noise scale", noise_section(report.facts, frame.picture, frame.link)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
         ("power", "Power", join((power_traces(report, frame), _stalls(report.facts)))),
@@ -218,29 +218,6 @@ def _curves(report: JobReport, frame: Frame) -> Html:
         caption += f" {capitalized(facts.curves_left_out)}."
     listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
     return figure(frame.picture("curves", label), caption, listed)
-
-
-def _noise(report: JobReport, frame: Frame) -> Html:
-    """Return how the gradient noise scale went; nothing if no run has measured it."""
-    facts = report.facts
-    if not facts.noise:
-        return Html()
-    rows = [
-        {
-            "run": frame.link(each.trial),
-            "batch size": each.size,
-            facts.unit: units.count(round(each.at[-1], 1)),
-            "last noise scale": noise_text(each.points[-1]),
-        }
-        for each in reversed(facts.noise)
-    ]
-    label = f"Gradient noise scale of {plural(len(rows), 'run')}, against {facts.unit}."
-    caption = (
-        "In samples, with its range of 90 %, of the newest runs. A dotted line is a lower bound: "
-        "the gradient cannot be told from its noise. It is no batch size to choose."
-    )
-    listed = details("Table of the noise scales", table("Runs whose noise scale is drawn", rows))
-    return figure(frame.picture("noise", label), caption, listed)
 
 
 def _arms(report: JobReport, frame: Frame) -> Html:
