@@ -118,7 +118,7 @@ def rank(rounds: int) -> None:
                 if number:  # the first round does not count
                     times[way].append(ms)
         noise = hooks.watch.noise
-        if hooks.run.rank == 0 and (noise is None or noise.trace.value is None):
+        if hooks.run.rank == 0 and (noise is None or noise.trace is None):
             raise SystemExit("the noise scale was not measured")
         if hooks.run.rank == 0:
             plain = times.pop(PLAIN)

@@ -74,7 +74,7 @@ class Training:
         common: dict[str, Any] = {
             "interval": interval,
             "samples": lambda: self.samples,
-            "parts": 1,
+            "parts": 1,  # the samples grow with each micro-batch
             "scale": lambda: 1.0,
             "receive": self.receive,
             "fail": raise_problem,
@@ -151,7 +151,7 @@ def main() -> None:
         ratios: dict[str, list[float]] = {}
         plain_s = []
         for pair in range(options.pairs):
-            for way in ("examples", "micro_batches", "consecutive"):
+            for way in ("examples", "micro_batches"):
                 parts = MICRO_BATCHES if way == "micro_batches" else 1
                 for interval in (1, 8):
                     received, seconds = training.received, {}
