@@ -124,6 +124,29 @@ def test_before_anything_has_reached_the_target_two_misses_ask_whether_it_is_rig
     assert "makes no other attempt (attempts is 5), because the target may be wrong" in told
 
 
+_EVALUATES_IF_SMALL = """
+import os, time, zeusrun
+run = zeusrun.current()
+for epoch in run.epochs(default=5):
+    until_s = time.process_time() + 0.1
+    while time.process_time() < until_s: pass
+    small = int(os.environ["GLOBAL_BATCH_SIZE"]) < 32
+    run.report(epoch=epoch, **{"accuracy" if small else "loss": 0.3 * epoch})
+"""
+
+
+def test_a_batch_size_with_which_the_script_never_evaluates_is_missed_and_avoided(zeusrun):
+    (zeusrun.folder / "train.py").write_text(_EVALUATES_IF_SMALL)
+    sizes = {"default": 16, "candidates": [16, 64]}
+    job = zeusrun.job("train.py", batch_size=sizes, policy={"name": "grid"})
+    only_trial(zeusrun.submit(job)[1])
+    code, result, seen = zeusrun.submit(job)
+    told = [(trial["global_batch_size"], trial["status"]) for trial in result["trials"]]
+    assert (code, told) == (0, [(64, "MISSED"), (16, "REACHED")])
+    assert "job-1-1 reported it with batch size 16, so the script may" in " ".join(seen.split())
+    assert only_trial(zeusrun.submit(job)[1])["global_batch_size"] == 16
+
+
 def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_again(zeusrun):
     job = zeusrun.job(
         args=["--metric", "acuracy", "--gain", "0.01"], objective={"max_epochs": 10_000}

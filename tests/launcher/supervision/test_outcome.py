@@ -49,7 +49,16 @@ def order(cause, level=StopLevel.TERMINATE):
 
 
 def outcome(
-    progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), left=(), **of
+    progress,
+    code=0,
+    stop=None,
+    *,
+    failure=None,
+    meter=METERED,
+    outlived=(),
+    left=(),
+    earlier=(),
+    **of,
 ):
     return build_outcome(
         trial(**of),
@@ -59,6 +68,7 @@ def outcome(
         failure=failure,
         meter=meter,
         finished_at="2025-06-01T12:00:13.000+00:00",
+        earlier=earlier,
     )
 
 
@@ -408,3 +418,32 @@ def test_a_curve_by_samples_has_the_times_and_joules_of_the_curve_by_epochs():
     assert stepped.training_t > 103.0
     assert found.by_samples[-1][1:] == found.curve[-1][1:]
     assert found.by_samples[0].energy_j == pytest.approx(10.0 * found.by_samples[0].time_s)
+
+
+def test_a_metric_that_misses_the_target_again_at_the_end_is_a_warning():
+    fell = after(report(109.0, 3, 0.4567891), start=REACHED)
+    told = "at its end accuracy was 0.456789, which misses the target of at least 0.5: what"
+    (warning,) = outcome(fell).warnings
+    assert warning.startswith(told)
+    assert outcome(fell, -15, ENDED_AT_TARGET).warnings == (warning,)
+    assert outcome(REACHED).warnings == outcome(MISSED).warnings == ()
+    (nan,) = outcome(after(report(109.0, 3, math.nan), start=REACHED)).warnings
+    assert nan == "accuracy was NaN at the end"
+    assert not [each for each in outcome(fell, 1, failure=RAISED).warnings if "saved last" in each]
+    below = after(report(105.0, 1, 0.4), report(107.0, 2, 0.6))
+    (least,) = outcome(below, mode="min").warnings
+    assert "0.6, which misses the target of at most 0.5" in least
+
+
+def test_a_metric_that_only_another_batch_size_reports_is_a_miss_of_this_one():
+    then = trial(global_batch_size=4, status=TrialStatus.REACHED, curve=REACHED.curve)
+    missed = outcome(OTHER_NAME, earlier=[then], recurrence=2)
+    assert (missed.status, missed.cause, missed.epochs) == (TrialStatus.MISSED, None, None)
+    assert missed.reason == (
+        "the script never reported 'accuracy'; it reported acuracy, loss. job-1-1 reported it with "
+        "batch size 4, so the script may not evaluate with 32"
+    )
+    stopped = outcome(OTHER_NAME, 1, NO_METRIC, earlier=[then], recurrence=2)
+    assert (stopped.status, stopped.reason) == (TrialStatus.MISSED, missed.reason)
+    own = replace(then, global_batch_size=32)
+    assert outcome(OTHER_NAME, earlier=[then, own]).status is TrialStatus.FAILED

@@ -9,6 +9,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.bandit.eras import find_reporting
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
@@ -62,13 +63,15 @@ def build_outcome(
     shared: bool | None = None,
     signalled: bool = False,
     limits: LimitsReport = NO_LIMITS,
+    earlier: Sequence[Trial] = (),
 ) -> Outcome:
     """Return the outcome of a run.
 
     Time, energy and cost cover the start of training to the moment when the target was first
     reached, else to the last step or report. The shutdown of the processes is not training.
     ``failure`` is the root cause that a rank recorded; ``shared`` whether others used the devices
-    at the same time; ``signalled`` whether torchrun reported that a signal ended it.
+    at the same time; ``signalled`` whether torchrun reported that a signal ended it; ``earlier``
+    are trials of the job, oldest first.
     """
     ordered = stop is not None and stop.ends_ranks
     late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
@@ -86,6 +89,9 @@ def build_outcome(
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(trial, progress, stop, failure, clean=clean)
+    without_metric = clean or (stop is not None and stop.cause is StopCause.NO_METRIC)
+    if status is TrialStatus.FAILED and without_metric and not _deleted(failure):
+        status, reason = _blame_size(trial, progress, earlier) or (status, reason)
     if late is not None and late.sentence in reason:
         late = None
     # A signal to torchrun was sent on purpose; only a crash may be tried once more.
@@ -129,7 +135,10 @@ def build_outcome(
         shared=shared,
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
-        warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
+        warnings=(
+            *_warnings(trial, progress, exit_, stop, late=late, clean=clean),
+            *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
+        ),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
@@ -249,6 +258,23 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
     )
 
 
+def _blame_size(
+    trial: Trial, progress: Progress, earlier: Sequence[Trial]
+) -> tuple[TrialStatus, str] | None:
+    """Return a miss if the script reports the metric with another batch size, else ``None``."""
+    if trial.metric in progress.seen_metrics:
+        return None
+    other = find_reporting(trial, earlier)
+    if other is None:
+        return None
+    seen = f"; it reported {list_names(progress.seen_metrics)}" if progress.seen_metrics else ""
+    return TrialStatus.MISSED, (
+        f"the script never reported {trial.metric!r}{seen}. {other.trial} reported it with batch "
+        f"size {other.global_batch_size}, so the script may not evaluate with "
+        f"{trial.global_batch_size}"
+    )
+
+
 def _warnings(
     trial: Trial,
     progress: Progress,
@@ -295,6 +321,19 @@ def _warnings(
             f"{late.sentence}"
         )
     return found
+
+
+def _fell_back(trial: Trial, progress: Progress) -> list[str]:
+    """Return a warning if the metric of a run that reached its target misses it at the end."""
+    last = progress.last_value
+    if last is None or math.isnan(last) or meets_target(last, trial.target, trial.mode):
+        return []
+    bound = "most" if trial.mode == "min" else "least"
+    told = (
+        f"at its end {trial.metric} was {last:.6g}, which misses the target of at {bound} "
+        f"{trial.target:g}: what the script saved last may miss it, too"
+    )
+    return [told]
 
 
 def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:

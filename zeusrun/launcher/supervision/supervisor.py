@@ -371,7 +371,6 @@ class Supervisor:
         self._emit(Warned(text))
 
     def _close(self, exit_: ProcessExit) -> Outcome:
-        meter, trial = self._meter, self._trial
         if (text := self._neighbours.conclude()) is not None:
             self._warn(text)
         oom_kills, before = count_oom_kills(), self._oom_kills
@@ -380,7 +379,7 @@ class Supervisor:
         restarts = self._progress.ranks.generation
         failure = failure or read_failure(self._paths, restarts, oom_kills, self._mask)
         outcome = build_outcome(
-            trial,
+            self._trial,
             progress=self._progress,
             exit_=exit_,
             stop=self._stop,
@@ -390,11 +389,12 @@ class Supervisor:
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._policy.speed),
+            earlier=self._choice.earlier,
         )
-        outcome = join(trial, price_at_end(self._submission, trial, outcome))
+        outcome = join(self._trial, price_at_end(self._submission, self._trial, outcome))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             text = "it will start from the beginning: there is no checkpoint in "
             self._emit(Warned(text + str(self._paths.checkpoints)))  # not recorded: it continues
-        found = (*outcome.warnings, *meter.warnings, *self._warnings)
-        warnings = tuple(storable_text(warning) for warning in found)
+        found = (*outcome.warnings, *self._meter.warnings, *self._warnings)
+        warnings = tuple(map(storable_text, found))
         return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)
