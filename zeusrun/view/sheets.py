@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.analysis.amounts import last_after_target
 from zeusrun.analysis.cost_baseline import usual_cost_j
 from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
+from zeusrun.trial import epochs_of
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table, warning_lines
 from zeusrun.view.gradients import gradients_text, path_text
@@ -98,7 +100,10 @@ def trial_rows(
         ("cost", cost),
         ("", undisturbed_text(trial, earlier)),
         _length(trial),
-        ("steps", units.number(trial.steps)),
+        (
+            "steps",
+            units.number(trial.steps) + (" in the whole run" if last_after_target(trial) else ""),
+        ),
         ("gradients", gradients_text(vars(trial), trial.gradients_of)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
@@ -212,11 +217,17 @@ def limit_text(trial: Trial) -> str:
 
 def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
+    to_target = " to the target" if last_after_target(trial) else ""
     if not trial.by_samples:
-        return "epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"
+        done = f", {epochs_of(trial.curve)} done" if to_target else ""
+        return (
+            "epochs",
+            f"{units.number(trial.epochs)}{to_target}{done} of at most {trial.max_epochs}",
+        )
     epochs = epochs_by_samples(trial)
     of = "" if epochs is None else f" ({epochs:.3g} epochs)"
-    return "samples", units.count(amount_in(trial, "samples")) + of
+    done = f", {units.count(trial.samples)} in all" if to_target else ""
+    return "samples", units.count(amount_in(trial, "samples")) + of + to_target + done
 
 
 def _spent_rows(trial: Trial) -> list[tuple[str, str | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import sum_known
+from zeusrun.analysis.amounts import last_after_target, sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.curve_unit import curve_unit, left_out_text
 from zeusrun.analysis.curves import build_curves, newest_curves
@@ -193,7 +193,24 @@ def _overhead(trials: Sequence[Trial]) -> list[OverheadFacts]:
         OverheadFacts("probes of power limits", len(probed), cost_j=sum_known(probed)),
         _taken("attempts that ended without the target", short),
         _taken("attempts that crashed or were lost", crashed),
+        _after_target(trials),
     ]
+
+
+def _after_target(trials: Sequence[Trial]) -> OverheadFacts:
+    """Return what runs took after they had reached the target, up to their last report."""
+    later = [(trial, end) for trial in trials if (end := last_after_target(trial))]
+    energies = [
+        end.energy_j - trial.energy_j
+        for trial, end in later
+        if end.energy_j is not None and trial.energy_j is not None
+    ]
+    return OverheadFacts(
+        "training after the target, up to the last report",
+        len(later),
+        time_s=sum_known(end.time_s - (trial.time_s or 0.0) for trial, end in later),
+        energy_j=sum_known(energies),
+    )
 
 
 def _taken(name: str, trials: Sequence[Trial]) -> OverheadFacts:
