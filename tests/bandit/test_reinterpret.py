@@ -198,7 +198,10 @@ def test_a_crash_is_remembered_where_it_happened():
 
 
 def test_a_failure_that_was_no_crash_says_nothing():
-    assert read_trial(NOW, trial(64, TrialStatus.FAILED)) is None
+    ended = trial(64, TrialStatus.FAILED)
+    assert read_trial(NOW, ended) is None
+    told = f"1 run ended by a signal, or without the metric ({ended.trial}): left out"
+    assert describe_kept(NOW, [ended]) == [told]
 
 
 def test_a_trial_stopped_in_its_first_epoch_tells_that_an_epoch_costs_more():

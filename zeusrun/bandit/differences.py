@@ -72,8 +72,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         return  # it ended too early to teach anything
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     if proof.nothing and proof.learning is not None:
-        size = trial.observed_batch_size if proof.learning is Doubt.OTHER_SIZE else None
-        yield proof.learning.value, trial.status.value if size is None else str(size)
+        values = {Doubt.OTHER_SIZE: str(trial.observed_batch_size), Doubt.NO_CRASH: trial.trial}
+        yield proof.learning.value, values.get(proof.learning, trial.status.value)
     if trial.variant != problem.variant:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if proof.speed is Doubt.SHARED:
@@ -90,10 +90,10 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         yield "had other micro-batches", f"{samples} samples"
     if trial.status not in CRASHED:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
-        values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
-        values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
-        values |= {Doubt.SHORT: trial.status.value}
-        yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
+        told = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
+        told |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        told |= {Doubt.SHORT: trial.status.value}
+        yield from ((doubt.value, told[doubt]) for doubt in proof if doubt in told)
         yield from _job_differences(problem, trial)
 
 

@@ -28,7 +28,7 @@ class Doubt(Enum):
     FORGOTTEN = "forgotten by 'history --forget'"
     OTHER_SIZE = "trained with another batch size"
     NO_OUTCOME = "ended without an outcome"
-    NO_CRASH = "failed without a crash"  # somebody ended it, or it never reported the metric
+    NO_CRASH = "ended by a signal, or without the metric"
     NO_STEP = "was stopped before the first step"
     NO_EPOCH = "met the target before the first epoch"
     CHANGED = "changed while preempted"

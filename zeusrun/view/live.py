@@ -256,7 +256,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
 
 
 def _cost(trial: Trial, progress: Progress, bound_j: float | None) -> str:
-    bound = "" if bound_j is None else f" of at most {units.energy(bound_j)}"
+    none = bound_j is None or progress.reached is not None  # after the target, nothing stops it
+    bound = "" if none else f" of at most {units.energy(bound_j)}"
     waits = progress.training_t is None
     return f"cost {units.energy(trial.cost_j if waits else progress.cost_j)}{bound}"
 

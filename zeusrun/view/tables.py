@@ -360,11 +360,18 @@ def _epochs(trial: Trial) -> str:
     return units.number(trial.epochs)
 
 
+def _expected(epochs: float | None) -> str:
+    """Return expected epochs, or samples: with a fraction below 10, else three digits at most."""
+    if epochs is None or epochs < 9.95:
+        return units.number(epochs, ".1f")
+    return f"{float(f'{epochs:.3g}'):,.0f}"
+
+
 def _belief_cells(belief: ArmBelief) -> dict[str, str]:
     return {
         "batch": str(belief.global_batch_size),
         "reached": f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
-        "epochs": units.number(belief.epochs, ".1f" if (belief.epochs or 0) < 1000 else ",.0f"),
+        "epochs": _expected(belief.epochs),
         "cost/\nepoch": units.energy(belief.epoch_cost_j),
         "cost": units.energy(belief.cost_j),
         "90 % range": units.energy_range(belief.cost_range_j),
