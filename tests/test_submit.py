@@ -147,6 +147,22 @@ def test_a_batch_size_with_which_the_script_never_evaluates_is_missed_and_avoide
     assert only_trial(zeusrun.submit(job)[1])["global_batch_size"] == 16
 
 
+def test_after_the_last_epoch_nothing_is_stopped_so_the_script_can_still_save(zeusrun):
+    (zeusrun.folder / "train.py").write_text("""
+import time
+for epoch in range(5):
+    print(f"epoch {epoch + 1} accuracy {0.2 * epoch}", flush=True)
+time.sleep(2)
+open("saved", "w").close()
+""")
+    pattern = r"^epoch (?P<epoch>\d+) accuracy (?P<accuracy>\S+)"
+    job = zeusrun.job("train.py", metrics={"source": "stdout", "pattern": pattern})
+    code, result, seen = zeusrun.submit(job)
+    assert (code, only_trial(result)["epochs"]) == (0, 4)
+    assert (zeusrun.folder / "saved").is_file()
+    assert "stopping" not in seen
+
+
 def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_again(zeusrun):
     job = zeusrun.job(
         args=["--metric", "acuracy", "--gain", "0.01"], objective={"max_epochs": 10_000}

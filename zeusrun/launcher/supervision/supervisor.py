@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.clock import timestamp
+from zeusrun.clock import MTIME_S, timestamp
 from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
 from zeusrun.launcher.parts import cost_with_earlier, join
@@ -102,18 +102,10 @@ class Supervisor:
             stop_at_target=spec.objective.on_target == "stop",
             needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
         )
-        values = placeholder_values(spec, trial, paths)
-        self._sources = open_sources(
-            Run(
-                paths.run_dir,
-                spec.workdir_path(values),
-                spec.metrics,
-                trial.metric,
-                values,
-                trial.world_size,
-                trial.target,
-            )
-        )
+        values, ranks = placeholder_values(spec, trial, paths), trial.world_size
+        folder = spec.workdir_path(values)
+        run = Run(paths.run_dir, folder, spec.metrics, trial.metric, values, ranks, trial.target)
+        self._sources = open_sources(run)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._stop: StopOrder | None = None
@@ -213,11 +205,20 @@ class Supervisor:
         order = supervise(self._progress, self._rules, self._signals.received, self._verdict)
         if order is None:
             return None
+        if order.cause is StopCause.TARGET and order.ends_ranks and self._may_only_save():
+            return replace(order, reason="target reached", level=StopLevel.ASK)
         if order.cause is StopCause.SIGNAL and self._why_cancelled is not None:
             return replace(order, reason=self._why_cancelled)
         if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
             return replace(order, reason=f"{order.reason}; {pause}")
         return order
+
+    def _may_only_save(self) -> bool:
+        """Whether all epochs are done and no step has followed: then there is nothing to stop."""
+        seen, signalled = self._progress, self._stop is not None and self._stop.ends_ranks
+        last_t = seen.stepping_s[1] if seen.stepping_s else 0.0
+        stepped = last_t > (seen.last_report_t or 0.0) + MTIME_S
+        return seen.epochs == self._trial.max_epochs and not stepped and not signalled
 
     def _read_cancel(self) -> None:
         """Treat the request of another zeusrun as Ctrl-C."""
@@ -241,8 +242,7 @@ class Supervisor:
             if isinstance(event, Applied):
                 self._note(describe_applied(event))
             timely = self._correct_time(event)
-            before = progress
-            progress = advance(progress, timely, trial, meter.energy_between)
+            before, progress = progress, advance(progress, timely, trial, meter.energy_between)
             if not final and progress.is_beyond(before):
                 self._ask_policy(progress, epoch=True)
         if self._stop is not None and self._stop.ends_ranks:
