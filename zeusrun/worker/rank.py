@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, Started
-from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, STACK_SIGNAL
+from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter
 from zeusrun.worker.context import SIGTERM_EXIT_CODE
@@ -174,9 +174,10 @@ def _keep_terminal() -> None:
         try:
             return get_size(descriptor)
         except OSError:
-            if descriptor in (1, 2):
-                return get_size(0)
-            raise
+            if descriptor not in (1, 2):
+                raise
+            size = get_size(0)
+            return os.terminal_size((max(1, size.columns - PREFIX_COLUMNS), size.lines))
 
     @functools.wraps(ask)
     def ask_in_line(prompt: object = "", /) -> str:

@@ -20,7 +20,7 @@ try:
 except OSError as error:
     print(error)
 """
-SIZE = "True 33 123\n123 33 123 33 False\n"
+SIZE = "True 33 123\n115 33 115 33 False\n"  # less "[rank0] "
 
 
 @pytest.fixture
