@@ -10,8 +10,10 @@ from tests.analysis.test_cost_baseline import interrupted
 from tests.notify.test_notices import trial
 from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest
+from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.sight import Sight
 from zeusrun.trial import CurvePoint, Interruption
-from zeusrun.view.sheets import trial_sheet, undisturbed_text
+from zeusrun.view.sheets import metrics_table, trial_sheet, undisturbed_text
 
 TWICE = (Interruption(7.0, 1), Interruption(100.0, 2))
 IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.0, 106.0)))
@@ -91,3 +93,13 @@ def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_
     text = render(trial_sheet(dataclasses.replace(sampled, time_s=1.0), None, run_dir_exists=True))
     assert " to the target, " in text
     assert " in all\n" in text
+
+
+@pytest.mark.parametrize(("width", "last"), [(100, "how"), (80, "to"), (60, "last"), (30, "last")])
+def test_metrics_leave_out_columns_before_they_cut_a_name(width, last):
+    seen = Seen(0.70393, 0.0073301, 30, low=0.0073301, high=0.70393, each_step=True)
+    sight = Sight(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())
+    text = render(metrics_table(sight, "val/auc"), width)
+    assert text.splitlines()[0].split()[-1] == last
+    assert "val/accuracy " in text
+    assert widest(text) <= width
