@@ -190,7 +190,7 @@ def test_a_run_that_times_out_after_its_target_has_reached_it(zeusrun):
     code, result, _ = zeusrun.submit(job)
     trial = only_trial(result)
     assert (code, trial["status"], trial["epochs"]) == (0, "REACHED", 2)
-    assert any("timed out after 4 s, after the target" in text for text in trial["warnings"])
+    assert any("timed out after 4 s; the target" in text for text in trial["warnings"])
     assert trial["shutdown_s"] >= 0
 
 

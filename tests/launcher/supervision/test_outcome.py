@@ -113,17 +113,17 @@ ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
         (MISSED, 1, None, FULL, "OOM", FULL.reason),
         (MISSED, 1, None, None, "FAILED", "torchrun failed without a recorded cause"),
         (NOTHING, 1, None, RAISED, "FAILED", RAISED.reason),
-        (REACHED, 1, None, RAISED, "FAILED", "after the target was reached in epoch 2, rank 1"),
-        (REACHED, 1, None, FULL, "OOM", "after the target was reached in epoch 2, rank 0"),
+        (REACHED, 1, None, RAISED, "FAILED", "the target was reached in epoch 2, then rank 1"),
+        (REACHED, 1, None, FULL, "OOM", "the target was reached in epoch 2, then rank 0"),
         # It aborted after its scripts had ended, or only one of them had.
         (after(*BOTH_ENDED, start=REACHED), 1, None, None, "REACHED", "accuracy 0.6"),
         (after(*BOTH_ENDED, start=MISSED), 1, None, None, "MISSED", "accuracy best 0.4"),
         (SILENT, 1, None, None, "FAILED", "never reported"),
-        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "after the target"),
-        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "after the target"),
+        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "the target was reached"),
+        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "the target was reached"),
         # It was told of the target.
         (REACHED, 0, TARGET, None, "REACHED", "accuracy 0.6"),
-        (REACHED, 1, TARGET, RAISED, "FAILED", "after the target"),
+        (REACHED, 1, TARGET, RAISED, "FAILED", "the target was reached"),
         # The script does not ask whether to stop.
         (REACHED, 1, ENDED_AT_TARGET, None, "REACHED", "accuracy 0.6"),
         (REACHED, -15, ENDED_AT_TARGET, RAISED, "REACHED", "accuracy 0.6"),
@@ -235,8 +235,7 @@ def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
     assert (found.status, found.time_s, found.cost_j is None) == (TrialStatus.REACHED, 4.0, False)
     (warning,) = found.warnings
     assert warning == (
-        "timed out after 60 s, after the target was reached in epoch 2; time and cost end at the "
-        "target"
+        "timed out after 60 s; the target was reached in epoch 2, where time and cost end"
     )
     assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
 
@@ -408,6 +407,14 @@ def test_a_run_by_samples_counts_those_of_its_earlier_parts():
     low = after(started(103.0), within(105.0, 0.1, 100), within(107.0, 0.2, 2200))
     missed = "accuracy best 0.2 after 3,200 samples, target 0.5"
     assert outcome(low, **earlier).reason == missed
+
+
+def test_of_a_run_by_samples_a_crash_and_a_timeout_after_the_target_are_told_in_samples():
+    steps = after(started(103.0), within(105.0, 0.2, 1000), within(107.0, 0.6, 2200))
+    told = "the target was reached after 2,200 samples"
+    assert outcome(steps, 1, failure=RAISED).reason.startswith(f"{told}, then rank 1")
+    (warning,) = outcome(steps, 1, TIMEOUT).warnings
+    assert warning == f"because of timeout; {told}, where time and cost end"
 
 
 def test_a_curve_by_samples_has_the_times_and_joules_of_the_curve_by_epochs():

@@ -207,7 +207,9 @@ def _verdict(
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
         cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
-        after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
+        after = (
+            f"the target was reached {_when(trial, progress, reached)}, then " if reached else ""
+        )
         sizes = progress.batch_sizes
         if out_of_memory and sizes and sizes[-1].batch_size != trial.global_batch_size:
             after += f"its batch size had become {sizes[-1].batch_size}; "
@@ -288,10 +290,8 @@ def _warnings(
     reached, ranks = progress.reached, progress.ranks
     ordered = stop is not None and stop.ends_ranks  # then torchrun exits with 1
     if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
-        found.append(
-            f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
-            "end at the target"
-        )
+        when = _when(trial, progress, reached)
+        found.append(f"{stop.reason}; the target was reached {when}, where time and cost end")
     if clean and exit_.code != 0 and not ordered and ranks.scripts_ended:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "

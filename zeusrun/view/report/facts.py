@@ -114,14 +114,17 @@ class JobReport:
     power: tuple[PowerFacts, ...] = ()
 
 
-def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
-    """Return the facts of a job from its trials, oldest first; at least one has finished."""
+def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None) -> JobFacts:
+    """Return the facts of a job from its trials, oldest first; at least one has finished.
+
+    ``unit``: of the curves; ``None``: that of these trials.
+    """
     savings = find_savings(trials)
     net, recurrences = find_net_amounts(trials, savings), build_recurrences(trials, savings)
     trials = [trial for trial in trials if trial.status.finished]
     newest = trials[-1]
     sizes, left_out = build_sizes(trials)
-    drawn, unit = newest_curves(trials, _CURVES), curve_unit(trials)
+    drawn, unit = newest_curves(trials, _CURVES), unit or curve_unit(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
