@@ -186,3 +186,12 @@ class TestTransformersSpawned(InOwnProcesses):
 
     command = (OWN, "spawn", SCRIPTS / "trains_with_transformers.py")
     metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
+
+
+@pytest.mark.long  # to load it in three processes takes 15 s of CPU
+@needs("lightning")
+class TestLightningSpawned(InOwnProcesses):
+    """Lightning pickles its trainer for the processes that it starts."""
+
+    command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch", "2", "ddp_spawn")
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}

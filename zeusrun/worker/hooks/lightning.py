@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.install import installed_hooks
@@ -21,14 +22,18 @@ def _callbacks(package: str) -> list[Any]:
         return []
     library = package.partition(".")[0]
     try:
-        bases = (_Callback, importlib.import_module(f"{package}.callbacks").Callback)
-        attributes = {"hooks": hooks, "library": library, "last": {}}
-        callback = type("ZeusrunCallback", bases, attributes)()
+        callback = _create(package, _Callback, hooks)
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
         hooks.say(library, f"{type(error).__name__}: {error}")
         return []
     hooks.say(library)
     return [callback]
+
+
+def _create(package: str, first: type, hooks: Hooks | None = None) -> Any:
+    """Return a callback: one of the library's own whose first base is a class of this module."""
+    bases = (first, importlib.import_module(f"{package}.callbacks").Callback)
+    return type("ZeusrunCallback", bases, {"package": package, "hooks": hooks, "last": {}})()
 
 
 lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
@@ -39,9 +44,14 @@ class _Callback(Copyable):
     """Reports every validation; ends the training at the target and on a stop order."""
 
     hooks: Hooks
-    library: str
+    package: str
     last: dict[str, Any]  # the metrics of the last call
     poll: StopPoll | None = None  # while it trains
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return super().__reduce__()
+        return _create, (self.package, _InChild)  # for a process that multiprocessing starts
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         ranks = self.hooks.run.world_size
@@ -85,7 +95,19 @@ class _Callback(Copyable):
         metrics = dict(trainer.callback_metrics)
         last, self.last = self.last, metrics
         new = {name: raw for name, raw in metrics.items() if not _is_same(raw, last.get(name))}
-        self.hooks.reporter.log(self.library, new, epoch)
+        self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
+
+
+class _InChild:
+    """In a trainer that a process has got from its parent, as with ``strategy="ddp_spawn"``."""
+
+    package: str
+
+    def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Make way for the callback: the process has joined its group, so it has hooks."""
+        if (hooks := installed_hooks()) is not None:
+            callback = _create(self.package, _Callback, hooks)
+            trainer.callbacks[:] = [callback if each is self else each for each in trainer.callbacks]
 
 
 def _accumulate(trainer: Any, run: RunContext) -> None:
