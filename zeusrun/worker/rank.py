@@ -45,7 +45,8 @@ def main(known: frozenset[str]) -> None:
     """
     end_with_parent()
     rank, arguments = _begin(), sys.argv[1:]
-    end(*rank.conclude(show_failure(run_script(arguments, known))))
+    python = [sys.executable, "-u"]
+    end(*rank.conclude(show_failure(run_script(arguments, known, python))))
 
 
 @dataclass(frozen=True)

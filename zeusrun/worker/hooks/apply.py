@@ -70,7 +70,7 @@ class _TrainingLoader:
 
     @property
     def given(self) -> int:
-        """The batch size that the script gives to this rank; a fork has another one than its parent."""
+        """The batch size that the script gives to this rank; that of a fork is another one."""
         return self._run.batch_size_to_replace or 0
 
     @property

@@ -107,7 +107,9 @@ class _InChild:
         """Make way for the callback: the process has joined its group, so it has hooks."""
         if (hooks := installed_hooks()) is not None:
             callback = _create(self.package, _Callback, hooks)
-            trainer.callbacks[:] = [callback if each is self else each for each in trainer.callbacks]
+            trainer.callbacks[:] = [
+                callback if each is self else each for each in trainer.callbacks
+            ]
 
 
 def _accumulate(trainer: Any, run: RunContext) -> None:
