@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -80,9 +81,12 @@ def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | No
         return error, False, 0.0
     run = hooks.run
     with contextlib.suppress(Exception):  # the script may have replaced what this needs
+        from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - has been imported
         from zeusrun.worker.ending import exit_code  # noqa: PLC0415 - has been imported
         from zeusrun.worker.failure import record_failure  # noqa: PLC0415 - has been imported
 
+        if LEAVE_SIGNAL is not None:
+            signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
         if os.getpid() == pid:  # else the script has forked this process
             hooks.flush()
             if error is not None and exit_code(error):
@@ -95,13 +99,19 @@ def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | No
 def _become_rank() -> None:
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-    from zeusrun.worker.context import current_run  # noqa: PLC0415 - few children need it
+    from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - few children need it
+    from zeusrun.worker.collectives import say_hooked  # noqa: PLC0415
+    from zeusrun.worker.context import current_run  # noqa: PLC0415
+    from zeusrun.worker.ending import leave  # noqa: PLC0415
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
     from zeusrun.worker.hooks.members import open_clock, take_place  # noqa: PLC0415
 
     run = current_run()
+    say_hooked()
     take_place(run, distributed.get_rank(), distributed.get_world_size())
     install_hooks(open_clock(run, run.rank), launched=False)
+    if LEAVE_SIGNAL is not None:
+        signal.signal(LEAVE_SIGNAL, leave)
 
 
 def _say_that_it_trains() -> None:

@@ -199,11 +199,17 @@ code = (
 other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
+from zeusrun.worker import collectives
+from zeusrun.worker.context import current_run
+from zeusrun.worker.hooks.stop_poll import StopPoll
+collectives._LATE_S = 0.1
+print("stop", StopPoll(current_run()).now())
 distributed.barrier()
 distributed.destroy_process_group()
 other.wait()
 """
-    rank, _ = run(script)
+    rank, log = run(script)
+    assert log == "stop False\n"  # the other one would not take part in a vote
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, True)], None)
     text = describe_spawned(ranks_of(rank).spawned.values())
     assert text.startswith("the script started 1 training process of its own; zeusrun has no hook")

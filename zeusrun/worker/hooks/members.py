@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.worker.collectives import say_hooked
 from zeusrun.worker.hooks.imports import after_joining, reach_children
 from zeusrun.worker.hooks.programs import place_in, reach_programs
 
@@ -75,6 +76,7 @@ class Member:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         if self.launched_ranks > 1 or (self._launched and size == 1):
             return  # torchrun's own group, or a helper of such a rank
+        say_hooked()
         self._group = size
         if self._launched:
             self._run.is_grown, self._is_other_rank = True, rank > 0
