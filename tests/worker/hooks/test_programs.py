@@ -130,3 +130,33 @@ def test_its_end_is_that_of_its_script(start):
     """,
         child="import atexit, os, signal, sys, time; atexit.register(print, 'hook')\nexec(sys.argv[1])",
     )
+
+
+@pytest.mark.long  # two imports of torch
+def test_its_failure_is_the_cause_and_not_that_the_script_found_it_failed(tmp_path):
+    (tmp_path / "child.py").write_text("""
+import os
+from torch import distributed
+rank = int(os.environ["RANK"])
+distributed.init_process_group("gloo", "file://" + os.path.abspath("group"), rank=rank, world_size=2)
+distributed.barrier()
+if rank == 1:
+    raise MemoryError("too large")
+distributed.barrier()
+""")
+    script = tmp_path / "parent.py"
+    script.write_text(
+        PARENT
+        + """
+command = [python, "child.py"]
+children = [subprocess.Popen(command, env={**os.environ, **RANK, "RANK": rank}) for rank in "01"]
+codes = [child.wait() for child in children]
+raise RuntimeError(codes)
+"""
+    )
+    rank = Rank(tmp_path / "run")
+    code, log = rank.run(script, cwd=tmp_path)
+    assert code == 1
+    assert "RuntimeError: [1, 1]" in log
+    assert 'child.py", line 8, in <module>' in log
+    assert (rank.error["rank"], rank.error["kind"]) == (1, "out_of_memory")
