@@ -230,3 +230,11 @@ class TestLightningSpawned(InOwnProcesses):
     controls = True
     command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch", "2", "ddp_spawn")
     metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
+
+
+@pytest.mark.long  # as spawned
+@needs("lightning")
+class TestLightningStartedByAnotherTorchrun(InOwnProcesses):
+    command = (OWN, "torchrun", SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
+    controls = True

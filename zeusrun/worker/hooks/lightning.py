@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def _callbacks(package: str) -> list[Any]:
-    """Return the callbacks for a package; none outside zeusrun."""
+    """Return the callback for a package; none outside zeusrun."""
     hooks = installed_hooks()
-    if hooks is None:
+    if hooks is None and "zeusrun.worker.child" not in sys.modules:
         return []
-    library = package.partition(".")[0]
+    library, problem = package.partition(".")[0], None
     try:
-        callback = _create(package, _Callback, hooks)
+        callbacks = [_create(package, _Late if hooks is None else _Callback, hooks)]
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
-        hooks.say(library, f"{type(error).__name__}: {error}")
-        return []
-    hooks.say(library)
-    return [callback]
+        callbacks, problem = [], f"{type(error).__name__}: {error}"
+    if hooks is not None:
+        hooks.say(library, problem)
+    return callbacks
 
 
 def _create(package: str, first: type, hooks: Hooks | None = None) -> Any:
@@ -51,7 +52,7 @@ class _Callback(Copyable):
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return super().__reduce__()
-        return _create, (self.package, _InChild)  # for a process that multiprocessing starts
+        return _create, (self.package, _Pickled)  # for a process that multiprocessing starts
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         ranks = self.hooks.run.world_size
@@ -98,18 +99,27 @@ class _Callback(Copyable):
         self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
 
 
-class _InChild:
-    """In a trainer that a process has got from its parent, as with ``strategy="ddp_spawn"``."""
+class _Late:
+    """In the trainer of a process that has no hooks before it joins its process group."""
 
     package: str
+    is_said = False  # that Lightning has a hook
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Make way for the callback: the process has joined its group, so it has hooks."""
+        """Make way for the callback: Lightning has joined the group."""
         if (hooks := installed_hooks()) is not None:
             callback = _create(self.package, _Callback, hooks)
             trainer.callbacks[:] = [
                 callback if each is self else each for each in trainer.callbacks
             ]
+            if not self.is_said:
+                hooks.say(self.package.partition(".")[0])
+
+
+class _Pickled(_Late):
+    """In a trainer that a process has got from its parent, as with ``strategy="ddp_spawn"``."""
+
+    is_said = True
 
 
 def _accumulate(trainer: Any, run: RunContext) -> None:
