@@ -233,7 +233,7 @@ def train(name):
         time.sleep(600)
     finally:
         time.sleep(0.3)
-        os.write(1, f"{name} ends\n".encode())
+        os.write(1, f"{name} ends\\n".encode())
 
 context = multiprocessing.get_context("fork")
 begun = context.Barrier(3)
