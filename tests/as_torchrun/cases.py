@@ -439,9 +439,11 @@ ALLOWED = (
     Allowed(
         "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
         "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
-        "exceptions have none.",
-        "The worker calls the script: it must see how the script ends.",
+        "exceptions have none; that of a program that `subprocess.Popen` does not find has one.",
+        "The worker calls the script: it must see how the script ends. It gives hooks to ranks that "
+        "the script starts.",
         {
+            "subprocesses": "frames",
             "stacks": rf"{_WORKER}|\d+|\[|.*(: UserWarning: | above$)",
             "faulthandler_dumps-dump": _WORKER,
             "faulthandler_dumps-later": _WORKER,

@@ -423,9 +423,9 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     assert told(*both, now_t=102.0) == {}
     assert told(*both)["spawned"] == (
         "the script started 2 training processes of its own. zeusrun has hooks there, but it takes "
-        "them for one process: GPUs and ${local_batch_size} are those of one, and only a signal "
-        "ends them. Use  launch: {nproc_per_node: 2}  and take the option away with which the "
-        "script starts them (docs/training-script.md)"
+        "them for one process: GPUs and ${local_batch_size} are those of one. Use  launch: "
+        "{nproc_per_node: 2}  and take the option away with which the script starts them "
+        "(docs/training-script.md)"
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
     assert told(*found)["spawned"].startswith(

@@ -153,7 +153,7 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
     if followed:
         started += (
             ". zeusrun has hooks there, but it takes them for one process: GPUs and "
-            "${local_batch_size} are those of one, and only a signal ends them"
+            "${local_batch_size} are those of one"
         )
     else:
         started += (

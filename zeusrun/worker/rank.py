@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, Started
@@ -22,7 +22,7 @@ from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_S
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter
 from zeusrun.worker.context import SIGTERM_EXIT_CODE
-from zeusrun.worker.ending import end, exit_code
+from zeusrun.worker.ending import end, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.parent_death import end_with_parent
@@ -45,7 +45,8 @@ def main(known: frozenset[str]) -> None:
     """
     end_with_parent()
     rank, arguments = _begin(), sys.argv[1:]
-    end(*rank.conclude(show_failure(run_script(arguments, known))))
+    python = [sys.executable, "-u"]
+    end(*rank.conclude(show_failure(run_script(arguments, known, python))))
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _begin() -> _Rank:
     with _going_on("steps are not counted"):
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
-        signal.signal(LEAVE_SIGNAL, _leave)
+        signal.signal(LEAVE_SIGNAL, leave)
     rank = _Rank(
         number=number,
         restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
@@ -196,10 +197,6 @@ def _dump_stacks_on_signal(path: str) -> None:
     if STACK_SIGNAL is not None:
         descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
-
-
-def _leave(_signal: int, _frame: object) -> NoReturn:
-    raise SystemExit
 
 
 def _no_tick() -> None:

@@ -43,6 +43,7 @@ MODULES = {
     "timm.utils.summary": "timm",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
+    "subprocess": "members",
     "torch.distributed.distributed_c10d": "members",
 }
 """Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.

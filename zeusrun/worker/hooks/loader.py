@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 def install(dataloader: ModuleType, hooks: Hooks) -> None:
     """Replace four methods of the iterators' base class, all of them or none."""
     observer = hooks.observer
-    given = hooks.run.batch_size_to_replace
-    if given is not None:
-        apply_batch_size(dataloader, hooks.run, observer, given)
+    if hooks.run.batch_size_to_replace is not None:
+        apply_batch_size(dataloader, hooks.run, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
