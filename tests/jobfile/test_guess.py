@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.factories import ROOT
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.guess.command import Launched, read_command
-from zeusrun.jobfile.guess.guess import Batch, build_guess, reveal, write_draft
+from zeusrun.jobfile.guess.draft import reveal, write_draft
+from zeusrun.jobfile.guess.guess import Batch, build_guess
 from zeusrun.jobfile.guess.script import Script, read_script
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.spec import load_spec

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.metrics.reading import append, open_source
 from zeusrun.jobfile.guess.command import read_command
-from zeusrun.jobfile.guess.guess import build_guess, write_draft
+from zeusrun.jobfile.guess.draft import write_draft
+from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import read_script
 from zeusrun.jobfile.patterns import check_pattern
 from zeusrun.metrics.propose_pattern import propose_pattern

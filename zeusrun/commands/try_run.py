@@ -11,7 +11,8 @@ from zeusrun.commands.options import console
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
-from zeusrun.jobfile.guess.guess import Batch, correct_batch, reveal
+from zeusrun.jobfile.guess.draft import reveal
+from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.failure import is_permanent
