@@ -41,6 +41,8 @@ _SETTING = re.compile(
 )
 # A row in a frame, such as one of a model summary.
 _FRAMED = re.compile(r"\s*(?:[\u2502\u2503\u2506\u250a\u250c-\u254b\u2551-\u2570]|\|.*\|\s*$)")
+_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b")
+_EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 _MAX_LINE = 1000
 _MAX_SHAPES = 100
 
@@ -90,6 +92,17 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
     shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
     proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
     return proposal and Shape(shape, shapes[shape], proposal)
+
+
+def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
+    """Return how many epochs a script trains, as it prints: ``Epoch 3/60``, or ``[3/60]``.
+
+    The second form counts only at the beginning of the line that is read for the metric.
+    """
+    own = [] if shape is None else [_COUNT.match(shape.line)]
+    found = [match for match in (*own, *map(_EPOCH_OF.search, lines)) if match]
+    totals = {int(match[2]) for match in found if int(match[1]) <= int(match[2])}
+    return totals.pop() if len(totals) == 1 and totals != {0} else None
 
 
 def read_line(line: str) -> list[_Number]:

@@ -95,6 +95,8 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield _line(f"  # mode: {mode}", "max: higher is better; min: lower is better")
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
     epochs, count, why = guess.max_epochs, 40, "a guess: no option for epochs was found"
+    if epochs is None and guess.seen_epochs is not None:
+        count, why = guess.seen_epochs, "as the run of --try printed"
     if epochs is not None:
         count, why = int(epochs.value), f"guessed from {epochs.origin}"
     yield _line(f"  max_epochs: {count}", why)
@@ -140,7 +142,7 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
             "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
         )
         base = guess.seen_rate or 0.1
-        yield f"# learning_rate: {{base: {base:g}, scale: linear, apply: optimizer}}"
+        yield f"# learning_rate: {{base: {base:g}, scale: {guess.scale}, apply: optimizer}}"
         return
     rate, scale = guess.learning_rate, guess.scale
     why = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}.get(

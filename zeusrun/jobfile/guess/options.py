@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,6 +82,16 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
         if not option.switch:
             return option, f"-{word[at]}", word[at + 1 :] or None
     return None
+
+
+def parse(text: str) -> ast.Module:
+    """Return the tree of a script; an empty one if it is not of this Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are about the script's own text
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
+        return ast.Module([], [])
 
 
 def read_options(tree: ast.Module, text: str, words: Sequence[str]) -> tuple[Option, ...]:

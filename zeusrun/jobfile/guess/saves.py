@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zeusrun.jobfile.guess.options import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,12 +43,10 @@ def find_late_save(text: str, words: Sequence[str]) -> int | None:
     """
     if "zeusrun" in text:
         return None
+    tree = parse(text)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
         flow = _Reader(tree, words).read(tree.body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as in read_script
+    except RecursionError:  # nested too deep
         return None
     return None if flow.saves_within else flow.late
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.jobfile.guess.options import Option, read_options
+from zeusrun.jobfile.guess.options import Option, parse, read_options
 from zeusrun.jobfile.guess.saves import find_late_save
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ class Script:
     divides: bool = False  # its batch size by the number of processes
     scales_by: str | None = None  # by what it multiplies its learning rate
     uses_adam: bool = False
+    spawns: bool = False  # whether it always starts training processes itself
     late_save: int | None = None  # the line that saves a model after the training loop
     devices: int = 1  # of Lightning's Trainer, on which it starts processes itself
 
@@ -79,22 +79,38 @@ def _devices(text: str) -> int:
 
 def read_script(text: str, words: Sequence[str] = ()) -> Script:
     """Read a script's text, which need not be one of this Python; ``words``: its arguments."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are about the script's own text
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
-        tree = ast.Module([], [])
     library = _library(text)
     return Script(
         library=library,
-        options=read_options(tree, text, words),
+        options=read_options(parse(text), text, words),
         divides=_DIVIDES.search(text) is not None,
         scales_by=_scales_by(text),
+        spawns=find_spawn(text),
         late_save=find_late_save(text, words),
         devices=_devices(text) if library == "lightning" else 1,
         uses_adam=library == "transformers"
         or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),
+    )
+
+
+def find_spawn(text: str) -> bool:
+    """Whether a script starts training processes, whatever its options are."""
+    if not re.search(r"\b(?:spawn|start_processes|Process)\(", text):
+        return False
+    tree = parse(text)
+    options = {option.dest for option in read_options(tree, text, ())}
+    by_option = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        and any(getattr(part, "attr", None) in options for part in ast.walk(node.test))
+        for each in ast.walk(node)
+    }
+    return any(
+        isinstance(node, ast.Call)
+        and re.search(r"\b(?:spawn|start_processes|Process)$", ast.unparse(node.func))
+        and id(node) not in by_option
+        for node in ast.walk(tree)
     )
 
 
