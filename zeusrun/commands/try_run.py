@@ -15,6 +15,7 @@ from zeusrun.files.atomic import replace_file
 from zeusrun.jobfile.guess.draft import reveal
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
+from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.audit import describe_choice
@@ -176,6 +177,8 @@ def _describe_likely(printed: Sequence[str]) -> Iterator[str]:
         yield _LIKELY
     for line, pattern in likely:
         yield f"  {plain_text(line.strip())}"
+        if all(map(names_training, find_metrics((pattern,)))):
+            yield "    (of the training, not of an evaluation)"
         quoted = pattern.replace("'", "''")
         yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 

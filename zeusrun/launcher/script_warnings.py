@@ -170,7 +170,8 @@ def find_remarks(
             "weighted by samples where these are known, is its value. For metrics such as AUC and "
             "F1 that is only near: then log one value for each evaluation"
         )
-    observed = find_batch_size(progress.observed, progress.ranks.trained_by) is not None
+    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    observed = size is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
     for name in sorted(unasked) if progress.last_report_t is not None else ():
         if name not in progress.asked:
@@ -194,7 +195,8 @@ def find_remarks(
     started_t = max((each.t for each in progress.ranks.spawned.values()), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
     spawned = progress.ranks.spawned.values()
-    if settled and (text := describe_spawned(spawned, always=spawns)) is not None:
+    arrives = size == trial.global_batch_size
+    if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:

@@ -28,6 +28,7 @@ _WORD = re.compile(r"[^\W\d][\w./@-]*")
 # What ends the words before a number, a unit such as "ms/step", and what begins no words.
 _BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")
 _UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")
+_SHARE = re.compile(r" \(| ?= ?")
 _EDGE = " '\"/%)].*"
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
 _EPOCH = {"epoch", "ep"}
@@ -80,7 +81,7 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
             shapes.setdefault(_build(line, numbers), line)
     last = [*shapes][-_MAX_SHAPES:]
     found = {
-        (name, shape): Seen(looks[0], looks[-1], len(looks))
+        (name, shape): Seen(looks[0], looks[-1], len(looks), min(looks), max(looks))
         for shape in last
         for name, looks in _check(shape, known).items()
     }
@@ -133,8 +134,8 @@ def read_line(line: str) -> list[_Number]:
         numbers.append(_Number(name, label, start, end))
         heads.append("" if own else head)
         nears.append("" if own else near)
-        # The words before a count go on: "Accuracy: 98/100 (98%)".
-        if not (counts and words) or (over and line[end : end + 2] != " ("):
+        # The words before a count go on: "Accuracy: 98/100 (98%)", "score: 98/100 = 98%".
+        if not (counts and words) or (over and not _SHARE.match(line, end)):
             unit = _UNIT.match(line, end)
             begin = unit.end() if unit else end
     if _FRAMED.match(line) and all(number.name != "epoch" for number in numbers):
@@ -279,7 +280,9 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
             out += rf"(?P<{number.name}>[\d.eE+-]*\d)"
         else:
             out += rf"(?P<{number.name}>[^\s{_escape(tail[0])}]+)"
-    return re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+    out = re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+    # It may be centred, as wide as the terminal is, or follow a progress bar.
+    return re.sub(r"^\^(?: |\\s)[+*]?", r"^\\s*", out)
 
 
 def _escape(text: str) -> str:

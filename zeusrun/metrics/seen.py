@@ -142,10 +142,13 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
     )
 
 
-def describe_spawned(spawned: Collection[Spawned], *, always: bool = False) -> str | None:
+def describe_spawned(
+    spawned: Collection[Spawned], *, always: bool = False, arrives: bool = False
+) -> str | None:
     """Return a warning if a script trains in processes of its own; ``None`` if all is seen.
 
-    ``always`` says that no option of the script decides whether it starts them.
+    ``always`` says that no option of the script decides whether it starts them, and ``arrives``
+    that they train with the batch size that they are to have.
     """
     size = max((each.world_size or 1 for each in spawned), default=1)
     followed = all(each.followed for each in spawned) and len(spawned) >= size
@@ -169,10 +172,12 @@ def describe_spawned(spawned: Collection[Spawned], *, always: bool = False) -> s
             "metrics that are printed or written to a file"
         )
     if size > 1 and always:
+        if arrives:
+            return started
         return (
-            f"{started}. Without an option that turns this off, keep  launch: {{nproc_per_node: "
-            f"1}}  and pass ${{batch_size/{size}}} where the script wants the share of each "
-            "process (docs/training-script.md)"
+            f"{started}. Without an option that turns this off, keep  launch: "
+            f"{{nproc_per_node: 1}}  and pass ${{batch_size/{size}}} where the script wants the "
+            "share of each process (docs/training-script.md)"
         )
     if size > 1:
         return (

@@ -189,7 +189,7 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
     times, rest = divmod(size, batch.default)
     parts, what = 1, f"the option is for {what}"
     if not wrong and rest == 0 and 1 < times < 100:
-        wrong, right, what = "batch_size}", f"batch_size/{times}}}", f"{times} times what it gets"
+        wrong, right, what = "batch_size}", f"batch_size/{times}}}", f"{times} x the option"
         parts = times
     if not wrong or not any(wrong in word for word in args):
         return None
