@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.guess.guess import Guess
 
 _PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
-_WIDTH = 100
+_WIDTH = 80  # of the narrowest usual terminal
 _COLUMN = 38  # where comments begin
 
 
