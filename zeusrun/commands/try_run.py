@@ -46,7 +46,7 @@ _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md). "
     "If each item of its data loader is a whole batch, zeusrun cannot see the size: write "
-    "instrument: false"
+    "instrument: false, and read the metric from lines or a file"
 )
 _OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|\b-?[01]\b", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
@@ -168,7 +168,8 @@ def _may_be_too_short(tried: Tried) -> bool:
     if cause is None or tried.ended or is_permanent(reason, cause, same_choice=False):
         return False
     stepped = tried.progress is not None and bool(tried.progress.steps)
-    return stepped or _OF_EPOCHS.search(reason) is not None
+    what = reason.partition(": ")[2]  # after the rank and the line
+    return stepped or _OF_EPOCHS.search(what) is not None
 
 
 def _describe_likely(printed: Sequence[str]) -> Iterator[str]:

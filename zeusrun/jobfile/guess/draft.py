@@ -61,9 +61,9 @@ def write_draft(
         *(f"  {name}: {value}" for name, value in env.items()),
         "",
         "launch:",
-        _line(f"  nproc_per_node: {nproc}", f"the batch sizes below are for {processes}"),
+        _line(f"  nproc_per_node: {nproc}", f"the batch sizes are for {processes}"),
         *(
-            [_line("  distributed: false", "as python starts it, without torchrun's variables")]
+            [_line("  distributed: false", "without torchrun's variables")]
             if guess.ranks == 1 and not launched.distributed
             else []
         ),
@@ -90,11 +90,11 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
         yield _line(f"  target: {target!r}", f"a proposal; {then}")
     else:
         yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
-        yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
+        yield _line(f"  # metric: {guess.metric}", "`init --try` lists those of a run")
         mode = likely_mode(guess.metric)
-        yield _line(f"  # mode: {mode}", "max: higher is better; min: lower is better")
+        yield _line(f"  # mode: {mode}", "max: higher is better, or min")
         yield _line("  # target: 0.9", "a run ends when the metric reaches it")
-    epochs, count, why = guess.max_epochs, 40, "a guess: no option for epochs was found"
+    epochs, count, why = guess.max_epochs, 40, "a guess: no option for it was found"
     if epochs is None and guess.seen_epochs is not None:
         count, why = guess.seen_epochs, "as the run of --try printed"
     if epochs is not None:
@@ -106,7 +106,7 @@ def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> I
 
 def _metrics(guess: Guess) -> Iterator[str]:
     if guess.pattern is not None:
-        yield _line("metrics:", "the named groups are metrics (docs/metrics.md)")
+        yield _line("metrics:", "groups are metrics: docs/metrics.md")
         yield "  source: stdout"
         yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
         yield ""
@@ -123,13 +123,13 @@ def _batch(guess: Guess) -> Iterator[str]:
         yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
         return
     sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
-    yield _line("batch_size:", "global: samples per optimizer step, over all processes")
+    yield _line("batch_size:", "global: samples per optimizer step")
     yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
     yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
     if (most := batch.per_device_max) is not None:
         yield _line(f"  per_device_max: {most}", "larger shares accumulate gradients")
     if batch.by_hook:
-        yield _line("  apply: dataloader", "the script has no option for it: docs/hooks.md")
+        yield _line("  apply: dataloader", "it has no option: docs/hooks.md")
 
 
 def _learning_rate(guess: Guess) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _learning_rate(guess: Guess) -> Iterator[str]:
     )
     yield "learning_rate:"
     yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
-    yield _line(f"  scale: {scale}", f"how it grows with the batch size: {scale}, {why}")
+    yield _line(f"  scale: {scale}", f"how it grows, {why}")
 
 
 def reveal(guess: Guess) -> list[str]:
