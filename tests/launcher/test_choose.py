@@ -123,7 +123,7 @@ def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(submission):
     problem, runs = read_history(build_problem(submission, trials), trials)
     beliefs = explain_next(submission.policy, problem, runs, np.random.default_rng(0))
     told = " ".join(describe_choice(submission, problem, runs, beliefs))
-    assert "o other candidate is tried before one arrives in the training: see below" in told
+    assert "o other candidate is tried before one arrives in the training." in told
     forced = build_trial(5, global_batch_size=64, observed_batch_size=128, status=MISSED)
     assert build_problem(submission, [*trials, forced]).candidates == (32,)
 

@@ -183,7 +183,7 @@ def _change(
         fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
         alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
         if ignored:
-            alone = "no other candidate is tried before one arrives in the training: see below"
+            alone = "no other candidate is tried before one arrives in the training"
         return (fixed if others else alone) if never else "every result changes the probabilities"
     known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
     if not known and not own.reached:
