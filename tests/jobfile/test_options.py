@@ -171,6 +171,13 @@ def test_fire_takes_the_first_letter_of_a_parameter():
     assert (guess.batch.default, guess.max_epochs.value) == (16, 3)
 
 
+@pytest.mark.parametrize(
+    "text", ["x = " + "1 * " * 3000 + "1", "a" + ".b()" * 2000, "a" + ".b" * 2000 + "()"]
+)
+def test_a_script_that_is_nested_deep_is_no_error(text):
+    assert read_script(f"{text}\nspawn()").options == ()
+
+
 def test_the_beginning_of_two_options_is_neither():
     text = 'a.add_argument("--epochs", default=9)\na.add_argument("--epoch-size", default=9)'
     options = read_options(ast.parse(text), text, ())

@@ -103,7 +103,7 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
 
 def names_training(name: str) -> bool:
     """Whether a name shows that the values are from the training itself."""
-    return "train" in re.split(r"[^a-z]+", name.lower())
+    return not {"train", "training"}.isdisjoint(re.split(r"[^a-z]+", name.lower()))
 
 
 def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:

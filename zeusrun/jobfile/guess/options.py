@@ -21,8 +21,8 @@ _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 # What makes options of the parameters of a function, or of the fields of a dataclass.
 _READERS = re.compile(
     r"(?P<fire>(?:fire\.)?Fire)|(?P<hyphens>(?P<typer>typer\.run)|tyro\.cli)"
-    r"|(?:simple_parsing|draccus|pyrallis)\.(?:parse|wrap)|(?:\w+\.)+add_arguments"
-    r"|(?:\w+\.)*(?:HfArgumentParser|TrlParser)"
+    r"|(?:simple_parsing|draccus|pyrallis)\.(?:parse|wrap)|[\w.]+\.add_arguments"
+    r"|(?:[\w.]+\.)?(?:HfArgumentParser|TrlParser)"
 )
 _VALUED = {"store", "append", "extend"}  # actions of argparse that take a value
 # Of transformers' TrainingArguments, which HfArgumentParser makes options of.
@@ -102,19 +102,25 @@ def read_options(tree: ast.Module, text: str, words: Sequence[str]) -> tuple[Opt
         text: Of the script.
         words: Its arguments: they say which function ``fire`` calls.
     """
+    try:
+        return tuple(_read(tree, text, words))
+    except RecursionError:  # nested too deep
+        return ()
+
+
+def _read(tree: ast.Module, text: str, words: Sequence[str]) -> Iterator[Option]:
     if "configurator.py" in text:  # nanoGPT's sets variables by --name=value
-        assigned = _find_constants(tree, once=False)
-        return tuple(Option((f"--{name}",), name, value) for name, value in assigned.items())
+        for name, value in _find_constants(tree, once=False).items():
+            yield Option((f"--{name}",), name, value)
+        return
     constants = _find_constants(tree, once=True)
-    options = list[Option]()
     if re.search(r"HfArgumentParser|TrlParser", text) and re.search(r"TrainingArg|Config\b", text):
-        options += (_spell(name, value) for name, value in _OF_TRAINER.items())
+        yield from (_spell(name, value) for name, value in _OF_TRAINER.items())
     reader = _Signatures(tree, constants, words)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            options += _of_call(node, constants, zeusrun="zeusrun" in text)
-            options += reader.read_call(node)
-    return tuple(options)
+            yield from _of_call(node, constants, zeusrun="zeusrun" in text)
+            yield from reader.read_call(node)
 
 
 def _spell(
@@ -170,7 +176,7 @@ class _Signatures:
 
     def read_call(self, call: ast.Call) -> Iterator[Option]:
         """Yield the options that one call makes."""
-        tool = _READERS.fullmatch(ast.unparse(call.func))
+        tool = _READERS.fullmatch(dotted(call.func))
         if tool is None:
             return
         if tool["fire"]:
@@ -220,7 +226,8 @@ class _Signatures:
                 if default is not None:
                     yield each.arg, each.annotation, default
         elif node is not None and any(
-            "dataclass" in ast.unparse(each) for each in node.decorator_list
+            dotted(getattr(each, "func", each)).endswith("dataclass")
+            for each in node.decorator_list
         ):
             for base in node.bases:
                 yield from self._parameters(getattr(base, "id", ""))
@@ -241,7 +248,7 @@ class _Signatures:
             for each in (ast.walk(node) if node is not None else ())
             if isinstance(each, ast.Call)
         ]
-        if any(ast.unparse(each.func).endswith("Argument") for each in calls):
+        if any(dotted(each.func).endswith("Argument") for each in calls):
             return  # typer.Argument: it has no name in the command
         texts = [_constant(each) for call in calls for each in ast.walk(call)]
         flags = [text for text in texts if isinstance(text, str) and _FLAG.fullmatch(text)]
@@ -254,6 +261,15 @@ class _Signatures:
             yield Option(tuple(flags), name, value, switch=isinstance(value, bool))
         else:
             yield _spell(name, value, flags, hyphens=tool["hyphens"] is not None)
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name with its attributes, such as ``mp.spawn``; empty for anything else."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def _find_constants(tree: ast.Module, *, once: bool) -> dict[str, float]:

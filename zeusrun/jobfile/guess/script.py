@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.jobfile.guess.options import Option, parse, read_options
+from zeusrun.jobfile.guess.options import Option, dotted, parse, read_options
 from zeusrun.jobfile.guess.saves import find_late_save
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def find_spawn(text: str) -> bool:
     }
     return any(
         isinstance(node, ast.Call)
-        and re.search(r"\b(?:spawn|start_processes|Process)$", ast.unparse(node.func))
+        and re.search(r"\b(?:spawn|start_processes|Process)$", dotted(node.func))
         and id(node) not in by_option
         for node in ast.walk(tree)
     )
