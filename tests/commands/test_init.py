@@ -16,6 +16,8 @@ import yaml
 from zeusrun.commands import try_run
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.metrics.propose import propose
+from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Observed
 
 REPORTS = """
@@ -641,6 +643,21 @@ def test_the_same_training_reaches_the_target_that_a_whole_try_proposes(zeusrun,
     path = zeusrun.folder / "train.yaml"
     assert "max_epochs: 2 " in path.read_text()
     assert zeusrun.submit(path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("train_loss", "It is of the training"),
+        ("d_loss", "It may be of the training"),
+        ("val_loss", None),
+        ("acc", None),
+    ],
+)
+def test_a_loss_of_the_training_is_said_to_be_one(metric, said):
+    proposal = propose({(metric, "stdout"): Seen(0.5, 0.4)})
+    _, told = try_run._describe_proposal(proposal, None, whole=False)
+    assert (said in told) if said else ("training" not in told)
 
 
 def test_a_script_that_crashes_before_any_training_is_tried_once(zeusrun, script):

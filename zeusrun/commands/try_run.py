@@ -21,7 +21,12 @@ from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.audit import describe_choice
 from zeusrun.metrics.propose import a_little_worse
 from zeusrun.metrics.propose_pattern import find_epochs, list_likely
-from zeusrun.metrics.seen import describe_alone, describe_spawned, names_training
+from zeusrun.metrics.seen import (
+    describe_alone,
+    describe_spawned,
+    names_an_evaluation,
+    names_training,
+)
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
 from zeusrun.view.sheets import metrics_table
@@ -151,7 +156,9 @@ def _describe_proposal(
     elif target == last:
         remarks.append("It is at its best after one epoch: choose the target yourself.")
     if names_training(metric):
-        remarks.append("It is of the training, not of an evaluation: the run printed no other.")
+        remarks.append("It is of the training: zeusrun has seen no better metric.")
+    elif mode == "min" and not names_an_evaluation({metric: last}):
+        remarks.append("It may be of the training: its name does not say that it is not.")
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
     origin = f"it was {was} in the run of --try; source: {source}"
