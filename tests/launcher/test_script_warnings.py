@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, report
+from zeusrun.jobfile.guess.script import find_spawn
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
     find_lost_save,
@@ -411,11 +412,11 @@ def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
 ALONE = replace(LAUNCHED, ranks=Ranks(1))  # as with launch.nproc_per_node: 1
 
 
-def told(*events, now_t=110.0, goal=()):
+def told(*events, now_t=110.0, goal=(), **given):
     """Return what is told of a script on one process that starts others, once they have stepped."""
     progress = replace(after(*events, start=ALONE), now_t=now_t)
     trial = build_trial(**{"world_size": 1, **dict(goal)})
-    return find_remarks(progress, trial, stops_at_target=True)
+    return find_remarks(progress, trial, stops_at_target=True, **given)
 
 
 def test_training_processes_of_the_script_are_told_once_all_have_stepped():
@@ -451,6 +452,37 @@ def test_the_batch_of_processes_of_the_script_is_the_sum_over_all_of_them_or_unk
     assert text.endswith("Use  launch: {nproc_per_node: 2}  to divide it")
     for seen in ([*both, parts[0]], [both[0], Spawned(101.0, 501), *parts]):
         assert told(*seen, goal={"global_batch_size": 16}).keys() == {"spawned"}
+
+
+def test_a_script_that_always_starts_its_ranks_is_not_told_to_let_zeusrun_start_them():
+    """Under torchrun, its ranks would wait for each other for half an hour."""
+    both = [Spawned(101.0, 500 + n, 2, followed=True) for n in (0, 1)]
+    parts = [observed(16), observed(16, rank=1)]
+    goal = {"global_batch_size": 16, "default_batch_size": 16}
+    seen = told(*both, *parts, goal=goal, spawns=True)
+    assert seen["batch size"].endswith("Pass ${batch_size/2} in args, and make 32 the default")
+    assert seen["spawned"].endswith(
+        "Without an option that turns this off, keep  launch: {nproc_per_node: 1}  and pass "
+        "${batch_size/2} where the script wants the share of each process (docs/training-script.md)"
+    )
+    arrives = told(*both, *parts, spawns=True)
+    assert arrives.keys() == {"spawned"}
+    assert arrives["spawned"].endswith("only a signal ends them")
+
+
+@pytest.mark.parametrize(
+    ("text", "always"),
+    [
+        ("if __name__ == '__main__':\n    mp.spawn(worker, nprocs=2)", True),
+        ("def main():\n    spawn(worker, (), 2)\nmain()", True),
+        ("if torch.cuda.device_count() > 1:\n    mp.spawn(worker)", True),
+        ("p.add_argument('--many')\nif args.many:\n    mp.spawn(worker)\nelse:\n    go()", False),
+        ("worker(0)", False),
+        ("no Python: spawn(", False),
+    ],
+)
+def test_whether_a_script_always_starts_processes_is_read_in_its_text(text, always):
+    assert find_spawn(text) is always
 
 
 def test_a_report_of_processes_whose_steps_are_not_seen_is_not_said_to_precede_them():

@@ -60,6 +60,7 @@ class Tried(NamedTuple):
     progress: Progress | None
     printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
     ended: bool  # by the user, or by another zeusrun
+    finished: bool  # whether it came to its own end, and not because of a crash
 
     @property
     def failed(self) -> bool:
@@ -204,7 +205,9 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
             printed = [line for line in watch.read_printed() if mask.text(line) == line]
     code = result.exit_code
     ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
-    return Tried(result.trials[-1], code, progress, printed, ended)
+    crashed = result.trials[-1].cause is not None
+    finished = not (stopped or ended or crashed or code == ExitCode.TIMED_OUT)
+    return Tried(result.trials[-1], code, progress, printed, ended, finished)
 
 
 def _size(log: Path) -> int:

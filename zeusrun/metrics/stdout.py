@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
+# A line of a traceback, of Python or of a library in C++.
+_TRACED = re.compile(
+    r'\s*(?:File ".*", line \d|frame #\d|#\d+[: ]|(?:[\w.]+\.)?\w*(?:Error|Exception)\b|\*\*\* |'
+    r"Exception raised from )"
+)
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters; a metric stands at the start of a line
@@ -60,6 +65,7 @@ class PrintedLines(RowSource):
         for name in run.section.pattern or READY:
             rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
             patterns.setdefault(rank, []).extend(map(re.compile, READY.get(name, (name,))))
+        self._traced = False  # whether the last line named a place in a file
         self._logs = [(LineTail(run.log(rank)), each) for rank, each in patterns.items()]
         for tail, _ in self._logs:
             tail.skip_backlog(1)  # of a continued run: only new lines count
@@ -114,7 +120,10 @@ class PrintedLines(RowSource):
                 self._matched = True
                 self._rows.take(row, written_s)
             elif not self._matched and _DIGIT.search(part[:_MAX_LINE]):
-                self._unmatched.append(part[:_MAX_LINE])
+                traced = _TRACED.match(part) is not None
+                if not (traced or self._traced):  # the line after a place is its code
+                    self._unmatched.append(part[:_MAX_LINE])
+                self._traced = traced and part.lstrip().startswith("File ")
 
 
 def _has_trained(run: Run) -> bool:

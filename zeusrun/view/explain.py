@@ -49,6 +49,7 @@ def describe_choice(
         adapts=submission.spec.adapt is not None,
         unit=problem.unit,
         most_epochs=problem.most_epochs,
+        ignored=problem.ignored,
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
     if crashed:
@@ -133,6 +134,7 @@ def lead(
     adapts: bool = False,
     unit: int | None = None,
     most_epochs: float = math.inf,
+    ignored: bool = False,
 ) -> list[str]:
     """Return a headline and the sentences, for readers who know nothing of policies.
 
@@ -146,6 +148,7 @@ def lead(
         adapts: Whether the run changes its batch size.
         unit: Samples that count as an epoch; see ``Problem.unit``.
         most_epochs: After which a run ends anyway.
+        ignored: Whether the script ignores the batch size; see ``Problem.ignored``.
     """
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
@@ -163,7 +166,9 @@ def lead(
     others = [belief for belief in beliefs if belief is not own]
     texts = [why, _cost(decision, own, by_arm.get(default), unit, most_epochs)]
     miss = _miss(retry)
-    texts.append(miss if control else f"{_change(policy, decision, own, others)}. {miss}")
+    texts.append(
+        miss if control else f"{_change(policy, decision, own, others, ignored=ignored)}. {miss}"
+    )
     return [headline, *map(_sentence, texts)]
 
 
@@ -199,12 +204,21 @@ def _cost(
     return text
 
 
-def _change(policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief]) -> str:
+def _change(
+    policy: str,
+    decision: Decision,
+    own: ArmBelief,
+    others: Sequence[ArmBelief],
+    *,
+    ignored: bool = False,
+) -> str:
     """Say which result would change the choice."""
     never = policy == "fixed" or not others
     if never or own.chance < _CERTAIN:
         fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
         alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
+        if ignored:
+            alone = "no other candidate is tried before one arrives in the training"
         return (fixed if others else alone) if never else "every result changes the probabilities"
     known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
     if not known and not own.reached:

@@ -103,7 +103,7 @@ def test_without_a_terminal_the_reason_says_what_the_script_lacks(zeusrun, scrip
     (trial,) = result["trials"]
     assert code == 3
     assert "the script asks for the size of a terminal; it has one only as" in trial["reason"]
-    assert trial["reason"].endswith("/dev/null  makes one")
+    assert trial["reason"].endswith("/dev/null  which makes one")
 
 
 def test_a_script_that_fails_otherwise_is_told_nothing_of_terminals(zeusrun):

@@ -99,6 +99,12 @@ def test_what_is_not_known_is_said():
     assert headline(missed) == ("has not reached its target yet", None)
     only = build_facts("job", [run(1, 32), run(2, 32)])
     assert headline(only)[0] == "has used batch size 32 only, so nothing is saved yet"
+    ignored = build_facts(
+        "job", [run(1, 32, observed_batch_size=64), run(2, 32, observed_batch_size=64)]
+    )
+    assert headline(ignored)[0] == "has not trained with the batch size that it was to have"
+    (remark,) = ignored.remarks
+    assert remark.startswith("2 of 2 runs trained with another batch size than the chosen one (64)")
     other = build_facts("job", [run(1, 64)])
     assert headline(other)[0] == "what it saves is not known yet"
     assert basis(other) == "Batch size 32, the default, has never shown what it costs."

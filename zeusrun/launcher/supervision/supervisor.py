@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import time
 from dataclasses import replace
@@ -21,7 +22,7 @@ from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_
 from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
-from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
+from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
@@ -110,7 +111,9 @@ class Supervisor:
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
-        self._to_ask_for = find_choices_to_ask_for(spec)
+        self._find_remarks = functools.partial(
+            find_remarks, to_ask_for=find_choices_to_ask_for(spec), spawns=calls_spawn(spec)
+        )
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
@@ -271,13 +274,8 @@ class Supervisor:
                 self._show_log(rank, tail, final=final)
         if (text := self._neighbours.check(progress)) is not None:
             self._warn(text)
-        remarks = find_remarks(
-            progress,
-            trial,
-            stops_at_target=self._rules.stop_at_target,
-            to_ask_for=self._to_ask_for,
-            earlier=self._choice.earlier,
-        )
+        stops, earlier = self._rules.stop_at_target, self._choice.earlier
+        remarks = self._find_remarks(progress, trial, stops_at_target=stops, earlier=earlier)
         for kind, text in remarks.items():
             self._warn_once(kind, text)
         self._emit(Advanced(progress))

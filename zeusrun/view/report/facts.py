@@ -19,7 +19,7 @@ from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.units import plural, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.analysis.curves import CurveFacts
@@ -71,6 +71,7 @@ class JobFacts:
     first_at: str
     last_at: str
     reached: int  # runs
+    taught: bool  # whether a run trained with the batch size that it was to have
     total: Total  # of all runs that have ended
     sources: tuple[str, ...]  # of their energy
     unit: CurveUnit  # what runs are compared by, and curves drawn against
@@ -136,6 +137,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         hardware=_hardware(newest),
         first_at=trials[0].started_at,
         last_at=newest.started_at,
+        taught=any(trial.teaches for trial in trials),
         reached=sum(trial.status is TrialStatus.REACHED for trial in trials),
         total=add_up(job, trials),
         sources=tuple(s.value for s in EnergySource if s in {t.energy_source for t in trials}),
@@ -156,8 +158,20 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
             for text in trial.warnings
             if text.startswith(STANDS_STILL)
         ),
-        remarks=tuple(describe_shifts(trials)),
+        remarks=(*_describe_other_sizes(trials), *describe_shifts(trials)),
     )
+
+
+def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
+    sizes = {t.observed_batch_size: None for t in trials if not t.teaches and not t.forgotten}
+    listed = ", ".join(str(size) for size in sizes if size is not None)
+    if listed:
+        count = sum(not trial.teaches and not trial.forgotten for trial in trials)
+        yield (
+            f"{count} of {plural(len(trials), 'run')} trained with another batch size than the "
+            f"chosen one ({listed}), and count for nothing but the bill: the script does not take "
+            "the batch size as it gets it"
+        )
 
 
 def _hardware(trial: Trial) -> str:
