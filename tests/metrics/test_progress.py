@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import take_step_clock, take_time
-from zeusrun.sidecar.events import Ended, Reported, Started
+from zeusrun.metrics.progress import settle, take_step_clock, take_time
+from zeusrun.sidecar.events import Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, epochs_of
@@ -80,17 +80,52 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
             )
 
 
-def test_a_line_that_was_printed_before_the_first_step_reaches_nothing():
-    first, later = (replace(report(t, 1, 0.9), source="stdout") for t in (103.0, 107.0))
-    unseen = after(started(101.0), first)
-    assert unseen.reached is not None  # no step may ever be seen, as in JAX
+@pytest.mark.parametrize("source", ["stdout", "csv", "tensorboard", "transformers"])
+def test_what_comes_before_the_first_step_reaches_nothing_whatever_its_source(source):
+    first, later = (replace(report(t, 1, 0.9), source=source) for t in (103.0, 107.0))
+    unseen = settle(after(started(101.0), first))
+    assert unseen.reached is None
     stepped = take_step_clock(unseen, StepCount(1, 105.0, 105.0))
-    assert stepped.reached is None
+    assert settle(stepped, final=True).reached is None
     assert after(first, start=stepped).reached is None
     assert after(later, start=stepped).reached.value == 0.9
-    just = replace(first, t=104.99)  # a file's time is coarse
-    assert take_step_clock(after(just), StepCount(1, 105.0, 105.0)).reached is not None
     assert after(report(103.0, 1, 0.9), start=stepped).reached is not None  # the script says so
+
+
+def test_where_no_optimizer_is_seen_the_second_report_or_the_end_decides():
+    first, second = (replace(report(t, t - 102, 0.9), source="stdout") for t in (103, 104))
+    assert settle(after(first), final=True).reached.epoch == 1
+    both = settle(after(first, second))
+    assert both.reached.epoch == 1
+    assert take_step_clock(both, StepCount(1, 105.0, 105.0)).reached is None  # and yet a step
+
+
+def test_while_an_optimizer_has_made_no_step_nothing_reaches_the_target_not_even_at_the_end():
+    games = [replace(report(t, t - 102, 0.9), source="tensorboard") for t in (103, 104, 105)]
+    playing = after(Built(102.0), *games)
+    assert settle(playing, final=True).reached is None
+    assert playing.may_be_baseline
+    assert (playing.time_s, playing.by_reports) == (None, False)
+    elsewhere = after(Built(102.0), Spawned(102.5, 77), *games)  # a child that has no hooks
+    assert settle(elsewhere).reached.epoch == 1
+
+
+def test_reports_that_are_only_counted_count_from_the_first_step():
+    said = [
+        replace(report(103.0 + n, n, n / 100), source="tensorboard", counted=True, steps=steps)
+        for n, steps in ((1, 0), (2, 0), (3, 0), (4, 8), (5, 9))
+    ]
+    playing = after(Built(102.0), *said[:2])
+    stepped = take_step_clock(playing, StepCount(8, 106.5, 106.9))
+    assert (stepped.epochs, [point.epoch for point in stepped.curve]) == (0, [0])
+    progress = after(*said[2:], start=stepped)  # one more came before that step
+    assert [(point.epoch, point.value) for point in progress.curve] == [
+        (0, 0.03),
+        (1, 0.04),
+        (2, 0.05),
+    ]
+    assert (progress.epochs, progress.by_reports) == (2, True)
+    assert not progress.has_done(1)
 
 
 @pytest.mark.parametrize(

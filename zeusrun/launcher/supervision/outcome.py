@@ -20,6 +20,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
 from zeusrun.target import meets_target
@@ -76,7 +77,9 @@ def build_outcome(
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = has_ended_well(progress, exit_, signalled=signalled)
-    done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
+    if clean:
+        progress = settle(progress, final=True)
+    done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # there is nothing left to train
     ordered = stop is not None and stop.ends_ranks  # then zeusrun sent it
@@ -215,9 +218,10 @@ def _verdict(
 
 def _is_untrained(trial: Trial, progress: Progress) -> bool:
     """Whether all that a run reported is a model that met the target before the first step."""
-    only_first = not trial.preemptions and all(point.epoch == 0 for point in progress.curve)
+    only_first = progress.awaits_step or all(point.epoch == 0 for point in progress.curve)
     best = progress.best_value
-    return only_first and best is not None and meets_target(best, trial.target, trial.mode)
+    first = only_first and not trial.preemptions and progress.reached is None
+    return first and best is not None and meets_target(best, trial.target, trial.mode)
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
