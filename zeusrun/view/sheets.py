@@ -8,7 +8,13 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
+from zeusrun.analysis.curve_unit import (
+    amount_in,
+    counts_reports,
+    curve_in,
+    curve_unit,
+    epochs_by_samples,
+)
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.view import units
@@ -212,6 +218,8 @@ def limit_text(trial: Trial) -> str:
 
 def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
+    if counts_reports(trial):
+        return "reports", units.number(trial.epochs)
     if not trial.by_samples:
         return "epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"
     epochs = epochs_by_samples(trial)

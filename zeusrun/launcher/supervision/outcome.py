@@ -210,7 +210,8 @@ def _verdict(
     if untrained or trial.metric not in progress.seen_metrics:
         return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
-    done = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    what = "report" if progress.by_reports else "epoch"
+    done = f"{progress.epochs} {what}" + ("" if progress.epochs == 1 else "s")
     if trial.by_samples or progress.by_samples:
         done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
     return TrialStatus.MISSED, f"{trial.metric} {best} after {done}, target {trial.target:g}"
@@ -304,7 +305,7 @@ def _warnings(
 def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
     """Return when a run reached its target: by samples, those of its earlier parts included."""
     if not (trial.by_samples or progress.by_samples):
-        return f"in epoch {reached.epoch}"
+        return f"in {'report' if progress.by_reports else 'epoch'} {reached.epoch}"
     since = 0 if progress.by_samples else progress.samples or 0
     own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
     return f"after {(trial.samples or 0) + (own[-1] if own else since):,} samples"
