@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepCount
 
 _MOST_NOTES = 10_000  # files may come some minutes late
-_HANDFUL = 5  # steps
+HANDFUL = 5  # steps
 _ENOUGH = 3  # lines with at most that many steps between them
 _BEFORE = Place(0.0, 0, 0, 0, 0)
 
@@ -83,7 +83,7 @@ class Places:
         steps = place.steps - before.steps
         if steps:
             same = place.passes == before.passes > 0 and place.others == before.others
-            near = near + 1 if same and steps <= _HANDFUL else 0
+            near = near + 1 if same and steps <= HANDFUL else 0
         self._before[names] = place, near
         if near >= _ENOUGH:
             self._each_step.add(names)
