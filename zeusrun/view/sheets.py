@@ -191,7 +191,7 @@ def metrics_table(sight: Sight, metric: str) -> Table:
     table = plain_table()
     hows = any(seen.how for *_, seen in sight.metrics)
     table.add_column("metric", overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in ("source", "times", "first", "last", "from", "to", *["how"] * hows):
+    for name in ("source", "records", "first", "last", "from", "to", *["how"] * hows):
         justify: JustifyMethod = "left" if name in {"source", "how"} else "right"
         table.add_column(name, justify=justify, no_wrap=name != "how")
     for name, source, seen in sight.metrics:
