@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 from itertools import groupby
@@ -71,7 +72,7 @@ class Places:
             return self._notes[at][1]
         if t < count.first_step_t and log_bytes is None:
             return _BEFORE
-        return count.place._replace(t=float("inf"))
+        return count.place._replace(t=math.inf)
 
     def _between(self, place: Place, share: float) -> Place:
         """Return a place on the way here: a program has written several rows at once."""
@@ -92,7 +93,7 @@ class Places:
         known = event.counted and place.passes > 0
         return replace(
             event,
-            t=min(event.t, place.t),
+            t=min(event.t, math.nextafter(place.t, 0.0)),  # before that step
             epoch=place.passes if known else event.epoch,
             counted=event.counted and not known,
             samples=place.samples or None,

@@ -123,7 +123,7 @@ def train(count, accumulated, epochs=1):
             """
             class Batches(torch.utils.data.Dataset):  # as of DLRM
                 def __len__(self): return 30
-                def __getitem__(self, index): return torch.zeros(128, 4), torch.zeros(128)
+                def __getitem__(self, index): return torch.zeros(128, 4), [torch.zeros(3, 128)], torch.zeros(128)
             for batch in DataLoader(Batches(), 1, collate_fn=lambda items: items[0]): step()
             """,
             [(None, 1)],

@@ -72,9 +72,12 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
 
 
 def holds_batch(item: Any) -> bool:
-    """Whether the tensors that one index yields share a leading size of more than 1."""
-    sizes = {*_leading_sizes(item)}
-    return len(sizes) == 1 and sizes.pop() > 1
+    """Whether tensors that one index yields share a leading size of more than 1.
+
+    Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
+    """
+    sizes = [*_leading_sizes(item)]
+    return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
 
 
 def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
