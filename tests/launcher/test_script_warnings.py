@@ -175,12 +175,24 @@ def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():
     assert remarks(*both, to_ask_for=to_ask_for) == {}
 
 
-def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, now=(), **then):
+def compared(
+    steps,
+    epochs,
+    then_steps,
+    *,
+    batch_size=32,
+    then_batch_size=64,
+    now=(),
+    passes=0,
+    counted=False,
+    **then,
+):
     """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
     curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
     outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
     earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
     progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
+    progress = replace(progress, passes=passes, counted=counted)
     trial = build_trial(2, global_batch_size=batch_size, **dict(now))
     return find_remarks(progress, trial, stops_at_target=True, earlier=[earlier])
 
@@ -198,6 +210,12 @@ def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, no
 )
 def test_an_epoch_that_takes_in_as_much_as_before_is_no_cause(steps, epochs, then_steps):
     assert compared(steps, epochs, then_steps) == {}
+
+
+def test_an_epoch_that_has_just_begun_or_is_a_report_is_no_contradiction():
+    assert compared(1, 1, 400) == {}  # the line of the first batch
+    assert compared(100 * 3, 3, 400, passes=3) == {}  # its loader will be observed
+    assert compared(100 * 3, 3, 400, counted=True) == {}
 
 
 @pytest.mark.parametrize("epochs", [3, 4, 5])
@@ -239,6 +257,11 @@ def test_a_target_that_the_first_report_meets_is_doubted():
     assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
     for known in ({"max_epochs": 1}, {"preemptions": 1}):
         assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}
+
+
+def test_only_the_first_report_and_after_one_epoch_says_something_of_the_mode():
+    assert remarks(report(101.0, 1, 0.1), report(102.0, 1, 0.6)) == {}  # it came within an epoch
+    assert remarks(report(101.0, 5, 0.6)) == {}
 
 
 def observed(samples, rates=(), rank=0):

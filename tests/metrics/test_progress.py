@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import settle, take_step_clock, take_time
+from zeusrun.metrics.progress import settle, take_energy, take_step_clock, take_time
 from zeusrun.sidecar.events import Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
@@ -174,6 +174,14 @@ def test_training_begins_with_the_first_step_a_median_step_time_before_its_end()
 def test_a_first_step_begins_with_the_script_at_the_earliest():
     stepped = take_step_clock(after(started(103.0)), StepCount(2, 105.0, 125.0))
     assert stepped.training_t == 103.0
+
+
+def test_what_lines_of_single_batches_have_met_is_not_reached():
+    line = replace(report(106.0, 1, 0.9), source="stdout", steps=3)
+    stepped = take_step_clock(LAUNCHED, StepCount(9, 101.0, 103.0))
+    lucky = after(line, start=stepped)
+    assert lucky.reached is not None
+    assert after(replace(line, t=107.0, each_step=True), start=lucky).reached is None
 
 
 def test_no_step_yet_changes_nothing():
@@ -413,6 +421,22 @@ def test_in_a_run_that_is_ending_time_counts_to_its_last_step_or_report():
     assert take_time(ending, 109.0).time_s == 2.0
     ending = take_step_clock(ending, StepCount(1, 100.0, 105.0))
     assert take_time(ending, 109.0).time_s == 5.0
+
+
+def test_where_steps_are_seen_time_and_cost_stop_at_the_last_one():
+    trained = take_step_clock(after(report(102.0, 1, 0.1)), StepCount(9, 101.0, 103.0))
+    saving = take_time(trained, 150.0)  # its outcome will not count that either
+    assert saving.time_s == pytest.approx(103.0 - saving.training_t)
+    stepped = take_time(take_step_clock(saving, StepCount(10, 101.0, 160.0)), 161.0)
+    assert stepped.time_s == pytest.approx(160.0 - stepped.training_t)
+
+
+def test_the_energy_of_a_training_never_decreases():
+    before = take_step_clock(LAUNCHED, StepCount(9, 101.0, 103.0))
+    before = take_energy(before, LAUNCHED, 0.636, 5.0)
+    assert take_energy(before, before, 0.613, 5.0).energy_j == 0.636
+    starting = replace(LAUNCHED, energy_j=18.4)  # before the first step, it is that of the script
+    assert take_energy(before, starting, 0.0386, 5.0).energy_j == 0.0386
 
 
 def test_time_never_decreases_when_a_run_ends():

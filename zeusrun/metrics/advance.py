@@ -217,7 +217,6 @@ def _report(
         begun = progress.launched_t if progress.script_t is None else progress.script_t
     seen = see(progress.seen, event, trial.metric)
     progress = _changed(progress, training_t=begun, seen=seen, last_report_t=event.t)
-    progress, event = _count_from_first_step(progress, event)
     value = event.metrics.get(trial.metric)
     if value is None:
         return _pass_over(progress, event)
@@ -227,6 +226,7 @@ def _report(
         progress = _compare(progress, event, trial.metric)
         if progress.source != event.source:
             return progress
+    progress, event = _count_from_first_step(progress, event)
     time_s = max(0.0, event.t - begun)  # a plugin may use another clock
     last = progress.curve[-1].epoch if progress.curve else 0
     if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
