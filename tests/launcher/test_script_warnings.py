@@ -17,7 +17,7 @@ from zeusrun.launcher.script_warnings import (
     find_unused_choices,
 )
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import (
     Applied,
@@ -176,12 +176,24 @@ def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():
     assert remarks(*both, to_ask_for=to_ask_for) == {}
 
 
-def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, now=(), **then):
+def compared(
+    steps,
+    epochs,
+    then_steps,
+    *,
+    batch_size=32,
+    then_batch_size=64,
+    now=(),
+    passes=0,
+    counted=False,
+    **then,
+):
     """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
     curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
     outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
     earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
     progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
+    progress = replace(progress, passes=passes, counted=counted)
     trial = build_trial(2, global_batch_size=batch_size, **dict(now))
     return find_remarks(progress, trial, stops_at_target=True, earlier=[earlier])
 
@@ -199,6 +211,12 @@ def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, no
 )
 def test_an_epoch_that_takes_in_as_much_as_before_is_no_cause(steps, epochs, then_steps):
     assert compared(steps, epochs, then_steps) == {}
+
+
+def test_an_epoch_that_has_just_begun_or_is_a_report_is_no_contradiction():
+    assert compared(1, 1, 400) == {}  # the line of the first batch
+    assert compared(100 * 3, 3, 400, passes=3) == {}  # its loader will be observed
+    assert compared(100 * 3, 3, 400, counted=True) == {}
 
 
 @pytest.mark.parametrize("epochs", [3, 4, 5])
@@ -240,6 +258,11 @@ def test_a_target_that_the_first_report_meets_is_doubted():
     assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
     for known in ({"max_epochs": 1}, {"preemptions": 1}):
         assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}
+
+
+def test_only_the_first_report_and_after_one_epoch_says_something_of_the_mode():
+    assert remarks(report(101.0, 1, 0.1), report(102.0, 1, 0.6)) == {}  # it came within an epoch
+    assert remarks(report(101.0, 5, 0.6)) == {}
 
 
 def observed(samples, rates=(), rank=0):
@@ -509,5 +532,5 @@ def test_a_mean_of_values_is_said_to_be_one():
 def test_a_metric_of_every_step_reaches_no_target_and_that_is_said():
     event = logged(each_step=True)
     assert after(event).reached is None
-    assert after(logged()).reached is not None
+    assert settle(after(logged()), final=True).reached is not None
     assert "in every step of the training" in remarks(event)["each step"]

@@ -32,7 +32,7 @@ from zeusrun.plain_text import plain_text
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zeusrun.commands.short_run import Tried
@@ -85,7 +85,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     if proposal is None:
         stepped = progress.steps or progress.ranks.spawned
         idle = "" if stepped else "The run made no optimizer step: see its output above. "
-        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(printed)], None
+        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(tried)], None
     else:
         objective, proposed = _describe_proposal(proposal, shape, whole=tried.finished)
         lines = [
@@ -179,16 +179,18 @@ def _may_be_too_short(tried: Tried) -> bool:
     return stepped or _OF_EPOCHS.search(what) is not None
 
 
-def _describe_likely(printed: Sequence[str]) -> Iterator[str]:
+def _describe_likely(tried: Tried) -> Iterator[str]:
     """Yield the lines that look most like a result, each with what to write to read it."""
-    if likely := list_likely(printed):
+    if names := tried.in_each_step:
+        yield f"{', '.join(names[:5])}: printed in every step: no result, but that of one batch."
+    elif likely := list_likely(tried.printed):
         yield _LIKELY
-    for line, pattern in likely:
-        yield f"  {plain_text(line.strip())}"
-        if all(map(names_training, find_metrics((pattern,)))):
-            yield "    (of the training, not of an evaluation)"
-        quoted = pattern.replace("'", "''")
-        yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
+        for line, pattern in likely:
+            yield f"  {plain_text(line.strip())}"
+            if all(map(names_training, find_metrics((pattern,)))):
+                yield "    (of the training, not of an evaluation)"
+            quoted = pattern.replace("'", "''")
+            yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 
 
 def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:

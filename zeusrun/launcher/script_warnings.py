@@ -21,6 +21,7 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
+from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -315,13 +316,15 @@ def _how_to_deliver(
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a warning if the first report meets the target, as it does if the mode is wrong."""
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
-    value = progress.curve[0].value if progress.curve else None
+    seen = progress.seen.get((trial.metric, progress.source or ""))
+    if not progress.curve or seen is None or progress.ranks.trained_by is None:
+        return None  # its steps are not seen
+    before = is_baseline(progress.curve[0]) or progress.may_be_baseline
+    value = progress.curve[0].value if before else seen.first
     if value is None or not meets_target(value, trial.target, trial.mode):
         return None
     better = "≤" if trial.mode == "min" else "≥"
-    if progress.ranks.trained_by is None:  # its steps are not seen
-        return None
-    if progress.reached is None and progress.curve[0].epoch == 0:
+    if progress.reached is None and before:
         return (
             f"{trial.metric} {value:.4g} {better} {trial.target:g} meets the target before the "
             "first step. It does not count: choose a harder target, or check that the script does "
@@ -329,7 +332,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
         )
     if progress.reached is None or known or trial.preemptions or trial.max_epochs == 1:
         return None
-    if progress.by_samples:  # not the first report, although of the first epoch
+    # An evaluation before training, or one after more than an epoch, says nothing of the mode.
+    if before or progress.untrained or progress.by_samples or progress.reached.epoch > 1:
         return None
     return (
         f"the first report already meets the target: {trial.metric} {value:.4g} {better} "
@@ -344,15 +348,17 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
-    if trial.variant is not None:  # its steps have several batch sizes
-        return None
+    if trial.variant is not None or progress.by_reports or progress.by_samples:
+        return None  # its steps have several batch sizes, or a report is no epoch
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
+    if progress.passes and not progress.observed:
+        return None  # what feeds the steps will be observed
     (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
     size, then_size = trial.global_batch_size, then.global_batch_size
     least = (steps / (epochs + 1) - 1) * size
-    most = (steps / max(epochs - 1, 0.5) + 1) * size
+    most = (steps / (epochs - 1) + 1) * size if epochs > 1 else math.inf
     if (
         least <= (then_steps + 1) * then_size * _DATA_MAY_GROW
         and most * _DATA_MAY_GROW >= (then_steps - 1) * then_size

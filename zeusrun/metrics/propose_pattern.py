@@ -7,6 +7,7 @@ follows another number may be anything.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,13 +66,38 @@ class Shape(NamedTuple):
     proposal: Proposal
 
 
-def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
+def propose_pattern(
+    lines: Sequence[str], likely: str = "", each_step: float = math.inf
+) -> Shape | None:
     """Propose a pattern for lines without colours; ``None`` if none looks like a result.
 
     A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
     pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``. An
-    accuracy that is always 0 is no result, nor is a value that is the same in every epoch.
+    accuracy that is always 0 is no result, nor is a value that is the same in every epoch, nor what
+    so many lines have as would be printed in ``each_step``.
     """
+    shapes, seen = _find(lines, each_step)
+    found = {key: values for key, values in seen.items() if not values.each_step}
+    # Of the patterns with the best metric: one with an epoch, then the one that matches least.
+    merged = {(name, "stdout"): values for (name, _), values in found.items()}
+    if (best := propose(merged, likely)) is None:
+        return None
+    usable = [shape for name, shape in found if name == best.metric]
+    shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
+    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
+    return proposal and Shape(shape, shapes[shape], proposal)
+
+
+def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
+    """Return the metrics that so many lines have as would be printed in each step."""
+    _, found = _find(lines, each_step)
+    return sorted({name for (name, _), seen in found.items() if seen.each_step})
+
+
+def _find(
+    lines: Sequence[str], each_step: float
+) -> tuple[dict[str, str], dict[tuple[str, str], Seen]]:
+    """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
     for line, numbers in known:
@@ -81,18 +107,18 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
             shapes.setdefault(_build(line, numbers), line)
     last = [*shapes][-_MAX_SHAPES:]
     found = {
-        (name, shape): Seen(looks[0], looks[-1], len(looks), min(looks), max(looks))
+        (name, shape): Seen(
+            looks[0],
+            looks[-1],
+            len(looks),
+            min(looks),
+            max(looks),
+            each_step=len(looks) >= each_step,
+        )
         for shape in last
         for name, looks in _check(shape, known).items()
     }
-    # Of the patterns with the best metric: one with an epoch, then the one that matches least.
-    merged = {(name, "stdout"): seen for (name, _), seen in found.items()}
-    if (best := propose(merged, likely)) is None:
-        return None
-    usable = [shape for name, shape in found if name == best.metric]
-    shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
-    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
-    return proposal and Shape(shape, shapes[shape], proposal)
+    return shapes, found
 
 
 def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:

@@ -10,7 +10,13 @@ from rich.text import Text
 
 from zeusrun.analysis.amounts import last_after_target
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
+from zeusrun.analysis.curve_unit import (
+    amount_in,
+    counts_reports,
+    curve_in,
+    curve_unit,
+    epochs_by_samples,
+)
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.trial import epochs_of
@@ -205,10 +211,10 @@ class _MetricsTable:
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """Yield the table."""
         rows = [_metric_cells(*each) for each in self.sight.metrics]
-        names = ["metric", "source", "times", "first", "last", "from", "to"]
+        names = ["metric", "source", "records", "first", "last", "from", "to"]
         names += ["how"] if any(row["how"] for row in rows) else []
         short = [{**row, "metric": row["metric"][:_NAME]} for row in rows]
-        left_out = ("how", "from", "to", "first", "times", "source")
+        left_out = ("how", "from", "to", "first", "records", "source")
         table = plain_table()
         for name in fitting_columns(names, short, left_out, options.max_width):
             left = name in {"metric", "source", "how"}
@@ -225,7 +231,13 @@ class _MetricsTable:
 def _metric_cells(name: str, source: str, seen: Seen) -> dict[str, str]:
     numbers = {"first": seen.first, "last": seen.last, "from": seen.low, "to": seen.high}
     values = {each: units.number(number, ".5g") for each, number in numbers.items()}
-    return {"metric": name, "source": source, "times": f"{seen.times:,}", **values, "how": seen.how}
+    return {
+        "metric": name,
+        "source": source,
+        "records": f"{seen.times:,}",
+        **values,
+        "how": seen.how,
+    }
 
 
 def target_text(trial: Trial) -> str:
@@ -242,6 +254,8 @@ def limit_text(trial: Trial) -> str:
 
 def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
+    if counts_reports(trial):
+        return "reports", units.number(trial.epochs)
     to_target = " to the target" if last_after_target(trial) else ""
     if not trial.by_samples:
         done = f", {epochs_of(trial.curve)} done" if to_target else ""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_shifts import describe_shifts
-from zeusrun.analysis.curve_unit import epochs_by_samples
+from zeusrun.analysis.curve_unit import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -349,6 +349,8 @@ def _epoch(trial: Trial) -> str:
     """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
     if trial.by_samples:
         return f"{units.short_count(float(f'{trial.samples or 0:.3g}'))} samples"
+    if counts_reports(trial):
+        return f"{trial.epochs} reports"
     return f"{trial.epochs or 0}/{trial.max_epochs}"
 
 

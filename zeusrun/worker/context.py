@@ -176,7 +176,7 @@ class RunContext:
         """Record metrics; on rank 0 only."""
         met = any(self.meets_target(name, value) for name, value in event.metrics.items())
         # Before training, it does not count; the launcher knows of steps.
-        if met and event.epoch > 0 and not event.each_step:
+        if met and event.epoch > 0 and not event.each_step and event.steps != 0:
             self._stopping = True
         self.record(event)
 
@@ -381,6 +381,6 @@ def _number(name: str, value: SupportsFloat) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
     try:
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)  # else torch may warn
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None

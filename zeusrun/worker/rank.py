@@ -29,7 +29,7 @@ from zeusrun.worker.parent_death import end_with_parent
 from zeusrun.worker.script import run_script, show_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zeusrun.worker.hooks.install import Hooks
 
@@ -130,7 +130,7 @@ def _begin() -> _Rank:
         _keep_terminal()
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
-    tick = _no_tick
+    tick: Callable[..., None] = _no_tick
     with _going_on("steps are not counted"):
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
@@ -199,5 +199,5 @@ def _dump_stacks_on_signal(path: str) -> None:
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
 
 
-def _no_tick() -> None:
+def _no_tick(*_: object, **__: object) -> None:
     pass

@@ -21,6 +21,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
 from zeusrun.target import meets_target
@@ -79,7 +80,9 @@ def build_outcome(
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = has_ended_well(progress, exit_, signalled=signalled)
-    done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
+    if clean:
+        progress = settle(progress, final=True)
+    done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # there is nothing left to train
     ordered = stop is not None and stop.ends_ranks  # then zeusrun sent it
@@ -218,7 +221,8 @@ def _verdict(
     if untrained or trial.metric not in progress.seen_metrics:
         return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
-    done = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    what = "report" if progress.by_reports else "epoch"
+    done = f"{progress.epochs} {what}" + ("" if progress.epochs == 1 else "s")
     if trial.by_samples or progress.by_samples:
         done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
     return TrialStatus.MISSED, f"{trial.metric} {best} after {done}, target {trial.target:g}"
@@ -226,9 +230,10 @@ def _verdict(
 
 def _is_untrained(trial: Trial, progress: Progress) -> bool:
     """Whether all that a run reported is a model that met the target before the first step."""
-    only_first = not trial.preemptions and all(point.epoch == 0 for point in progress.curve)
+    only_first = progress.awaits_step or all(point.epoch == 0 for point in progress.curve)
     best = progress.best_value
-    return only_first and best is not None and meets_target(best, trial.target, trial.mode)
+    first = only_first and not trial.preemptions and progress.reached is None
+    return first and best is not None and meets_target(best, trial.target, trial.mode)
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
@@ -339,7 +344,7 @@ def _fell_back(trial: Trial, progress: Progress) -> list[str]:
 def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
     """Return when a run reached its target: by samples, those of its earlier parts included."""
     if not (trial.by_samples or progress.by_samples):
-        return f"in epoch {reached.epoch}"
+        return f"in {'report' if progress.by_reports else 'epoch'} {reached.epoch}"
     since = 0 if progress.by_samples else progress.samples or 0
     own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
     return f"after {(trial.samples or 0) + (own[-1] if own else since):,} samples"

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.clock import MTIME_S, timestamp
-from zeusrun.cost import cost_j
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
-from zeusrun.launcher.parts import cost_with_earlier, join
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
-from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
+from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
@@ -26,7 +25,7 @@ from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_fo
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.pricing import price_at_end
+from zeusrun.launcher.supervision.pricing import charge, price_at_end
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
@@ -40,7 +39,7 @@ from zeusrun.launcher.supervision.stop_rules import (
 )
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, take_step_clock, take_time
+from zeusrun.metrics.progress import Progress, settle, take_step_clock, take_time
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
@@ -83,16 +82,14 @@ class Supervisor:
         signals: CaughtSignals,
         mask: Mask,
     ) -> None:
-        spec = submission.spec
+        spec, trial = submission.spec, choice.trial
         self._submission, self._emit, self._signals = submission, emit, signals
         self._choice, self._paths, self._meter, self._mask = choice, paths, meter, mask
-        self._trial = trial = choice.trial
+        self._trial = trial
         self._policy = PolicyControl(submission, choice, meter)
         self._limits = self._control_limits()
-        self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
-        self._stalls = StallControl(
-            spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
-        )
+        self._ranks = RankProcesses(paths.run_dir, trial.world_size)
+        self._stalls = StallControl(spec, trial, paths, self._warn, self._note, ranks=self._ranks)
         self._verdict: StopOrder | None = None
         self._why_cancelled: str | None = None  # by another zeusrun
         self._write_live_at_t = 0.0
@@ -239,34 +236,29 @@ class Supervisor:
         events = self._read_sources(final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
+        came = False  # an epoch, or a report within one
         for event in events:
             self._ranks.take(event)
             self._stalls.take(event)
             if isinstance(event, Applied):
                 self._note(describe_applied(event))
             timely = self._correct_time(event)
-            before, progress = progress, advance(progress, timely, trial, meter.energy_between)
-            if not final and progress.is_beyond(before):
-                self._ask_policy(progress, epoch=True)
+            before = progress
+            progress = settle(advance(progress, timely, trial, meter.energy_between))
+            came |= progress.is_beyond(before)
+        if came and not final:  # once: of reports that came together, one cost is known
+            self._ask_policy(progress, epoch=True)
         if self._stop is not None and self._stop.ends_ranks:
             progress = replace(progress, reached=progress.reached or self._progress.reached)
         progress = replace(
             progress,
-            ending=self._stop is not None or progress.epochs >= trial.max_epochs,
+            ending=self._stop is not None or progress.has_done(trial.max_epochs),
             power_limit_w=self._limits.held_w,
             probing=self._limits.probing,
         )
         progress = take_time(progress, time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
-            # One tick ago lies within the power samples. Later energy is extrapolated: first tick.
-            since_t, until_t = progress.training_t, progress.training_t + (progress.time_s or 0.0)
-            seen_t = min(until_t, progress.now_t - TICK_S)
-            seen_t = seen_t if seen_t > since_t else until_t
-            energy_j = meter.energy_between(since_t, seen_t)
-            progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
-            if not progress.may_be_baseline:
-                spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
-                progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
+            progress = charge(progress, self._progress, trial, meter)
             self._ask_policy(progress)
         self._progress = progress = self._write_live(progress)
         for rank, tail in self._logs.items():

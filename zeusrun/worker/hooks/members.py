@@ -51,7 +51,7 @@ class Member:
     def __init__(
         self,
         run: RunContext,
-        tick: Callable[[], None],
+        tick: Callable[..., None],
         flush: Callable[[], None],
         *,
         launched: bool,
@@ -118,11 +118,11 @@ def take_place(run: RunContext, rank: int, size: int) -> None:
     run.rank, run.world_size, run.is_grown = rank, size, size > 1
 
 
-def open_clock(run: RunContext, rank: int) -> Callable[[], None]:
+def open_clock(run: RunContext, rank: int) -> Callable[..., None]:
     """Return what counts the steps of a rank; a disk that refuses must not end the training."""
     with contextlib.suppress(OSError):
         return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
-    return lambda: None
+    return lambda *_, **__: None
 
 
 def _is_alive(pid: int) -> bool:
