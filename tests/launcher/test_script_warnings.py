@@ -490,7 +490,7 @@ def test_a_script_that_always_starts_its_ranks_is_not_told_to_let_zeusrun_start_
     )
     arrives = told(*both, *parts, spawns=True)
     assert arrives.keys() == {"spawned"}
-    assert arrives["spawned"].endswith("only a signal ends them")
+    assert arrives["spawned"].endswith("${local_batch_size} are those of one")
 
 
 @pytest.mark.parametrize(

@@ -410,7 +410,8 @@ def test_a_run_by_samples_counts_those_of_its_earlier_parts():
 
 
 def test_of_a_run_by_samples_a_crash_and_a_timeout_after_the_target_are_told_in_samples():
-    steps = after(started(103.0), within(105.0, 0.2, 1000), within(107.0, 0.6, 2200))
+    events = [within(105.0, 0.2, 1000), within(107.0, 0.6, 2200), within(109.0, 0.7, 3000)]
+    steps = after(started(103.0), *events)
     told = "the target was reached after 2,200 samples"
     assert outcome(steps, 1, failure=RAISED).reason.startswith(f"{told}, then rank 1")
     (warning,) = outcome(steps, 1, TIMEOUT).warnings
