@@ -23,7 +23,7 @@ from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
-from zeusrun.metrics.progress import take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Observed, Reported
@@ -411,7 +411,7 @@ def test_a_run_by_samples_counts_those_of_its_earlier_parts():
 
 def test_of_a_run_by_samples_a_crash_and_a_timeout_after_the_target_are_told_in_samples():
     events = [within(105.0, 0.2, 1000), within(107.0, 0.6, 2200), within(109.0, 0.7, 3000)]
-    steps = after(started(103.0), *events)
+    steps = settle(after(started(103.0), *events))
     told = "the target was reached after 2,200 samples"
     assert outcome(steps, 1, failure=RAISED).reason.startswith(f"{told}, then rank 1")
     (warning,) = outcome(steps, 1, TIMEOUT).warnings
