@@ -219,7 +219,8 @@ def settle(progress: Progress, *, final: bool = False) -> Progress:
 
     The second report shows that, or the end of the script.
     """
-    waits = progress.awaits_step or (len(progress.reports) == 1 and not final)
+    once = len(progress.reports) == 1 and not progress.by_samples
+    waits = progress.awaits_step or (once and not final)
     if progress.reached is not None or progress.early is None or waits:
         return progress
     return replace(progress, reached=progress.early)
