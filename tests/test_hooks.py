@@ -112,11 +112,16 @@ def test_a_trial_without_such_a_record_is_one_sentence(zeusrun):
     assert "left no such record" in done.stderr
 
 
-def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun):
+LINES = {"source": "stdout", "pattern": r"^accuracy: (?P<accuracy>\S+)"}
+
+
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun, printed):
     job = zeusrun.job(
         "evaluates_by_steps.py",
-        args=["--batch-size", "${batch_size}"],
+        args=["--batch-size", "${batch_size}", *["--print"] * printed],
         objective={**METRIC, "metric": "accuracy"},
+        metrics=LINES if printed else {},
         launch={"nproc_per_node": 1},
         batch_size={"default": 16, "candidates": [16, 32]},
     )
@@ -132,3 +137,37 @@ def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun):
     beliefs = json.loads(zeusrun("explain", job, "--json").stdout)
     assert {each["unit"] for each in beliefs} == {"samples"}
     assert [each["epochs"] for each in beliefs] == [pytest.approx(960, rel=0.15)] * 2
+
+
+@pytest.mark.parametrize("how", ["print", "tensorboard"])
+def test_games_of_an_untrained_model_reach_nothing(zeusrun, how):
+    job = zeusrun.job(
+        "plays_before_training.py",
+        args=[how, "4"],
+        objective={**METRIC, "metric": "accuracy", "max_epochs": 2},
+        launch={"nproc_per_node": 1},
+        metrics=LINES if how == "print" else {},
+    )
+    done = zeusrun("submit", job)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trial,) = zeusrun.history()
+    assert trial["reason"] == "accuracy 0.6 in report 3"
+    assert trial["steps"] >= 3
+    assert "is objective.mode" not in (done.stdout + done.stderr).lower()
+    assert "\n  report " in done.stdout
+    assert "epoch 1/2" not in done.stdout
+
+
+def test_a_run_without_a_step_does_not_reach_its_target(zeusrun):
+    job = zeusrun.job(
+        "plays_before_training.py",
+        args=["tensorboard", "0"],
+        objective={**METRIC, "metric": "accuracy"},
+        launch={"nproc_per_node": 1},
+        attempts=1,
+    )
+    done = zeusrun("submit", job)
+    assert done.returncode == 3, done.stdout + done.stderr
+    (trial,) = zeusrun.history()
+    assert trial["status"] == "FAILED"
+    assert "before the first step" in trial["reason"]

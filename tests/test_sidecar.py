@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ from zeusrun.sidecar.events import (
     decode_event,
     encode_event,
 )
-from zeusrun.sidecar.step_clock import StepClock, read_step_clock
+from zeusrun.sidecar.step_clock import StepClock, StepCount, read_step_clock
 from zeusrun.sidecar.writer import EventWriter
 
 moments = st.floats(0, 1e12)
@@ -307,3 +308,40 @@ def test_a_clock_file_cut_short_is_no_steps(tmp_path):
     path = tmp_path / "rank0"
     path.write_bytes(b"\1" * 7)
     assert read_step_clock(path) is None
+
+
+def test_a_step_clock_notes_where_in_the_training_the_log_has_grown(tmp_path, monkeypatch):
+    size = iter([5, 5, 9, 9, 9])
+    monkeypatch.setattr(os, "lseek", lambda *_: next(size))
+    clock = StepClock(tmp_path / "rank0")
+    for samples, passes, others in ((8, 1, 0), (16, 1, 0), (24, 1, 1), (32, 1, 1), (40, 2, 2)):
+        clock.tick(samples, passes, others)
+    count = read_step_clock(tmp_path / "rank0")
+    assert (count.steps, count.samples, count.passes, count.others) == (5, 40, 2, 2)
+    assert [(log_bytes, place[1:]) for log_bytes, place in count.notes] == [
+        (5, (0, 0, 0, 0)),  # steps, samples, passes, other passes before
+        (9, (2, 16, 1, 1)),
+        (9, (4, 32, 1, 2)),  # a pass begins
+    ]
+
+
+def test_a_restart_counts_samples_anew_and_steps_and_passes_on(tmp_path):
+    StepClock(tmp_path / "rank0").tick(8, 1)
+    again = StepClock(tmp_path / "rank0")
+    assert read_step_clock(tmp_path / "rank0").samples == 0
+    again.tick(16, 1)
+    count = read_step_clock(tmp_path / "rank0")
+    assert (count.steps, count.samples, count.passes) == (2, 16, 2)
+
+
+def test_a_step_clock_of_an_earlier_version_has_steps(tmp_path):
+    path = tmp_path / "rank0"
+    path.write_bytes(struct.pack("=Qdd", 3, 1.0, 2.0))
+    assert read_step_clock(path) == StepCount(3, 1.0, 2.0)
+
+
+def test_the_step_of_another_optimizer_is_no_step_of_its_own(tmp_path):
+    clock = StepClock(tmp_path / "rank0")
+    clock.tick()
+    clock.tick(counts=False)
+    assert read_step_clock(tmp_path / "rank0").steps == 1

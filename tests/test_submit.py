@@ -124,6 +124,45 @@ def test_before_anything_has_reached_the_target_two_misses_ask_whether_it_is_rig
     assert "makes no other attempt (attempts is 5), because the target may be wrong" in told
 
 
+_EVALUATES_IF_SMALL = """
+import os, time, zeusrun
+run = zeusrun.current()
+for epoch in run.epochs(default=5):
+    until_s = time.process_time() + 0.1
+    while time.process_time() < until_s: pass
+    small = int(os.environ["GLOBAL_BATCH_SIZE"]) < 32
+    run.report(epoch=epoch, **{"accuracy" if small else "loss": 0.3 * epoch})
+"""
+
+
+def test_a_batch_size_with_which_the_script_never_evaluates_is_missed_and_avoided(zeusrun):
+    (zeusrun.folder / "train.py").write_text(_EVALUATES_IF_SMALL)
+    sizes = {"default": 16, "candidates": [16, 64]}
+    job = zeusrun.job("train.py", batch_size=sizes, policy={"name": "grid"})
+    only_trial(zeusrun.submit(job)[1])
+    code, result, seen = zeusrun.submit(job)
+    told = [(trial["global_batch_size"], trial["status"]) for trial in result["trials"]]
+    assert (code, told) == (0, [(64, "MISSED"), (16, "REACHED")])
+    assert "job-1-1 reported it with batch size 16, so the script may" in " ".join(seen.split())
+    assert only_trial(zeusrun.submit(job)[1])["global_batch_size"] == 16
+
+
+def test_after_the_last_epoch_nothing_is_stopped_so_the_script_can_still_save(zeusrun):
+    (zeusrun.folder / "train.py").write_text("""
+import time
+for epoch in range(5):
+    print(f"epoch {epoch + 1} accuracy {0.2 * epoch}", flush=True)
+time.sleep(2)
+open("saved", "w").close()
+""")
+    pattern = r"^epoch (?P<epoch>\d+) accuracy (?P<accuracy>\S+)"
+    job = zeusrun.job("train.py", metrics={"source": "stdout", "pattern": pattern})
+    code, result, seen = zeusrun.submit(job)
+    assert (code, only_trial(result)["epochs"]) == (0, 4)
+    assert (zeusrun.folder / "saved").is_file()
+    assert "stopping" not in seen
+
+
 def test_a_run_without_its_metric_is_stopped_after_three_epochs_and_not_tried_again(zeusrun):
     job = zeusrun.job(
         args=["--metric", "acuracy", "--gain", "0.01"], objective={"max_epochs": 10_000}
@@ -151,7 +190,7 @@ def test_a_run_that_times_out_after_its_target_has_reached_it(zeusrun):
     code, result, _ = zeusrun.submit(job)
     trial = only_trial(result)
     assert (code, trial["status"], trial["epochs"]) == (0, "REACHED", 2)
-    assert any("timed out after 4 s, after the target" in text for text in trial["warnings"])
+    assert any("timed out after 4 s; the target" in text for text in trial["warnings"])
     assert trial["shutdown_s"] >= 0
 
 

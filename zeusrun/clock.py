@@ -31,3 +31,8 @@ def local_time(rfc3339: str) -> datetime | None:
         return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).astimezone()
     except (ValueError, OverflowError, OSError):  # also a year that the time zone does not reach
         return None
+
+
+def is_moment(seconds: float) -> bool:
+    """Whether the difference to any other moment is a number; never for NaN."""
+    return abs(seconds) < 1 << 53

@@ -384,9 +384,9 @@ ALLOWED = (
         "Standard input is empty, unless zeusrun starts a single rank and was itself started "
         "in a terminal. Then it is that terminal: `stty size`, `input()` and `breakpoint()` "
         "work, and `os.get_terminal_size()` and `shutil.get_terminal_size()` return its size, "
-        "although the output goes to a log. `input()` ends the line of its question, because "
-        "zeusrun shows whole lines. In the background (`zeusrun submit JOB &`) the terminal "
-        "has its size, but cannot be read.",
+        "although the output goes to a log, less the 8 columns of `[rank0] `, as does an inherited "
+        "`COLUMNS`. `input()` ends the line of its question, because zeusrun shows whole lines. "
+        "In the background (`zeusrun submit JOB &`) the terminal has its size, but cannot be read.",
         "A submit may run unattended; a script that waits for input would hang for ever. A "
         "rank has a session of its own, so in the background it would take what is typed for "
         "the shell.",
@@ -439,9 +439,11 @@ ALLOWED = (
     Allowed(
         "The stack of a script begins with frames of the worker, which `traceback.print_stack()`, "
         "`faulthandler`, profilers and a warning with too large a `stacklevel` show. Tracebacks of "
-        "exceptions have none.",
-        "The worker calls the script: it must see how the script ends.",
+        "exceptions have none; that of a program that `subprocess.Popen` does not find has one.",
+        "The worker calls the script: it must see how the script ends. It gives hooks to ranks that "
+        "the script starts.",
         {
+            "subprocesses": "frames",
             "stacks": rf"{_WORKER}|\d+|\[|.*(: UserWarning: | above$)",
             "faulthandler_dumps-dump": _WORKER,
             "faulthandler_dumps-later": _WORKER,

@@ -13,9 +13,10 @@ from zeusrun.bandit.eras import (
     continue_training,
     describe_eras,
     find_differences,
+    find_reporting,
 )
 from zeusrun.bandit.proof import changed_parts
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import CurvePoint, TrialStatus
 
 REACHED = TrialStatus.REACHED
 
@@ -169,3 +170,22 @@ def test_a_trial_that_had_not_begun_to_train_has_todays_fingerprint():
     after = preempted({"script": "b"}, time_s=None)
     before = preempted({"script": "a"}, time_s=None)
     assert continue_training(before, {"script": "b"}, (), "train.py") == (after, None)
+
+
+def test_a_metric_that_another_batch_size_reported_is_found_within_the_training():
+    curve = (CurvePoint(1, 2.0, None, 0.4),)
+    known = {"curve": curve, "fingerprint": {"script": "a"}}
+    own = build_trial(5, global_batch_size=16, fingerprint={"script": "a"})
+    four = build_trial(1, status=REACHED, global_batch_size=4, **known)
+    assert find_reporting(own, [four]) == four
+    others = [
+        replace(four, fingerprint={"script": "b"}),
+        replace(four, metric="loss"),
+        replace(four, curve=()),
+        replace(four, observed_batch_size=8),
+        replace(four, forgotten=True),
+        replace(four, variant="grow"),
+    ]
+    assert find_reporting(own, others) is None
+    same_size = build_trial(2, status=REACHED, global_batch_size=16, **known)
+    assert find_reporting(own, [four, same_size]) is None  # its batch size is no cause

@@ -110,6 +110,29 @@ def test_the_speed_of_an_interrupted_run_is_that_of_its_stretches_without_interr
     )
 
 
+def within_epochs(*points, cuts, **changes):
+    """A run that reported ``(samples, seconds)`` in its only epoch, as ``ran`` otherwise."""
+    run = ran(*points, cuts=cuts, **changes)
+    whole = (run.curve[-1]._replace(epoch=1),)
+    return dataclasses.replace(run, curve=whole, epochs=1, by_samples=run.curve)
+
+
+def test_a_run_that_reports_within_epochs_is_judged_by_its_samples():
+    run = within_epochs((100, 2.0), (200, 4.0), (300, 96.0), (400, 98.0), cuts=[(90.0, 1)])
+    assert prove(run) == (None, None)
+    assert took(run) == pytest.approx((8.0, 80.0, 80.0))
+    assert read_history(NOW, [run])[0].unit is not None
+    (read,) = read_history(NOW, [run])[1]
+    assert (read.status, read.cost_j) == (REACHED, pytest.approx(80.0))
+    on = (*run.by_samples, CurvePoint(900, 900.0, 9000.0, 0.97))
+    assert took(dataclasses.replace(run, by_samples=on)) == pytest.approx((8.0, 80.0, 80.0))
+    nowhere = within_epochs((100, 52.0), (200, 104.0), cuts=[(50.0, 0), (100.0, 1)])
+    assert prove(nowhere) == (None, Doubt.INTERRUPTED)
+    # In its third epoch, all reports of the first came again.
+    anew = dataclasses.replace(ANEW, by_samples=run.by_samples)
+    assert prove(anew).learning is Doubt.RESTARTED
+
+
 def test_what_followed_the_target_does_not_count():
     on = (*RESUMED.curve, CurvePoint(5, 100.0, 1000.0, 0.97), CurvePoint(6, 900.0, 9000.0, 0.97))
     assert took(dataclasses.replace(RESUMED, curve=on)) == pytest.approx((8.0, 80.0, 80.0))

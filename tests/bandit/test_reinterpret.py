@@ -198,7 +198,10 @@ def test_a_crash_is_remembered_where_it_happened():
 
 
 def test_a_failure_that_was_no_crash_says_nothing():
-    assert read_trial(NOW, trial(64, TrialStatus.FAILED)) is None
+    ended = trial(64, TrialStatus.FAILED)
+    assert read_trial(NOW, ended) is None
+    told = f"1 run ended by a signal, or without the metric ({ended.trial}): left out"
+    assert describe_kept(NOW, [ended]) == [told]
 
 
 def test_a_trial_stopped_in_its_first_epoch_tells_that_an_epoch_costs_more():
@@ -440,3 +443,14 @@ def test_a_run_that_does_not_count_sets_no_unit():
     for changes in ({"forgotten": True}, {"metric": "other"}, {"observed_batch_size": 7}):
         asked, _ = read_history(NOW, [dataclasses.replace(odd, **changes), normal])
         assert asked.unit is None
+
+
+def test_auto_avoids_a_batch_size_with_which_the_script_never_evaluates():
+    reached = learned(0.5, 0.9, 0.96)
+    silent = trial(128, MISSED, recurrence=2, epochs=None)
+    assert read_trial(NOW, silent).epochs == NOW.max_epochs
+    beliefs = Auto().explain(*read_history(NOW, [reached, silent]), np.random.default_rng(0))
+    (own,) = [each for each in beliefs if each.global_batch_size == 128]
+    assert (own.trials, own.chance) == (1, 0.0)
+    assert own.verdict.startswith("failed 1 of 1; ")
+    assert own.cost_j > 2 * beliefs[0].cost_j

@@ -16,6 +16,8 @@ import yaml
 from zeusrun.commands import try_run
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.metrics.propose import propose
+from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Observed
 
 REPORTS = """
@@ -200,7 +202,7 @@ def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun
             optimizer.step()
         zeusrun.current().report(accuracy=1.0)
     """)
-    command = ("torchrun", "--nproc-per-node=2", "train.py", "--batch-size", 8)
+    command = ("torchrun", "--nproc-per-node=2", "train.py", "--batch-size", 8, "--epochs", 2)
     done = zeusrun("init", "--try", "--", *command)
     assert "accuracy at least 1. It is at its best after one epoch" in done.stdout
     text = (zeusrun.folder / "train.yaml").read_text()
@@ -373,7 +375,7 @@ def test_a_try_runs_with_secrets_that_no_file_keeps(zeusrun, script):
     command += ("--db", "postgres://me:sekret-3@host/x", "--batch-size", 8)
     done = zeusrun("init", "--try", "--", *command)
     assert done.returncode == 0, done.stderr
-    assert "Proposed: val_accuracy at least 0.51." in done.stdout
+    assert "Proposed: val_accuracy at least 0.5." in done.stdout
     assert "with *** *** *** val acc: 0.5" in done.stdout
     assert "found in" not in done.stdout
     assert "others may read" not in done.stdout
@@ -598,3 +600,69 @@ def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, scri
     script(LOADED.format(size=16))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 16, "--epochs", 2)
     assert "batch size 8 does not arrive: the run trained with 16" in done.stderr
+    assert done.returncode == 3
+    assert "Next: this is no finished job" in done.stdout
+
+
+def test_a_multiple_of_what_the_option_gets_is_found_and_delivered(zeusrun, script):
+    """As in a script that starts two ranks itself, each with the batch size of the option."""
+    script(LOADED.format(size="2 * given.batch_size"))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
+    assert done.returncode == 0, done.stderr
+    assert "trained with a batch size of 16, not with 8; 'batch_size' and 'args' are" in done.stderr
+    assert "Batch size 8 arrives in the training" in done.stdout
+    path = zeusrun.folder / "train.yaml"
+    job = yaml.safe_load(path.read_text())
+    assert job["args"][:2] == ["--batch-size", "${local_batch_size/2}"]
+    assert job["batch_size"] == {"default": 16, "candidates": [4, 8, 16, 32, 64]}
+    code, result, _ = zeusrun.submit(path, "--set", "objective.target=0.6")
+    (trial,) = result["trials"]
+    assert (code, trial["global_batch_size"], trial["observed_batch_size"]) == (0, 16, 16)
+
+
+def test_a_fixed_batch_size_that_happens_to_be_a_multiple_is_none(zeusrun, script):
+    script(LOADED.format(size=16))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 8, "--epochs", 2)
+    assert done.returncode == 3
+    assert "batch size 8 does not arrive: the run trained with 16" in done.stderr
+    job = yaml.safe_load((zeusrun.folder / "train.yaml").read_text())
+    assert (job["args"][1], job["batch_size"]["default"]) == ("${local_batch_size}", 8)
+
+
+def test_the_same_training_reaches_the_target_that_a_whole_try_proposes(zeusrun, script):
+    script(
+        LOADED.format(size=16)
+        .replace('"--epochs", type=int, default=2', '"--e"')
+        .replace("range(1, given.epochs + 1)", "range(1, 3)")
+        .replace('print(f"epoch {epoch}', 'print(f"[{epoch}/2] loss: 0.5')
+        .replace("/ 8:", "/ 9:")
+    )
+    done = zeusrun("init", "--try", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "Proposed: val_accuracy at least 0.72. The whole training has run" in done.stdout
+    path = zeusrun.folder / "train.yaml"
+    assert "max_epochs: 2 " in path.read_text()
+    assert zeusrun.submit(path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("train_loss", "It is of the training"),
+        ("d_loss", "It may be of the training"),
+        ("val_loss", None),
+        ("acc", None),
+    ],
+)
+def test_a_loss_of_the_training_is_said_to_be_one(metric, said):
+    proposal = propose({(metric, "stdout"): Seen(0.5, 0.4)})
+    _, told = try_run._describe_proposal(proposal, None, whole=False)
+    assert (said in told) if said else ("training" not in told)
+
+
+def test_a_script_that_crashes_before_any_training_is_tried_once(zeusrun, script):
+    script(LOOP.format(start="raise OSError('no data/train.bin')", epoch=""))
+    done = zeusrun("init", "--try", "--", "python", "train.py", "--epochs", 6)
+    assert done.returncode == 3
+    assert "no data/train.bin" in done.stderr
+    assert "had set" not in done.stderr

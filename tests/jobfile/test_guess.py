@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.factories import ROOT
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.guess.command import Launched, read_command
-from zeusrun.jobfile.guess.guess import Batch, build_guess, reveal, write_draft
+from zeusrun.jobfile.guess.draft import reveal, write_draft
+from zeusrun.jobfile.guess.guess import Batch, build_guess
 from zeusrun.jobfile.guess.script import Script, read_script
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.spec import load_spec
@@ -273,6 +274,8 @@ def test_commands_become_jobs(case, tmp_path):
     assert [word for word in words if word not in guess.launched.args] == []
     assert (guess.learning_rate and (guess.learning_rate.value, guess.scale)) == rate
     assert (guess.max_epochs and guess.max_epochs.value) == epochs
+    comments = [line for line in draft_of(command, guess).splitlines()[2:] if "# " in line]
+    assert [line for line in comments if len(line) > 80 and "batch_size: {" not in line] == []
     # The file is a job file as soon as the objective is there.
     path = tmp_path / "job.yaml"
     path.write_text(draft_of(command, guess, objective=("acc1", "max", 0.76, "somebody said so")))

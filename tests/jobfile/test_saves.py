@@ -64,6 +64,36 @@ LATE = {
         if args.save_model:
             torch.save(model, "model.pt")  # here
     """,
+    "by a tool that is no library with a hook": """
+        import skorch
+        def net(output_file):
+            model = get_model()
+            model.fit(X, y)
+            with open(output_file, "wb") as file:
+                pickle.dump(model, file)  # here
+        fire.Fire({"net": net})
+    """,
+    "after an epoch, where the evaluation comes between its steps": """
+        for epoch in range(9):
+            for batch in loader:
+                loss(batch).backward()
+                if step % every == 0:
+                    score = evaluate(model, val_loader)
+            torch.save(model.state_dict(), f"{epoch}.pt")  # here
+    """,
+    "within the loop only with a field that is false": """
+        @dataclass
+        class Args:
+            save_model: bool = False
+            export: bool = True
+        args = tyro.cli(Args)
+        for epoch in range(9):
+            train()
+            if args.save_model:
+                torch.save(model, "model.pt")
+        if args.export:
+            model.save_pretrained("out")  # here
+    """,
 }
 NOT_LATE = {
     "the best within the loop": """
@@ -102,6 +132,41 @@ NOT_LATE = {
             train()
         if args.export:
             torch.save(model, "model.pt")
+    """,
+    "with a field that is false": """
+        @dataclass
+        class Args:
+            save_model: bool = False
+        args = tyro.cli(Args)
+        for step in range(9):
+            optimizer.step()
+        if args.save_model:
+            torch.save(model, "model.pt")
+    """,
+    "of Lightning, whose hook lets the script go on": """
+        from lightning.pytorch import Trainer
+        trainer.fit(model)
+        trainer.save_checkpoint("last.ckpt")
+    """,
+    "after something that is no training": """
+        scaler.fit(data)
+        torch.save(model, "untrained.pt")
+        for epoch in range(9):
+            train()
+    """,
+    "with the evaluation, between the steps": """
+        for epoch in range(9):
+            for batch in loader:
+                optimizer.step()
+                evaluate(model)
+                torch.save(model, "best.pt")
+    """,
+    "after the evaluation that follows the steps": """
+        for epoch in range(9):
+            for batch in loader:
+                optimizer.step()
+            evaluate(model)
+            torch.save(model, "best.pt")
     """,
     "asks zeusrun": """
         for epoch in zeusrun.current().epochs(9):

@@ -240,6 +240,19 @@ def test_a_doubled_dollar_is_a_dollar_and_values_are_not_expanded_again():
     )
 
 
+def test_a_placeholder_may_be_divided_where_every_candidate_can_be(job_file):
+    divided = MINIMAL + 'args: [--bs, "${local_batch_size/2}"]\nlaunch: {nproc_per_node: 2}\n'
+    spec = load_spec(job_file(divided))
+    assert expand_placeholders(spec.args[1], {"local_batch_size": "32"}) == "16"
+    with pytest.raises(JobFileError, match="local_batch_size/2}' is no whole number for 33"):
+        expand_placeholders(spec.args[1], {"local_batch_size": "33"})
+    with pytest.raises(JobFileError, match="is no whole number: 6; use multiples of 4"):
+        load_spec(job_file(divided), ["batch_size={default: 8, candidates: [6, 8]}"])
+    for text in ("batch_size/0", "batch_size/", "batch_size/x", "max_epochs/2"):
+        with pytest.raises(JobFileError, match="can be divided, by a whole number"):
+            load_spec(job_file(), [f'args=["${{{text}}}"]'])
+
+
 def test_a_placeholder_without_a_value_is_an_error_and_not_an_empty_text():
     with pytest.raises(JobFileError, match="learning_rate") as caught:
         expand_placeholders("--lr=${learning_rate}", {"job": "digits"})

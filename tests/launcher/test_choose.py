@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.history.memory import MemoryHistory
 from zeusrun.bandit.attempts import fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.launcher.choose import Attempt, NothingLeft, choose_attempt, choose_next, decide
@@ -18,6 +20,7 @@ from zeusrun.launcher.context import Submission
 from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Stage, TrialStatus
+from zeusrun.view.explain import describe_choice
 
 MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
 
@@ -81,8 +84,10 @@ def test_a_target_that_an_interrupted_run_has_reached_is_not_in_doubt(
 
 def test_a_script_that_ignores_the_batch_size_runs_with_its_own(submission):
     ignored = build_trial(1, global_batch_size=64, observed_batch_size=16, status=MISSED)
-    assert build_problem(submission, [ignored]).candidates == (16,)
-    choice = choose_next(submission, [ignored], 1, 2)
+    assert build_problem(submission, [ignored]).candidates == (32,)  # the default of the job
+    again = build_trial(2, global_batch_size=32, observed_batch_size=16, status=MISSED)
+    assert build_problem(submission, [again, ignored]).candidates == (16,)
+    choice = choose_next(submission, [again, ignored], 1, 2)
     assert choice.trial.global_batch_size == 16
     assert choice.kept[0] == (
         "job-1-1 trained with batch size 16, not with 64: only 16 runs until another one arrives. "
@@ -95,6 +100,32 @@ def test_a_script_that_ignores_the_batch_size_runs_with_its_own(submission):
     arrived = build_trial(3, global_batch_size=64, observed_batch_size=64, status=MISSED)
     for trials in ([replace(ignored, forgotten=True)], [ignored, own, arrived]):
         assert build_problem(submission, trials).candidates == (16, 32, 64)
+
+
+def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(submission):
+    """As with two ranks that a script starts itself, each with the batch size of the option."""
+    trials = []
+    for number in range(1, 5):
+        choice = choose_next(submission, trials, number, 1)
+        assert choice.trial.global_batch_size == 32
+        trials.append(
+            build_trial(number, global_batch_size=32, observed_batch_size=64, status=MISSED)
+        )
+    assert choice.kept[0] == (
+        "job-3-1 trained with batch size 64, not with 32: only 32 runs until another one arrives. "
+        "If the script trains with 2 times what it gets, pass ${batch_size/2} in args, and make "
+        "64 the default. Once the script takes it: zeusrun history --forget job-3-1"
+    )
+    assert choice.trial.why == (
+        "32 is the only batch size that runs until the script trains with the one that it gets; "
+        "runs with another one teach nothing, even if they reach the target"
+    )
+    problem, runs = read_history(build_problem(submission, trials), trials)
+    beliefs = explain_next(submission.policy, problem, runs, np.random.default_rng(0))
+    told = " ".join(describe_choice(submission, problem, runs, beliefs))
+    assert "o other candidate is tried before one arrives in the training." in told
+    forced = build_trial(5, global_batch_size=64, observed_batch_size=128, status=MISSED)
+    assert build_problem(submission, [*trials, forced]).candidates == (32,)
 
 
 def reached(number, arm, cost_j):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, report
+from zeusrun.jobfile.guess.script import find_spawn
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
     find_lost_save,
@@ -16,7 +17,7 @@ from zeusrun.launcher.script_warnings import (
     find_unused_choices,
 )
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import (
     Applied,
@@ -175,12 +176,24 @@ def test_a_script_that_never_asks_for_a_choice_is_told_once_it_reports():
     assert remarks(*both, to_ask_for=to_ask_for) == {}
 
 
-def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, now=(), **then):
+def compared(
+    steps,
+    epochs,
+    then_steps,
+    *,
+    batch_size=32,
+    then_batch_size=64,
+    now=(),
+    passes=0,
+    counted=False,
+    **then,
+):
     """Return what is told of a run after so many steps, beside one that took so many in 4 epochs."""
     curve = tuple(CurvePoint(n, float(n), None, 0.1) for n in range(1, 5))
     outcome = replace(REACHED, steps=then_steps, curve=curve, epochs=4)
     earlier = replace(build_trial(global_batch_size=then_batch_size).finish(outcome), **then)
     progress = replace(after(report(101.0, 1, 0.1)), steps=steps, epochs=epochs)
+    progress = replace(progress, passes=passes, counted=counted)
     trial = build_trial(2, global_batch_size=batch_size, **dict(now))
     return find_remarks(progress, trial, stops_at_target=True, earlier=[earlier])
 
@@ -198,6 +211,12 @@ def compared(steps, epochs, then_steps, *, batch_size=32, then_batch_size=64, no
 )
 def test_an_epoch_that_takes_in_as_much_as_before_is_no_cause(steps, epochs, then_steps):
     assert compared(steps, epochs, then_steps) == {}
+
+
+def test_an_epoch_that_has_just_begun_or_is_a_report_is_no_contradiction():
+    assert compared(1, 1, 400) == {}  # the line of the first batch
+    assert compared(100 * 3, 3, 400, passes=3) == {}  # its loader will be observed
+    assert compared(100 * 3, 3, 400, counted=True) == {}
 
 
 @pytest.mark.parametrize("epochs", [3, 4, 5])
@@ -239,6 +258,11 @@ def test_a_target_that_the_first_report_meets_is_doubted():
     assert remarks(first, earlier=[replace(longer, mode="min")]) != {}
     for known in ({"max_epochs": 1}, {"preemptions": 1}):
         assert find_remarks(after(first), build_trial(**known), stops_at_target=True) == {}
+
+
+def test_only_the_first_report_and_after_one_epoch_says_something_of_the_mode():
+    assert remarks(report(101.0, 1, 0.1), report(102.0, 1, 0.6)) == {}  # it came within an epoch
+    assert remarks(report(101.0, 5, 0.6)) == {}
 
 
 def observed(samples, rates=(), rank=0):
@@ -411,11 +435,11 @@ def test_what_a_model_cannot_show_of_its_gradients_is_told_once_for_each():
 ALONE = replace(LAUNCHED, ranks=Ranks(1))  # as with launch.nproc_per_node: 1
 
 
-def told(*events, now_t=110.0, goal=()):
+def told(*events, now_t=110.0, goal=(), **given):
     """Return what is told of a script on one process that starts others, once they have stepped."""
     progress = replace(after(*events, start=ALONE), now_t=now_t)
     trial = build_trial(**{"world_size": 1, **dict(goal)})
-    return find_remarks(progress, trial, stops_at_target=True)
+    return find_remarks(progress, trial, stops_at_target=True, **given)
 
 
 def test_training_processes_of_the_script_are_told_once_all_have_stepped():
@@ -423,9 +447,9 @@ def test_training_processes_of_the_script_are_told_once_all_have_stepped():
     assert told(*both, now_t=102.0) == {}
     assert told(*both)["spawned"] == (
         "the script started 2 training processes of its own. zeusrun has hooks there, but it takes "
-        "them for one process: GPUs and ${local_batch_size} are those of one, and only a signal "
-        "ends them. Use  launch: {nproc_per_node: 2}  and take the option away with which the "
-        "script starts them (docs/training-script.md)"
+        "them for one process: GPUs and ${local_batch_size} are those of one. Use  launch: "
+        "{nproc_per_node: 2}  and take the option away with which the script starts them "
+        "(docs/training-script.md)"
     )
     found = [Spawned(101.0, 500 + n, 2) for n in (0, 1)]
     assert told(*found)["spawned"].startswith(
@@ -453,6 +477,37 @@ def test_the_batch_of_processes_of_the_script_is_the_sum_over_all_of_them_or_unk
         assert told(*seen, goal={"global_batch_size": 16}).keys() == {"spawned"}
 
 
+def test_a_script_that_always_starts_its_ranks_is_not_told_to_let_zeusrun_start_them():
+    """Under torchrun, its ranks would wait for each other for half an hour."""
+    both = [Spawned(101.0, 500 + n, 2, followed=True) for n in (0, 1)]
+    parts = [observed(16), observed(16, rank=1)]
+    goal = {"global_batch_size": 16, "default_batch_size": 16}
+    seen = told(*both, *parts, goal=goal, spawns=True)
+    assert seen["batch size"].endswith("Pass ${batch_size/2} in args, and make 32 the default")
+    assert seen["spawned"].endswith(
+        "Without an option that turns this off, keep  launch: {nproc_per_node: 1}  and pass "
+        "${batch_size/2} where the script wants the share of each process (docs/training-script.md)"
+    )
+    arrives = told(*both, *parts, spawns=True)
+    assert arrives.keys() == {"spawned"}
+    assert arrives["spawned"].endswith("${local_batch_size} are those of one")
+
+
+@pytest.mark.parametrize(
+    ("text", "always"),
+    [
+        ("if __name__ == '__main__':\n    mp.spawn(worker, nprocs=2)", True),
+        ("def main():\n    spawn(worker, (), 2)\nmain()", True),
+        ("if torch.cuda.device_count() > 1:\n    mp.spawn(worker)", True),
+        ("p.add_argument('--many')\nif args.many:\n    mp.spawn(worker)\nelse:\n    go()", False),
+        ("worker(0)", False),
+        ("no Python: spawn(", False),
+    ],
+)
+def test_whether_a_script_always_starts_processes_is_read_in_its_text(text, always):
+    assert find_spawn(text) is always
+
+
 def test_a_report_of_processes_whose_steps_are_not_seen_is_not_said_to_precede_them():
     first = report(102.0, 0, 0.6)
     assert "before the first step" in told(first)["at once"]
@@ -477,5 +532,5 @@ def test_a_mean_of_values_is_said_to_be_one():
 def test_a_metric_of_every_step_reaches_no_target_and_that_is_said():
     event = logged(each_step=True)
     assert after(event).reached is None
-    assert after(logged()).reached is not None
+    assert settle(after(logged()), final=True).reached is not None
     assert "in every step of the training" in remarks(event)["each step"]

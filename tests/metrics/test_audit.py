@@ -36,7 +36,7 @@ def test_a_choice_says_how_it_is_logged_and_what_is_no_result():
     }
     proposal = Proposal("accuracy/valid", "tensorboard", "max", 0.96, 0.9583)
     chosen, others, agrees = describe_choice(proposal, seen, ["val_accuracy: 0.958"])
-    assert "reported 3 times by tensorboard" in chosen
+    assert "reported by tensorboard, in 3 records" in chosen
     assert "66 values in an evaluation, and their mean counts" in chosen
     assert others.endswith("loss/train.")
     assert agrees == "It agrees with the printed line: val_accuracy: 0.958"

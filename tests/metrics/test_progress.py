@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.factories import build_trial
 from tests.launcher.values import GOAL, LAUNCHED, after, ended, report, started, ten_watts
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import take_step_clock, take_time
-from zeusrun.sidecar.events import Ended, Reported, Started
+from zeusrun.metrics.progress import settle, take_energy, take_step_clock, take_time
+from zeusrun.sidecar.events import Built, Ended, Reported, Spawned, Started
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, epochs_of
@@ -80,17 +80,52 @@ def test_the_target_is_reached_by_the_first_value_that_meets_it_and_for_good(seq
             )
 
 
-def test_a_line_that_was_printed_before_the_first_step_reaches_nothing():
-    first, later = (replace(report(t, 1, 0.9), source="stdout") for t in (103.0, 107.0))
-    unseen = after(started(101.0), first)
-    assert unseen.reached is not None  # no step may ever be seen, as in JAX
+@pytest.mark.parametrize("source", ["stdout", "csv", "tensorboard", "transformers"])
+def test_what_comes_before_the_first_step_reaches_nothing_whatever_its_source(source):
+    first, later = (replace(report(t, 1, 0.9), source=source) for t in (103.0, 107.0))
+    unseen = settle(after(started(101.0), first))
+    assert unseen.reached is None
     stepped = take_step_clock(unseen, StepCount(1, 105.0, 105.0))
-    assert stepped.reached is None
+    assert settle(stepped, final=True).reached is None
     assert after(first, start=stepped).reached is None
     assert after(later, start=stepped).reached.value == 0.9
-    just = replace(first, t=104.99)  # a file's time is coarse
-    assert take_step_clock(after(just), StepCount(1, 105.0, 105.0)).reached is not None
     assert after(report(103.0, 1, 0.9), start=stepped).reached is not None  # the script says so
+
+
+def test_where_no_optimizer_is_seen_the_second_report_or_the_end_decides():
+    first, second = (replace(report(t, t - 102, 0.9), source="stdout") for t in (103, 104))
+    assert settle(after(first), final=True).reached.epoch == 1
+    both = settle(after(first, second))
+    assert both.reached.epoch == 1
+    assert take_step_clock(both, StepCount(1, 105.0, 105.0)).reached is None  # and yet a step
+
+
+def test_while_an_optimizer_has_made_no_step_nothing_reaches_the_target_not_even_at_the_end():
+    games = [replace(report(t, t - 102, 0.9), source="tensorboard") for t in (103, 104, 105)]
+    playing = after(Built(102.0), *games)
+    assert settle(playing, final=True).reached is None
+    assert playing.may_be_baseline
+    assert (playing.time_s, playing.by_reports) == (None, False)
+    elsewhere = after(Built(102.0), Spawned(102.5, 77), *games)  # a child that has no hooks
+    assert settle(elsewhere).reached.epoch == 1
+
+
+def test_reports_that_are_only_counted_count_from_the_first_step():
+    said = [
+        replace(report(103.0 + n, n, n / 100), source="tensorboard", counted=True, steps=steps)
+        for n, steps in ((1, 0), (2, 0), (3, 0), (4, 8), (5, 9))
+    ]
+    playing = after(Built(102.0), *said[:2])
+    stepped = take_step_clock(playing, StepCount(8, 106.5, 106.9))
+    assert (stepped.epochs, [point.epoch for point in stepped.curve]) == (0, [0])
+    progress = after(*said[2:], start=stepped)  # one more came before that step
+    assert [(point.epoch, point.value) for point in progress.curve] == [
+        (0, 0.03),
+        (1, 0.04),
+        (2, 0.05),
+    ]
+    assert (progress.epochs, progress.by_reports) == (2, True)
+    assert not progress.has_done(1)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +174,14 @@ def test_training_begins_with_the_first_step_a_median_step_time_before_its_end()
 def test_a_first_step_begins_with_the_script_at_the_earliest():
     stepped = take_step_clock(after(started(103.0)), StepCount(2, 105.0, 125.0))
     assert stepped.training_t == 103.0
+
+
+def test_what_lines_of_single_batches_have_met_is_not_reached():
+    line = replace(report(106.0, 1, 0.9), source="stdout", steps=3)
+    stepped = take_step_clock(LAUNCHED, StepCount(9, 101.0, 103.0))
+    lucky = after(line, start=stepped)
+    assert lucky.reached is not None
+    assert after(replace(line, t=107.0, each_step=True), start=lucky).reached is None
 
 
 def test_no_step_yet_changes_nothing():
@@ -378,6 +421,22 @@ def test_in_a_run_that_is_ending_time_counts_to_its_last_step_or_report():
     assert take_time(ending, 109.0).time_s == 2.0
     ending = take_step_clock(ending, StepCount(1, 100.0, 105.0))
     assert take_time(ending, 109.0).time_s == 5.0
+
+
+def test_where_steps_are_seen_time_and_cost_stop_at_the_last_one():
+    trained = take_step_clock(after(report(102.0, 1, 0.1)), StepCount(9, 101.0, 103.0))
+    saving = take_time(trained, 150.0)  # its outcome will not count that either
+    assert saving.time_s == pytest.approx(103.0 - saving.training_t)
+    stepped = take_time(take_step_clock(saving, StepCount(10, 101.0, 160.0)), 161.0)
+    assert stepped.time_s == pytest.approx(160.0 - stepped.training_t)
+
+
+def test_the_energy_of_a_training_never_decreases():
+    before = take_step_clock(LAUNCHED, StepCount(9, 101.0, 103.0))
+    before = take_energy(before, LAUNCHED, 0.636, 5.0)
+    assert take_energy(before, before, 0.613, 5.0).energy_j == 0.636
+    starting = replace(LAUNCHED, energy_j=18.4)  # before the first step, it is that of the script
+    assert take_energy(before, starting, 0.0386, 5.0).energy_j == 0.0386
 
 
 def test_time_never_decreases_when_a_run_ends():

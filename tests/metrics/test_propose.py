@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.metrics.propose import a_little_better, propose
+from zeusrun.metrics.propose import a_little_better, a_little_worse, propose
 from zeusrun.metrics.seen import Seen
+from zeusrun.target import meets_target
 
 
 def seen(source, **values):
@@ -57,6 +58,28 @@ def test_the_metric_that_is_usual_in_such_scripts_precedes_its_like():
     assert propose(reported, "acc1")[0] == "acc1"
     assert propose(reported, "absent")[0] == "acc5"
     assert propose(seen("transformers", eval_loss=0.7, eval_f1=0.6), "eval_loss")[0] == "eval_f1"
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "target"),
+    [
+        (95.75, "max", 95.7), (0.9575, "max", 0.957), (0.3123, "max", 0.31), (1.0, "max", 1.0),
+        (0.3123, "min", 0.32), (312.3, "min", 320.0), (0.95, "max", 0.95), (0.0, "min", 0.0),
+    ],
+)  # fmt: skip
+def test_a_target_of_a_whole_training_is_reached_by_the_same_training_again(value, mode, target):
+    assert a_little_worse(value, mode) == target
+    assert meets_target(value, target, mode)
+
+
+def test_where_the_last_value_is_far_from_the_best_the_best_counts():
+    dice = Seen(0.1, 9.3e-9, 3, 9.3e-9, 0.2229)
+    proposal = propose({("val_dice", "wandb"): dice})
+    assert (proposal.target, proposal.last, proposal.best) == (0.23, 9.3e-9, 0.2229)
+    loss = Seen(2.0, 3.0, 3, 0.5, 3.0)
+    assert propose({("val_loss", "wandb"): loss})[3:] == (0.49, 3.0, 0.5)
+    assert propose({("val_return", "wandb"): Seen(-9.0, -12.0, 3, -12.0, -9.0)}).best is None
+    assert propose({("val_acc", "wandb"): Seen(0.4, 0.3, 3, 0.3, 0.5)}).best is None
 
 
 def test_of_several_sources_the_one_that_counts_is_named():

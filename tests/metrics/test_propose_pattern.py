@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.metrics.reading import append, open_source
 from zeusrun.jobfile.guess.command import read_command
-from zeusrun.jobfile.guess.guess import build_guess, write_draft
+from zeusrun.jobfile.guess.draft import write_draft
+from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import read_script
 from zeusrun.jobfile.patterns import check_pattern
-from zeusrun.metrics.propose_pattern import propose_pattern
+from zeusrun.metrics.propose_pattern import find_epochs, list_each_step, propose_pattern
 from zeusrun.metrics.stdout import split_states
 
 # e: epoch, E: of how many, l: a loss, a: an accuracy in percent, t: seconds.
@@ -68,6 +69,9 @@ FORMATS = {
     ">>> eval loss -> {l:.3f} | eval mAP@0.5: {a:.3f}": "eval_map0_5",
     "[GPU0] run_{E}{E} Epoch{e}: val acc={a:.3f}": "val_acc",
     "epoch_{e} val acc={a:.3f}, resnet50 top-5 val acc {l}": "val_acc",
+    "train final score: 49{e}/500 = {t:.2f}% correct\n"  # minGPT's
+    "test final score: 48{e}/500 = {a:.2f}% correct": "test_final_score",
+    "                Epoch: {e} Acc: {a:.4f}               ": "acc",
     "Epoch {e} finished. Validation accuracy is {a:.1f}%.": "validation_accuracy",
     "第{e}轮 Epoch {e}: val_准确率={a:.3f}": "val_准确率",
 }  # fmt: skip
@@ -158,6 +162,28 @@ def test_what_does_not_vary_like_a_metric_is_none(lines, metric):
     assert (shape and shape.proposal.metric) == metric
 
 
+@pytest.mark.parametrize("space", ["  ", "\t", "            "])
+def test_a_line_that_is_indented_may_be_centred_so_it_is_read_anywhere(space):
+    shape = propose_pattern([f"{space}Epoch: 1 Acc: 0.5000"])
+    assert shape.pattern == r"^\s*Epoch: *(?P<epoch>\d+) Acc: *(?P<acc>\S+)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "epochs"),
+    [
+        (["Epoch 1/60 val acc 0.5", "Epoch 2/60 val acc 0.6"], 60),
+        (["Epoch [1/60], Step [100/938], loss 0.5", "val acc 0.5"], 60),
+        (["[1/60] loss: 0.5 | test accuracy: 0.5"], 60),
+        (["[1/60] loss: 0.5", "test accuracy: 0.5"], None),  # batches, perhaps
+        (["Epoch 1/60 val acc 0.5", "Epoch 1/7 of the other phase"], None),
+        (["Epoch 60: 1/60 val acc 0.5"], None),
+        (["val acc 0.5"], None),
+    ],
+)
+def test_the_number_of_epochs_is_as_it_is_printed(lines, epochs):
+    assert find_epochs(lines, propose_pattern(lines)) == epochs
+
+
 def test_a_bar_may_have_another_width():
     lines = [f"Epoch {epoch} {'━' * 9 * epoch} 25/25 val/acc: 0.{epoch}" for epoch in (1, 2)]
     shape = propose_pattern(lines[:1])
@@ -202,3 +228,12 @@ def test_no_line_is_too_strange(lines):
 @pytest.fixture(scope="module")
 def tmp(tmp_path_factory):
     return tmp_path_factory.mktemp("draft")
+
+
+def test_what_is_printed_in_each_step_is_no_result():
+    lines = [f"[Epoch 0/1] [Batch {n}/32] [D loss: {0.7 - n / 100:.4f}]" for n in range(32)]
+    assert propose_pattern(lines).proposal.metric == "d_loss"
+    assert propose_pattern(lines, each_step=7) is None
+    assert list_each_step(lines, 7) == ["d_loss"]
+    both = propose_pattern([*lines, "Epoch 0 | val loss: 0.5", "Epoch 1 | val loss: 0.4"], "", 7)
+    assert both.proposal.metric == "val_loss"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.launcher.values import GOAL, after
 from zeusrun.metrics import seen as seen_module
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import (
     Seen,
     describe_steps,
@@ -57,7 +58,7 @@ def test_of_two_sources_of_the_metric_the_one_that_comes_first_in_the_order_coun
 
 def test_what_was_reached_by_another_scale_is_not_reached():
     printed = said(101, 1, 50.0, "stdout")
-    assert after(printed).reached is not None
+    assert settle(after(printed), final=True).reached is not None
     assert after(printed, said(101.1, 1, 0.1, "report")).reached is None
     assert after(printed, said(101.1, 1, 0.9, "report")).reached.value == 0.9
 

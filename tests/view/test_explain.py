@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import pytest
 
-from tests.factories import build_trial
+from tests.bandit.runs import run
+from tests.factories import build_trial, load_job
 from zeusrun.bandit.problem import ArmBelief
-from zeusrun.trial import Bound, Decision, Stage
-from zeusrun.view.explain import lead
+from zeusrun.commands.compose import compose
+from zeusrun.launcher.problem import build_problem
+from zeusrun.trial import Bound, Decision, Stage, TrialStatus
+from zeusrun.view.explain import describe_choice, lead
 
 
 def belief(size, cost_j=None, *, reached=0, chance=0.0, range_j=None):
@@ -74,7 +80,7 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
         ("fixed", 1.0, "policy fixed never uses another batch size; set policy.name to auto"),
         ("zeus", 0.62, "(the policy draws at random; the probability of this was 62%)"),
         ("zeus", 0.62, "every result changes the probabilities"),
-        ("auto", 1.0, "what other batch sizes cost is not known yet"),
+        ("auto", 1.0, "no other batch size has reached the target yet, so what they cost is a"),
     ],
 )
 def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, words):
@@ -93,6 +99,43 @@ def test_where_nothing_else_can_be_tried_none_is_promised(policy):
 def test_a_success_of_unknown_cost_is_not_taken_for_none():
     told = lead("zeus", chosen(64), [belief(64, chance=1.0), belief(128, reached=1)], 64)
     assert told[3].startswith("What other batch sizes cost is not known yet.")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "unit", "told"),
+    [
+        (9.63, None, "9 epochs"),
+        (1.9, None, "1 epoch"),
+        (0.7, None, "less than 1 epoch"),
+        (12.1, None, None),  # after 12 the run ends anyway
+        (12.1, 84175, "1,020,000 samples"),
+    ],
+)
+def test_a_bound_is_told_in_whole_epochs_if_it_is_within_those_of_the_run(epochs, unit, told):
+    bounded = Decision(64, Stage.EXPLOIT, "why", bound=Bound(900.0, epochs=epochs))
+    own = belief(64, 500.0, reached=3, chance=1.0)
+    most = 12 if unit is None else math.inf
+    sentence = lead("auto", bounded, [own, DEFAULT], 64, unit=unit, most_epochs=most)[2]
+    assert sentence == "It is expected to cost 500 J, and is the default" + (
+        "." if told is None else f". The run is stopped if it needs more than {told}."
+    )
+
+
+def test_crashes_of_the_newest_runs_are_told_before_the_cost(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZEUSRUN_HOME", str(tmp_path / "home"))
+    crashed = [run(arm, status=TrialStatus.FAILED) for arm in (64, 32, 64)]
+    flying = run(64, status=TrialStatus.DISPATCHED)
+    submission = compose(load_job(tmp_path, batch_size={"default": 64, "candidates": [32, 64]}))
+    with contextlib.closing(submission):
+        problem = build_problem(submission, [])
+        own = belief(64, chance=1.0)
+        told = describe_choice(submission, problem, [run(64), *crashed, flying], [own])
+        assert told[2] == (
+            "The script crashed in the last 3 runs, with batch sizes 32, 64; `zeusrun show job` "
+            "says why."
+        )
+        told = describe_choice(submission, problem, [*crashed, run(64)], [own])
+        assert "crashed" not in " ".join(told)
 
 
 def test_equal_runs_have_no_range_and_an_adaptive_run_only_begins_with_its_batch_size():

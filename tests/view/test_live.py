@@ -433,3 +433,10 @@ def test_a_view_outlives_its_reader(terminal):
         screen = PlainConsole(file=LastingStream(stream), force_terminal=terminal, width=80)
         show_all(SubmitView(screen, quiet=False))
         screen.print("to nobody")
+
+
+def test_after_the_target_no_bound_is_shown():
+    progress = after(started(103.0), report(105.0, 1, 0.6))
+    assert progress.reached is not None
+    assert "of at most" not in epoch_line(trial(), progress, 200.0).plain
+    assert "of at most" in epoch_line(trial(), replace(progress, reached=None), 200.0).plain

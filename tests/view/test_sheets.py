@@ -10,8 +10,10 @@ from tests.analysis.test_cost_baseline import interrupted
 from tests.notify.test_notices import trial
 from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest
-from zeusrun.trial import Interruption
-from zeusrun.view.sheets import trial_sheet, undisturbed_text
+from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.sight import Sight
+from zeusrun.trial import CurvePoint, Interruption
+from zeusrun.view.sheets import metrics_table, trial_sheet, undisturbed_text
 
 TWICE = (Interruption(7.0, 1), Interruption(100.0, 2))
 IN_ALL = tuple(Interruption(time_s, n) for n, time_s in enumerate((1.0, 6.0, 50.0, 106.0)))
@@ -76,3 +78,28 @@ def test_a_run_that_reports_within_epochs_is_shown_with_samples_and_its_whole_cu
     assert "samples     200,000 (4 epochs)" in text
     assert "\n            ▁▂▅▇█\n" in text
     assert "of at most" not in text
+
+
+def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_there():
+    short = dataclasses.replace(trial(1), epochs=2, steps=500, time_s=10.0, max_epochs=12)
+    curve = tuple(CurvePoint(n, 5.0 * n, 50.0 * n, 0.6) for n in (1, 2, 3, 4))
+    run = dataclasses.replace(short, curve=curve)
+    text = render(trial_sheet(run, None, run_dir_exists=True))
+    assert "epochs      2 to the target, 4 done of at most 12\n" in text
+    assert "steps       500 in the whole run\n" in text
+    text = render(trial_sheet(dataclasses.replace(run, curve=curve[:2]), None, run_dir_exists=True))
+    assert "epochs      2 of at most 12\nsteps       500\n" in text
+    sampled = run_by_samples(1, 32, progress=5.0)
+    text = render(trial_sheet(dataclasses.replace(sampled, time_s=1.0), None, run_dir_exists=True))
+    assert " to the target, " in text
+    assert " in all\n" in text
+
+
+@pytest.mark.parametrize(("width", "last"), [(104, "how"), (80, "to"), (60, "last"), (30, "last")])
+def test_metrics_leave_out_columns_before_they_cut_a_name(width, last):
+    seen = Seen(0.70393, 0.0073301, 30, low=0.0073301, high=0.70393, each_step=True)
+    sight = Sight(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())
+    text = render(metrics_table(sight, "val/auc"), width)
+    assert text.splitlines()[0].split()[-1] == last
+    assert "val/accuracy " in text
+    assert widest(text) <= width

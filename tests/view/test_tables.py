@@ -361,7 +361,7 @@ def test_beliefs_fit_80_columns_and_the_verdict_is_whole():
     text = render(explain_table(f"{LONG_JOB}: what zeus believes", beliefs, ["4 trials had x"]))
     assert widest(text.replace(LONG_JOB, "")) <= 80
     (row, told) = [line for line in text.splitlines() if "1048576" in line]
-    for cell in ("999/999", "100.0", "101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
+    for cell in ("999/999", "   100  101 J", "1.23 kJ", "100%", "\u22129.99 MJ"):
         assert cell in row
     assert f"0.00{UNKNOWN}9.99 MJ" in row
     assert "out: it ran out" in told

@@ -6,15 +6,17 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from zeusrun.trial import Stage
+from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from zeusrun.trial import Trial
+    from zeusrun.trial import CurvePoint, Trial
 
 MOST = 1e30
 """A larger amount has diverged, or comes from a damaged record."""
+
+_SAME_S = 1e-3  # times of one moment differ in their last digits
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
@@ -40,6 +42,14 @@ def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -
 def never_trained(trial: Trial) -> bool:
     """Whether a run ended before its first optimizer step."""
     return trial.time_s is None and not trial.steps
+
+
+def last_after_target(trial: Trial) -> CurvePoint | None:
+    """Return the last report of a run that trained on after its target, else ``None``."""
+    if trial.status is not TrialStatus.REACHED or trial.time_s is None or not trial.curve:
+        return None
+    last = trial.curve[-1]
+    return last if last.time_s > trial.time_s + _SAME_S else None
 
 
 def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:

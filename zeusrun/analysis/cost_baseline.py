@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.curve_unit import amount_in, curve_unit
 from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed, prove
@@ -74,17 +75,21 @@ def has_cost(trial: Trial) -> bool:
 
 
 def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
-    """Return what the epochs of a trial usually cost, by the newest runs of the same training."""
-    own = conditions(trial)
+    """Return what the epochs of a trial usually cost, by the newest runs of the same training.
+
+    Where it reports within epochs, its samples.
+    """
+    own, unit = conditions(trial), curve_unit([trial])
     known = [
-        cost_j / each.epochs
+        cost_j / amount
         for each in earlier
-        if each.epochs
+        if (amount := amount_in(each, unit))
         and conditions(each) == own
         and each.fingerprint == trial.fingerprint
         and (cost_j := run_cost_j(each)) is not None
     ]
-    return trial.epochs * statistics.median(known[-KNOWN:]) if known and trial.epochs else None
+    amount = amount_in(trial, unit)
+    return amount * statistics.median(known[-KNOWN:]) if known and amount else None
 
 
 def conditions(trial: Trial) -> tuple[object, ...]:

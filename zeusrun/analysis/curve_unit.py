@@ -71,6 +71,11 @@ def epochs_by_samples(trial: Trial) -> float | None:
     return trial.progress * samples / trial.samples
 
 
+def counts_reports(trial: Trial) -> bool:
+    """Whether the epochs of a run are numbers of reports: there are more than there can be."""
+    return not trial.by_samples and (trial.epochs or 0) > trial.max_epochs
+
+
 def left_out_text(trials: Iterable[Trial], unit: CurveUnit) -> str:
     """Return which of some runs with a curve cannot be drawn against a unit; "" if all can."""
     count = sum(bool(trial.curve) and not curve_in(trial, unit) for trial in trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
@@ -21,7 +22,7 @@ _FEW = 3  # values to name of each difference
 def find_ignored(trials: Sequence[Trial]) -> Trial | None:
     """Return the newest trial whose script trained with another batch size than the chosen one.
 
-    ``None`` if a later batch size arrived that is not the script's own, as after a repair.
+    ``None`` if a later batch size arrived that is not that one, as after a repair.
     """
     arrived: set[int] = set()
     for trial in reversed(trials):
@@ -31,6 +32,21 @@ def find_ignored(trials: Sequence[Trial]) -> Trial | None:
             return None if arrived - {trial.observed_batch_size} else trial
         arrived.add(trial.global_batch_size)
     return None
+
+
+def find_own_size(trials: Sequence[Trial]) -> int | None:
+    """Return the batch size with which the script trains whatever it gets; ``None`` if not known.
+
+    It is known once the newest trials were to train with at least two batch sizes, and trained with
+    one. A script may also train with a multiple of what it gets: its own ranks, or accumulation.
+    """
+    seen = [each for each in trials if each.observed_batch_size and not each.forgotten]
+    own = seen[-1].observed_batch_size if seen else None
+    asked = {
+        each.global_batch_size
+        for each in itertools.takewhile(lambda e: e.observed_batch_size == own, reversed(seen))
+    }
+    return own if len(asked) > 1 else None
 
 
 def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
@@ -48,11 +64,7 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
             values.setdefault((what, _what_counts(problem, trial)), []).append(value)
     clauses = []
     if (ignored := find_ignored(trials)) is not None:
-        clauses.append(
-            f"{ignored.trial} trained with batch size {ignored.observed_batch_size}, not with "
-            f"{ignored.global_batch_size}: only {problem.default} runs until another one arrives. "
-            f"Once the script takes it: zeusrun history --forget {ignored.trial}"
-        )
+        clauses.append(_describe_ignored(problem, ignored))
     for (what, kept), seen in values.items():
         distinct = list(dict.fromkeys(seen))
         few = ", ".join(distinct[:_FEW]) + (", …" if len(distinct) > _FEW else "")
@@ -60,6 +72,21 @@ def describe_kept(problem: Problem, trials: Sequence[Trial]) -> list[str]:
         clause = f"{len(seen)} {some} {what} ({{few}}): {kept}"
         clauses.append(clause.format(few=few, own=own, s=some[3:]))
     return clauses
+
+
+def _describe_ignored(problem: Problem, ignored: Trial) -> str:
+    observed, asked = ignored.observed_batch_size or 0, ignored.global_batch_size
+    text = (
+        f"{ignored.trial} trained with batch size {observed}, not with {asked}: only "
+        f"{problem.default} runs until another one arrives. "
+    )
+    times, rest = divmod(observed, asked)
+    if problem.default != observed and rest == 0:
+        text += (
+            f"If the script trains with {times} times what it gets, pass ${{batch_size/{times}}} "
+            f"in args, and make {times * problem.default} the default. "
+        )
+    return f"{text}Once the script takes it: zeusrun history --forget {ignored.trial}"
 
 
 def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
@@ -72,8 +99,8 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         return  # it ended too early to teach anything
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     if proof.nothing and proof.learning is not None:
-        size = trial.observed_batch_size if proof.learning is Doubt.OTHER_SIZE else None
-        yield proof.learning.value, trial.status.value if size is None else str(size)
+        values = {Doubt.OTHER_SIZE: str(trial.observed_batch_size), Doubt.NO_CRASH: trial.trial}
+        yield proof.learning.value, values.get(proof.learning, trial.status.value)
     if trial.variant != problem.variant:
         yield "adapted {own} batch size in another way", trial.variant or "not at all"
     if proof.speed is Doubt.SHARED:
@@ -90,10 +117,10 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         yield "had other micro-batches", f"{samples} samples"
     if trial.status not in CRASHED:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
-        values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
-        values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
-        values |= {Doubt.SHORT: trial.status.value}
-        yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
+        told = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
+        told |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        told |= {Doubt.SHORT: trial.status.value}
+        yield from ((doubt.value, told[doubt]) for doubt in proof if doubt in told)
         yield from _job_differences(problem, trial)
 
 

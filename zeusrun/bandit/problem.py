@@ -39,6 +39,7 @@ class Problem:
 
     candidates: tuple[int, ...]  # global batch sizes, ascending
     default: int  # one of them
+    ignored: bool = False  # whether the script ignores the batch size, so that no other one runs
     metric: str
     mode: Literal["max", "min"]
     target: float

@@ -28,7 +28,7 @@ class Doubt(Enum):
     FORGOTTEN = "forgotten by 'history --forget'"
     OTHER_SIZE = "trained with another batch size"
     NO_OUTCOME = "ended without an outcome"
-    NO_CRASH = "failed without a crash"  # somebody ended it, or it never reported the metric
+    NO_CRASH = "ended by a signal, or without the metric"
     NO_STEP = "was stopped before the first step"
     NO_EPOCH = "met the target before the first epoch"
     CHANGED = "changed while preempted"
@@ -73,7 +73,7 @@ def prove(trial: Trial, *, learn_from_shared: bool = False) -> Proof:
         speed = Doubt.SHARED
     elif not learn_from_shared and _is_short(trial):
         speed = Doubt.SHORT
-    elif trial.interruptions and not _intact(trial).epochs:
+    elif trial.interruptions and not _intact(_in_samples(trial)).epochs:
         speed = Doubt.INTERRUPTED
     return Proof(learning, speed)
 
@@ -107,9 +107,18 @@ def _doubt_all(trial: Trial) -> Doubt | None:
 
 
 def _began_anew(trial: Trial) -> bool:
-    """Whether all reports before an interruption were made again."""
+    """Whether all reports before an interruption were made again.
+
+    Where an epoch has several reports, one in the first epoch may follow those before.
+    """
     first_s = next((point.time_s for point in trial.curve if not is_baseline(point)), 0.0)
-    return any(each.epochs and each.time_s < first_s for each in trial.interruptions)
+    least = 2 if trial.by_samples else 1
+    return any(each.epochs >= least and each.time_s < first_s for each in trial.interruptions)
+
+
+def _in_samples(trial: Trial) -> Trial:
+    """Return a run with samples for epochs in its curve, if it reports within epochs."""
+    return replace(trial, curve=trial.by_samples) if trial.by_samples else trial
 
 
 def whole_way(trial: Trial) -> Way | None:
@@ -143,19 +152,27 @@ def as_undisturbed(trial: Trial) -> Trial:
     """
     if not trial.interruptions or trial.status in CRASHED:
         return trial
-    way = undisturbed(trial, Way(trial.epochs, None, None) if trial.epochs else None)
+    finest, length = _in_samples(trial), trial.epochs
+    if trial.by_samples:
+        length = max((point.epoch for point in _counting(finest)), default=0)
+    way = undisturbed(finest, Way(length, None, None) if length else None)
     way = way or Way(0, None, None)
     knob = min(max(0.0, trial.eta_knob), 1.0)  # any other comes from a damaged record
     spent_j = cost_j(way.energy_j, trial.max_power_w, way.time_s, knob)
     return replace(trial, time_s=way.time_s, energy_j=way.energy_j, cost_j=spent_j)
 
 
-def _intact(trial: Trial) -> Way:
-    """Add up the stretches between reports in which the run was not interrupted."""
-    end_s = math.inf  # what followed the target may have been interrupted, too
+def _counting(trial: Trial) -> list[CurvePoint]:
+    """Return the reports up to the target: what followed may have been interrupted, too."""
+    end_s = math.inf
     if trial.status is TrialStatus.REACHED and trial.time_s is not None:
         end_s = trial.time_s + _SAME_S
-    points = [point for point in trial.curve if not is_baseline(point) and point.time_s <= end_s]
+    return [point for point in trial.curve if not is_baseline(point) and point.time_s <= end_s]
+
+
+def _intact(trial: Trial) -> Way:
+    """Add up the stretches between reports in which the run was not interrupted."""
+    points = _counting(trial)
     from_zero = counts_from_zero(tuple(point.epoch for point in points[:3]))
     stretches = [
         (since, until)

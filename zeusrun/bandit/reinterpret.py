@@ -215,9 +215,11 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
         spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
         if spent is not None:
             spent = _less_profiling_j(problem, trial, spent, end.epochs)
+    status = TrialStatus.REACHED if reached else _failure(problem, trial, end)
+    silent = status is TrialStatus.MISSED and problem.unit is None  # it never evaluates
     run = run._replace(
-        status=TrialStatus.REACHED if reached else _failure(problem, trial, end),
-        epochs=end.epochs if end else None,
+        status=status,
+        epochs=end.epochs if end else problem.max_epochs if silent else None,
         cost_j=spent if spent and spent > _LEAST_J else None,
         pace=tuple(pace),
     )

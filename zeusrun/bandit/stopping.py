@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import FAILED, OUTDONE, better
@@ -31,7 +32,7 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     else:
         spent, most = float(epochs), bound.epochs
         usual = f"{energy_text(bound.cost_j)} at its usual speed"
-        what, limit = "it", f"{_amount(most, running.unit)} ({usual})"
+        what, limit = "it", f"{amount_text(most, running.unit)} ({usual})"
         used = f"and {limit} are what"
     if spent + spent / max(1, epochs) > most:
         left = f"{what} passed" if spent > most else "one more epoch would pass"
@@ -40,15 +41,18 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
     if spent <= share * most:
         return None
     return (
-        f"after {_amount(epochs, running.unit)} it has come {share:.0%} of the way at most, {used} "
-        "it may cost"
+        f"after {amount_text(epochs, running.unit)} it has come {share:.0%} of the way at most, "
+        f"{used} it may cost"
     )
 
 
-def _amount(epochs: float, unit: int | None) -> str:
+def amount_text(epochs: float, unit: int | None) -> str:
+    """Return whole epochs, or samples with three digits where ``unit`` of them are an epoch."""
     if unit is not None:
-        return f"{epochs * unit:,.0f} samples"
-    return "1 epoch" if epochs == 1 else f"{epochs:.3g} epochs"
+        return f"{float(f'{epochs * unit:.3g}'):,.0f} samples"
+    if epochs < 1:
+        return "less than 1 epoch"
+    return "1 epoch" if epochs < 2 else f"{math.floor(epochs)} epochs"
 
 
 def share_done(paces: Sequence[Pace], mode: str, best_value: float | None) -> float:

@@ -18,7 +18,8 @@ from typer import Argument, Option
 from zeusrun.commands.options import open_home
 from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
-from zeusrun.jobfile.guess.guess import build_guess, job_name, write_draft
+from zeusrun.jobfile.guess.draft import job_name, write_draft
+from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import MAX_BYTES, module_paths, read_script, read_text
 from zeusrun.launcher.context import job_devices
 from zeusrun.plain_text import plain_text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import sys
@@ -23,8 +24,9 @@ from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
 from zeusrun.metrics.audit import is_alike
+from zeusrun.metrics.places import HANDFUL
 from zeusrun.metrics.propose import propose
-from zeusrun.metrics.propose_pattern import propose_pattern, shows_evaluation
+from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import names_an_evaluation
 from zeusrun.metrics.stdout import split_states
@@ -49,6 +51,7 @@ TRY_S = 120
 """Seconds that a run may take whose number of epochs cannot be set."""
 
 _MAX_PRINTED_BYTES = 256 << 10
+_FEW = 4  # lines, which show no rule
 _REHEARSED = 50  # steps, if no loader shows the batch size
 
 
@@ -60,6 +63,7 @@ class Tried(NamedTuple):
     progress: Progress | None
     printed: list[str]  # by rank 0 at the end, in training where its steps are seen; no colours
     ended: bool  # by the user, or by another zeusrun
+    finished: bool  # whether it came to its own end, and not because of a crash
 
     @property
     def failed(self) -> bool:
@@ -72,13 +76,28 @@ class Tried(NamedTuple):
         """Why it ended, for people."""
         return plain_text(self.trial.reason or "it was stopped")
 
+    @property
+    def _each_step(self) -> float:
+        """How many lines there are at least if they are printed in each step, or each handful."""
+        progress = self.progress
+        if progress is None or not progress.passes:
+            return math.inf
+        least = max(progress.passes, progress.others)  # those of epochs and evaluations
+        return max(_FEW, 2 * least + 1, (progress.steps or 0) / HANDFUL)
+
+    @property
+    def in_each_step(self) -> list[str]:
+        """The metrics that were printed in each step."""
+        return list_each_step(self.printed, self._each_step)
+
     def propose(self, likely: str) -> tuple[Proposal | None, Shape | None]:
         """Return a proposal, and the pattern that it needs, if any."""
         seen = {} if self.progress is None else self.progress.seen
         proposal = propose(seen, likely)
         # What is printed once for an evaluation precedes the mean of what is logged in it.
         mean = proposal is not None and seen[proposal.metric, proposal.source].parts > 1
-        shape = propose_pattern(self.printed, likely) if mean or proposal is None else None
+        read = mean or proposal is None
+        shape = propose_pattern(self.printed, likely, self._each_step) if read else None
         if proposal is None or (
             shape is not None and is_alike(proposal.metric, shape.proposal.metric)
         ):
@@ -204,7 +223,9 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
             printed = [line for line in watch.read_printed() if mask.text(line) == line]
     code = result.exit_code
     ended = not stopped and (code == ExitCode.BUSY or code >= ExitCode.SIGNAL_BASE)
-    return Tried(result.trials[-1], code, progress, printed, ended)
+    crashed = result.trials[-1].cause is not None
+    finished = not (stopped or ended or crashed or code == ExitCode.TIMED_OUT)
+    return Tried(result.trials[-1], code, progress, printed, ended, finished)
 
 
 def _size(log: Path) -> int:

@@ -277,7 +277,7 @@ def run_recurrence(
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
     for block in [] if quiet else savings_block(savings):
-        shown.print(block)
+        shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
     if as_json:
         print_json(result_json(spec.name, result, savings))
     return result.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,24 +12,34 @@ from zeusrun.commands.options import console
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
 from zeusrun.files.atomic import replace_file
-from zeusrun.jobfile.guess.guess import Batch, correct_batch, reveal
+from zeusrun.jobfile.guess.draft import reveal
+from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
+from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.audit import describe_choice
-from zeusrun.metrics.propose_pattern import list_likely
-from zeusrun.metrics.seen import describe_alone, describe_spawned
+from zeusrun.metrics.propose import a_little_worse
+from zeusrun.metrics.propose_pattern import find_epochs, list_likely
+from zeusrun.metrics.seen import (
+    describe_alone,
+    describe_spawned,
+    names_an_evaluation,
+    names_training,
+)
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zeusrun.commands.short_run import Tried
     from zeusrun.jobfile.guess.guess import Guess
     from zeusrun.metrics.progress import Progress
+    from zeusrun.metrics.propose import Proposal
+    from zeusrun.metrics.propose_pattern import Shape
     from zeusrun.sidecar.events import Observed
 
 _NOTHING_SEEN = (
@@ -36,6 +47,13 @@ _NOTHING_SEEN = (
     "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
     "script: docs/metrics.md"
 )
+_NOT_ARRIVED = (
+    "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
+    "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md). "
+    "If each item of its data loader is a whole batch, zeusrun cannot see the size: write "
+    "instrument: false, and read the metric from lines or a file"
+)
+_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|\b-?[01]\b", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
 
@@ -44,91 +62,135 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    epochs, trained_epochs = guess.max_epochs, 1
-    limit = "" if epochs else f", at most {TRY_S} s"
-    typer.echo(f"Running it once: one epoch{limit}. This run is not recorded in the history.")
-    tried = run_shortly(
-        load_spec(path, [*overrides(guess), *reveal(guess)]), whole=epochs is not None
-    )
+    tried, epochs = _run(guess, path)
     proposal, shape = tried.propose(guess.metric)
-    if epochs is not None and epochs.value > 1 and proposal is None and _may_be_too_short(tried):
-        own = f"{epochs.written} {epochs.value:g}"
-        typer.echo(
-            f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
-            f"it with {own}, and stopping it after an epoch, or after {TRY_S} s",
-            err=True,
-        )
-        trained_epochs = int(epochs.value)
-        longer = [*overrides(guess, trained_epochs), *reveal(guess)]
-        tried = run_shortly(load_spec(path, longer), whole=False)
-        proposal, shape = tried.propose(guess.metric)
-    trial, code, progress, printed, ended = tried
+    trial, progress, printed = tried.trial, tried.progress, tried.printed
     sight = Sight.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
     spawned = () if progress is None else progress.ranks.spawned.values()
-    if (started := describe_spawned(spawned)) is not None:
+    if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
-    if progress is None or sight is None or ended or (tried.failed and proposal is None):
+    if progress is None or sight is None or tried.ended or (tried.failed and proposal is None):
         then = f"{path} stays as it is. Correct the cause, then give the same command again"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
-        return code
-    guess = _check_batch(
-        replace(guess, seen_rate=max(sight.learning_rates, default=None)), path, sight, progress
+        return tried.code
+    as_written = replace(
+        guess,
+        seen_rate=max(sight.learning_rates, default=None),
+        pattern=None if shape is None else shape.pattern,
+        seen_epochs=find_epochs(printed, shape),
     )
-    if shape is not None:
-        guess = replace(guess, pattern=shape.pattern)
+    guess = _check_batch(as_written, path, sight, progress)
     if proposal is None:
         stepped = progress.steps or progress.ranks.spawned
         idle = "" if stepped else "The run made no optimizer step: see its output above. "
-        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(printed)], None
+        lines, objective = [idle + _NOTHING_SEEN, *_describe_likely(tried)], None
     else:
-        metric, source, mode, target, last = proposal
-        better = "at most" if mode == "min" else "at least"
-        objective = (
-            metric,
-            mode,
-            target,
-            f"it was {last:.6g} in the run of --try; source: {source}",
-        )
-        read = f" It is read from lines such as: {plain_text(shape.line.strip())}" if shape else ""
-        best = " It is at its best after one epoch: choose the target yourself."
+        objective, proposed = _describe_proposal(proposal, shape, whole=tried.finished)
         lines = [
             *describe_choice(proposal, progress.seen, printed),
-            f"Proposed: {metric} {better} {target:g}.{best if target == last else ''}{read}",
+            proposed,
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
     new = write(guess, objective=objective)
-    changed = _replace(path, text, new)
+    changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        seen = progress.observed.get(0)
-        stopped = _rehearse(replace(guess, metric=proposal.metric), path, trained_epochs, seen)
-        if stopped is not None:
-            return stopped
+        own = replace(guess, metric=proposal.metric)
+        code, arrives = _rehearse(own, path, epochs, progress.observed.get(0))
+        if code is not None:
+            return code
+        if not arrives:
+            lines[-1] = _NOT_ARRIVED.format(path=path)
+            if guess.batch is not None and guess.batch.parts > 1:  # it is no multiple
+                _replace(path, new, write(as_written, objective=objective))
     typer.echo(plain_text("\n".join([f"{path} {changed}.", *lines])))
     if tried.failed:
         then = "the proposal is from what it had shown before. Correct the cause first"
         typer.echo(f"zeusrun: the run failed: {tried.reason}; {then}", err=True)
-        return code
-    return ExitCode.REACHED if proposal else ExitCode.TRAINING_FAILED
+        return tried.code
+    return ExitCode.REACHED if proposal and arrives else ExitCode.TRAINING_FAILED
+
+
+def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
+    """Run the job for a single epoch, or as it is if that is too short; return its epochs, too."""
+    epochs = guess.max_epochs
+    how = f"until it trains on after an evaluation, at most {TRY_S} s"
+    if epochs is not None:
+        how = f"one epoch ({epochs.written} 1)"
+    typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
+    tried = run_shortly(
+        load_spec(path, [*overrides(guess), *reveal(guess)]), whole=epochs is not None
+    )
+    if epochs is None or epochs.value == 1:
+        return tried, 1
+    if tried.propose(guess.metric)[0] is not None or not _may_be_too_short(tried):
+        return tried._replace(finished=False), 1  # it was a part of the training
+    own = f"{epochs.written} {epochs.value:g}"
+    typer.echo(
+        f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
+        f"it with {own}, and stopping it after an epoch, or after {TRY_S} s",
+        err=True,
+    )
+    longer = [*overrides(guess, int(epochs.value)), *reveal(guess)]
+    return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
+
+
+def _describe_proposal(
+    proposal: Proposal, shape: Shape | None, *, whole: bool
+) -> tuple[tuple[str, str, float, str], str]:
+    """Return the objective for the job file, and the proposal for people.
+
+    ``whole``: the training has run to its own end, so that it reaches no more than that.
+    """
+    metric, source, mode, target, last, best = proposal
+    if whole:
+        target = a_little_worse(last if best is None else best, mode)
+    better = "at most" if mode == "min" else "at least"
+    was = f"{last:.6g}" if best is None else f"{best:.6g} at best, and {last:.6g} at the end"
+    remarks = []
+    if best is not None:
+        remarks.append(f"It was {was}: the target is near the best.")
+    elif whole:
+        remarks.append("The whole training has run, so the target is what it reached, rounded.")
+    elif target == last:
+        remarks.append("It is at its best after one epoch: choose the target yourself.")
+    if names_training(metric):
+        remarks.append("It is of the training: zeusrun has seen no better metric.")
+    elif mode == "min" and not names_an_evaluation({metric: last}):
+        remarks.append("It may be of the training: its name does not say that it is not.")
+    if shape is not None:
+        remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
+    origin = f"it was {was} in the run of --try; source: {source}"
+    told = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
+    return (metric, mode, target, origin), told
 
 
 def _may_be_too_short(tried: Tried) -> bool:
-    """Whether a run may have crashed because it was to train for a single epoch."""
+    """Whether a run may have crashed because it was to train for a single epoch.
+
+    Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
+    """
     reason, cause = tried.trial.reason or "", tried.trial.cause
-    return (
-        cause is not None and not tried.ended and not is_permanent(reason, cause, same_choice=False)
-    )
+    if cause is None or tried.ended or is_permanent(reason, cause, same_choice=False):
+        return False
+    stepped = tried.progress is not None and bool(tried.progress.steps)
+    what = reason.partition(": ")[2]  # after the rank and the line
+    return stepped or _OF_EPOCHS.search(what) is not None
 
 
-def _describe_likely(printed: Sequence[str]) -> Iterator[str]:
+def _describe_likely(tried: Tried) -> Iterator[str]:
     """Yield the lines that look most like a result, each with what to write to read it."""
-    if likely := list_likely(printed):
+    if names := tried.in_each_step:
+        yield f"{', '.join(names[:5])}: printed in every step: no result, but that of one batch."
+    elif likely := list_likely(tried.printed):
         yield _LIKELY
-    for line, pattern in likely:
-        yield f"  {plain_text(line.strip())}"
-        quoted = pattern.replace("'", "''")
-        yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
+        for line, pattern in likely:
+            yield f"  {plain_text(line.strip())}"
+            if all(map(names_training, find_metrics((pattern,)))):
+                yield "    (of the training, not of an evaluation)"
+            quoted = pattern.replace("'", "''")
+            yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 
 
 def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
@@ -152,14 +214,18 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
     return guess
 
 
-def _rehearse(guess: Guess, path: Path, epochs: int, before: Observed | None) -> int | None:
+def _rehearse(
+    guess: Guess, path: Path, epochs: int, before: Observed | None
+) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
-    ``before``: what rank 0 saw with the default. Returns the exit code if the user has ended it.
+    ``before``: what rank 0 saw with the default. Returns the exit code if the user has ended it,
+    and whether nothing speaks against that it arrives.
     """
-    batch, ranks = guess.batch, guess.ranks
+    batch = guess.batch
     if batch is None:
-        return None
+        return None, True
+    ranks = guess.ranks * batch.parts
     default = batch.default
     halves = default % (2 * ranks) == 0 and default >= 4 * ranks  # one sample may be too few
     other = default // 2 if halves else 2 * default
@@ -168,7 +234,7 @@ def _rehearse(guess: Guess, path: Path, epochs: int, before: Observed | None) ->
     rehearsal = [*overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
-        return tried.code
+        return tried.code, True
     size = Sight.of(tried.progress).batch_size if tried.progress is not None else None
     if size == other:
         now = tried.progress.observed.get(0) if tried.progress is not None else None
@@ -179,9 +245,10 @@ def _rehearse(guess: Guess, path: Path, epochs: int, before: Observed | None) ->
     elif size is not None:
         why = f"batch size {other} does not arrive: the run trained with {size}"
         typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
+        return None, False
     else:
         typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
-    return None
+    return None, True
 
 
 def _compare_steps(path: Path, size: int, before: Observed | None, now: Observed | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from zeusrun.energy.series import REACH_S, EnergySeries
 
 # A counter that does not move for STILL_S while the device draws more than ASLEEP_W is stuck.
@@ -30,6 +32,7 @@ class CounterAccount:
         self.moved = False  # since the first sample
         self.series = EnergySeries()
         self._is_model = is_model
+        self._most_w = max_power_w or math.inf
         self._leap_w = _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
         self._moved_s = 0.0
         self._drawing_since_s = 0.0
@@ -60,7 +63,10 @@ class CounterAccount:
                 )
             self.moved = last_j is not None
             self._moved_s = self._drawing_since_s = time_s
-            self.series.add(time_s, energy_j)
+            if self._is_model:  # it finds a process, and all that it has used, a second late
+                self.series.catch_up(time_s, energy_j, self._most_w)
+            else:
+                self.series.add(time_s, energy_j)
             return None
         asleep = self._is_model or (power_w is not None and power_w < ASLEEP_W)
         if asleep or (power_w is None and utilization == 0):

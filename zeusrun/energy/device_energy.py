@@ -45,6 +45,7 @@ class EnergyTrack:
         self.failed = False
         self._name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
+        self._max_power_w = max_power_w
         self._dropped = False  # the counter, for the rest of the run
         self._counter = CounterAccount(is_model=self._is_model, max_power_w=max_power_w)
         self._power = PowerAccount()
@@ -153,7 +154,9 @@ class EnergyTrack:
             return None
         power_w = self._last[1].power_w
         if power_w is None and self._counts():
-            return self._counter.series.power_w()
+            power_w = self._counter.series.power_w()
+            if self._is_model and power_w is not None:
+                return min(power_w, self._max_power_w or power_w)  # clock ticks are 10 ms
         return power_w
 
     def _is_out(self) -> bool:

@@ -54,7 +54,9 @@ class EnergyMonitor(Meter):
         self._warnings: list[str] = []
         self._metered: list[_Metered] = []
         for device in devices:
-            name, max_power_w = name_of(device), device.max_power_w if device.is_gpu else None
+            # That of a CPU with counters may be a guess.
+            nominal = not device.is_gpu and device.energy_source is not EnergySource.ESTIMATED
+            name, max_power_w = name_of(device), None if nominal else device.max_power_w
             track = EnergyTrack(name, device.energy_source, max_power_w)
             self._metered.append(_Metered(name, device, track))
         self._limits = LimitSeries()

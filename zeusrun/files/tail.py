@@ -63,6 +63,11 @@ class LineTail:
             os.close(descriptor)
         return lines or self._take_pending(lines, final=final)
 
+    @property
+    def position(self) -> int:
+        """Bytes up to the end of the last line that was returned."""
+        return self._offset - len(self._pending)
+
     def skip_backlog(self, keep_bytes: int) -> int:
         """Skip unread bytes except the last ``keep_bytes``; return how many were skipped.
 

@@ -34,7 +34,10 @@ PLACEHOLDERS = (
 
 # Braces are required. "$HOME" is meant for a shell, and no shell reads the args: an error says how
 # to write a placeholder and how to write a plain "$".
-_TOKEN = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>[^${}]*)\}|(?P<word>\w*))")
+_TOKEN = re.compile(
+    r"\$(?:(?P<escaped>\$)|\{(?P<name>[^${}/]*)(?:/(?P<share>[^${}]*))?\}|(?P<word>\w*))"
+)
+_DIVISIBLE = ("batch_size", "local_batch_size")
 
 
 def find_placeholders(text: str) -> tuple[str, ...]:
@@ -58,7 +61,19 @@ def find_placeholders(text: str) -> tuple[str, ...]:
             raise ValueError(f"uses the unknown placeholder '${{{name}}}'; {hint}")
         if name is not None:
             names.append(name)
+        share = token["share"]
+        if share is not None and (name not in _DIVISIBLE or not re.fullmatch("[1-9][0-9]?", share)):
+            raise ValueError(
+                f"has '${{{name}/{share}}}'; only ${{batch_size}} and ${{local_batch_size}} can be "
+                "divided, by a whole number from 1 to 99"
+            )
     return tuple(names)
+
+
+def find_shares(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the names in a checked text that are divided, such as ``${batch_size/2}``, by what."""
+    tokens = (token for token in _TOKEN.finditer(text) if token["share"])
+    return tuple((token["name"], int(token["share"])) for token in tokens)
 
 
 def expand_placeholders(text: str, values: Mapping[str, str]) -> str:
@@ -76,7 +91,16 @@ def expand_placeholders(text: str, values: Mapping[str, str]) -> str:
     missing = [name for name in names if name not in values]
     if missing:
         raise JobFileError(f"'${{{missing[0]}}}' in {text!r} has no value in this run")
-    return _TOKEN.sub(lambda t: "$" if t["escaped"] else values[t["name"]], text)
+
+    def expand(token: re.Match[str]) -> str:
+        if token["escaped"] or not token["share"]:
+            return "$" if token["escaped"] else values[token["name"]]
+        value, rest = divmod(int(values[token["name"]]), int(token["share"]))
+        if rest:
+            raise JobFileError(f"'{token[0]}' is no whole number for {values[token['name']]}")
+        return str(value)
+
+    return _TOKEN.sub(expand, text)
 
 
 def literal_parts(text: str) -> list[str]:

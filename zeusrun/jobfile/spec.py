@@ -27,7 +27,7 @@ from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.paths import can_run, check_path, resolve_path
 from zeusrun.jobfile.patterns import find_metrics
-from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
+from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.sections import (
     BatchSizes,
@@ -170,6 +170,10 @@ class JobSpec(Section):
         launch = info.data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
             sizes.check_divisible(launch.nproc_per_node)
+            texts = [*info.data.get("args", ()), *info.data.get("env", {}).values()]
+            for name, share in (each for text in texts for each in find_shares(text)):
+                ranks = launch.nproc_per_node if name == "local_batch_size" else 1
+                sizes.check_shares(share * ranks, f"${{{name}/{share}}}")
         if sizes.apply == "dataloader" and info.data.get("instrument") is False:
             raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
         return sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit import stopping
-from zeusrun.bandit.differences import find_ignored
+from zeusrun.bandit.differences import find_ignored, find_own_size
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.accumulation import split_batch
@@ -30,13 +30,15 @@ def build_problem(
     left = stopping.count_attempts_left(made, spec.attempts)
     sizes = {*spec.batch_size.candidates, *(trial.global_batch_size for trial in trials)}
     candidates, default = spec.batch_size.candidates, spec.batch_size.default
-    if (ignored := find_ignored(trials)) is not None:  # no other one would arrive
-        own = ignored.observed_batch_size
+    ignored = find_ignored(trials) is not None
+    if ignored:  # no other one would arrive
+        own = find_own_size(trials)
         default = own if own in candidates else default
         candidates = (default,)
     return Problem(
         candidates=candidates,
         default=default,
+        ignored=ignored,
         metric=spec.objective.metric,
         mode=spec.objective.mode,
         target=spec.objective.target,

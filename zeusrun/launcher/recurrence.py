@@ -168,7 +168,7 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     replaced = sum(each.replaced for each in made)
     return (
         failed
-        and (stop is None or stop.cause is StopCause.HOPELESS)
+        and (stop is None or stop.cause in {StopCause.HOPELESS, StopCause.NO_METRIC})
         and last.trial.attempt - replaced < submission.spec.attempts
         and submission.forced_batch_size is None
     )
@@ -187,8 +187,9 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
         return ExitCode.BUSY
     if signals:
         return ExitCode.SIGNAL_BASE + signals[0]
-    if stop is not None and stop.cause in _CODES:
+    missed = trial.status is TrialStatus.MISSED
+    if stop is not None and stop.cause in _CODES and not missed:
         return _CODES[stop.cause]
-    if trial.status in {TrialStatus.MISSED, TrialStatus.STOPPED}:
+    if missed or trial.status is TrialStatus.STOPPED:
         return ExitCode.TARGET_MISSED
     return ExitCode.TRAINING_FAILED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.reinterpret import samples_per_epoch
 from zeusrun.jobfile.guess.saves import find_late_save
-from zeusrun.jobfile.guess.script import module_paths, read_text
+from zeusrun.jobfile.guess.script import find_spawn, module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
@@ -21,6 +21,7 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import meets_target
+from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -99,6 +100,11 @@ def _per_rank(spec: JobSpec) -> str:
     return "" if one else ' ("${local_batch_size}" if the script means that of each rank)'
 
 
+def calls_spawn(spec: JobSpec) -> bool:
+    """Whether the text of the script starts training processes, and no option decides that."""
+    return find_spawn(_script_text(spec))
+
+
 def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
     """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
     text = _script_text(spec) if spec.instrument else ""
@@ -138,6 +144,7 @@ def find_remarks(
     stops_at_target: bool,
     to_ask_for: Collection[str] = (),
     earlier: Sequence[Trial] = (),
+    spawns: bool = False,
 ) -> dict[str, str]:
     """Return the warnings that hold now, by kind; each kind is shown once.
 
@@ -147,8 +154,9 @@ def find_remarks(
         stops_at_target: Whether the job asks to end at the target.
         to_ask_for: The choices that reach the training only if the script asks for them.
         earlier: Trials of the job, oldest first.
+        spawns: Whether the script always starts processes itself; see ``calls_spawn``.
     """
-    remarks = _observed_remarks(progress, trial)
+    remarks = _observed_remarks(progress, trial, spawns=spawns)
     metric = trial.metric
     seen = progress.seen.get((metric, progress.source or ""))
     if seen is not None and seen.each_step:
@@ -163,7 +171,8 @@ def find_remarks(
             "weighted by samples where these are known, is its value. For metrics such as AUC and "
             "F1 that is only near: then log one value for each evaluation"
         )
-    observed = find_batch_size(progress.observed, progress.ranks.trained_by) is not None
+    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    observed = size is not None
     unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
     for name in sorted(unasked) if progress.last_report_t is not None else ():
         if name not in progress.asked:
@@ -186,7 +195,9 @@ def find_remarks(
         remarks["at once"] = text
     started_t = max((each.t for each in progress.ranks.spawned.values()), default=progress.now_t)
     settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
-    if settled and (text := describe_spawned(progress.ranks.spawned.values())) is not None:
+    spawned = progress.ranks.spawned.values()
+    arrives = size == trial.global_batch_size
+    if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
         remarks["spawned"] = text
     reached = progress.reached if progress.listens else None
     if stops_at_target and reached is not None and progress.epochs > reached.epoch:
@@ -194,7 +205,7 @@ def find_remarks(
     return remarks
 
 
-def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
     """Return warnings about the batch size that the training uses."""
     remarks = {}
     size, chosen = (
@@ -212,7 +223,7 @@ def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
             f"chose, so this run teaches nothing about {chosen}. "
-        ) + _how_to_deliver(progress, trial)
+        ) + _how_to_deliver(progress, trial, size, spawns=spawns)
     elif progress.unapplied not in {None, chosen} and _has_stepped_a_second(progress):
         remarks["batch size"] = (
             f"batch size {chosen} does not reach the training, so this run teaches nothing about "
@@ -221,9 +232,9 @@ def _batch_size_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
     return remarks
 
 
-def _observed_remarks(progress: Progress, trial: Trial) -> dict[str, str]:
+def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
     """Return warnings about what hooks and sources saw, by kind."""
-    remarks = _batch_size_remarks(progress, trial)
+    remarks = _batch_size_remarks(progress, trial, spawns=spawns)
     rate, seen = trial.learning_rate, progress.observed.get(0)
     rates = () if seen is None else seen.learning_rates
     if rate is not None and rates and not any(math.isclose(rate, r, rel_tol=1e-6) for r in rates):
@@ -276,8 +287,14 @@ def _has_stepped_a_second(progress: Progress) -> bool:
     return progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0
 
 
-def _how_to_deliver(progress: Progress, trial: Trial) -> str:
-    """Return what to write so that the batch size reaches the training."""
+def _how_to_deliver(
+    progress: Progress, trial: Trial, size: int | None = None, *, spawns: bool = False
+) -> str:
+    """Return what to write so that the batch size reaches the training; ``size``: what it has."""
+    times, rest = divmod(size or 0, trial.global_batch_size)
+    if spawns and times > 1 and not rest:
+        default = times * (trial.default_batch_size or trial.global_batch_size)
+        return f"Pass ${{batch_size/{times}}} in args, and make {default} the default"
     if progress.ranks.trained_by != trial.world_size:
         return f"Use  launch: {{nproc_per_node: {progress.ranks.trained_by}}}  to divide it"
     if (replaced := progress.replaced) is None:
@@ -299,13 +316,15 @@ def _how_to_deliver(progress: Progress, trial: Trial) -> str:
 def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial]) -> str | None:
     """Return a warning if the first report meets the target, as it does if the mode is wrong."""
     known = any((then.epochs or 0) > 1 and then.mode == trial.mode for then in earlier)
-    value = progress.curve[0].value if progress.curve else None
+    seen = progress.seen.get((trial.metric, progress.source or ""))
+    if not progress.curve or seen is None or progress.ranks.trained_by is None:
+        return None  # its steps are not seen
+    before = is_baseline(progress.curve[0]) or progress.may_be_baseline
+    value = progress.curve[0].value if before else seen.first
     if value is None or not meets_target(value, trial.target, trial.mode):
         return None
     better = "≤" if trial.mode == "min" else "≥"
-    if progress.ranks.trained_by is None:  # its steps are not seen
-        return None
-    if progress.reached is None and progress.curve[0].epoch == 0:
+    if progress.reached is None and before:
         return (
             f"{trial.metric} {value:.4g} {better} {trial.target:g} meets the target before the "
             "first step. It does not count: choose a harder target, or check that the script does "
@@ -313,7 +332,8 @@ def _reached_at_once(progress: Progress, trial: Trial, earlier: Sequence[Trial])
         )
     if progress.reached is None or known or trial.preemptions or trial.max_epochs == 1:
         return None
-    if progress.by_samples:  # not the first report, although of the first epoch
+    # An evaluation before training, or one after more than an epoch, says nothing of the mode.
+    if before or progress.untrained or progress.by_samples or progress.reached.epoch > 1:
         return None
     return (
         f"the first report already meets the target: {trial.metric} {value:.4g} {better} "
@@ -328,15 +348,17 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
     other = _newest_with_other_batch_size(trial, earlier)
-    if trial.variant is not None:  # its steps have several batch sizes
-        return None
+    if trial.variant is not None or progress.by_reports or progress.by_samples:
+        return None  # its steps have several batch sizes, or a report is no epoch
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
     if other is None or not progress.steps or progress.epochs < 1 or again:
         return None
+    if progress.passes and not progress.observed:
+        return None  # what feeds the steps will be observed
     (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
     size, then_size = trial.global_batch_size, then.global_batch_size
     least = (steps / (epochs + 1) - 1) * size
-    most = (steps / max(epochs - 1, 0.5) + 1) * size
+    most = (steps / (epochs - 1) + 1) * size if epochs > 1 else math.inf
     if (
         least <= (then_steps + 1) * then_size * _DATA_MAY_GROW
         and most * _DATA_MAY_GROW >= (then_steps - 1) * then_size

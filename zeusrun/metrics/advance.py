@@ -17,6 +17,7 @@ from zeusrun.sidecar.events import (
     Adapted,
     Applied,
     Asked,
+    Built,
     Ended,
     Hooked,
     Loading,
@@ -59,7 +60,7 @@ def advance(
     elif isinstance(event, (Spawned, Ended)):
         changes = {"ranks": progress.ranks.take(event)}
     elif isinstance(event, Loading):
-        changes = {"loading": True}
+        changes = {"built" if isinstance(event, Built) else "loading": True}
     elif isinstance(event, (Asked, Applied)):
         applied = (*progress.applied, event) if isinstance(event, Applied) else progress.applied
         changes = {"applied": applied, "asked": progress.asked | {event.choice}}
@@ -125,7 +126,7 @@ def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
     if not precedes(event.source, progress.source or "", progress.preferred):
         return progress
     # Its values may have another scale, so what was reached by the other ones is open again.
-    progress = replace(progress, best_value=None, last_value=None, reached=None)
+    progress = replace(progress, best_value=None, last_value=None, reached=None, early=None)
     return replace(progress, source=event.source, curve=(), reports=(), by_samples=())
 
 
@@ -180,6 +181,44 @@ def _by_samples(
     return samples, before, known
 
 
+def _is_trained(progress: Progress, event: Reported) -> bool:
+    """Whether a step came before a report; what a script reports itself, it says of an epoch."""
+    if event.source == REPORT and event.epoch > 0:
+        return True
+    if event.steps or progress.stepping_s is None:
+        return bool(event.steps)
+    coarse = MTIME_S * (event.source == "stdout" and event.steps is None)
+    return event.t >= progress.stepping_s[0] - coarse
+
+
+def _count_from_first_step(progress: Progress, event: Reported) -> tuple[Progress, Reported]:
+    """Do not count the reports before training where the epochs are only the numbers of reports."""
+    if not event.counted:
+        return progress, event
+    if progress.stepping_s is not None and not _is_trained(progress, event):
+        progress = replace(progress, untrained=max(progress.untrained, event.epoch))
+        return progress, replace(event, epoch=0)
+    if 0 < progress.untrained < event.epoch:
+        event = replace(event, epoch=event.epoch - progress.untrained)
+    return progress, event
+
+
+def _judge(
+    progress: Progress, event: Reported, trial: Trial, point: CurvePoint
+) -> tuple[CurvePoint | None, CurvePoint | None]:
+    """Return what has met the target, and what has met it while no step was seen."""
+    reached, early = progress.reached, progress.early
+    if event.each_step:  # what has met it before, a single batch has met
+        return None, None
+    value = event.metrics[trial.metric]
+    if reached is not None or not meets_target(value, trial.target, trial.mode):
+        return reached, early
+    if _is_trained(progress, event):
+        return point, None
+    # A model that is not trained proves nothing.
+    return None, early or (point if event.epoch > 0 else None)
+
+
 def _changed(progress: Progress, **changes: object) -> Progress:
     """Do what ``replace`` does, in a tenth of the time: a script may report a million times."""
     changed = object.__new__(Progress)
@@ -204,6 +243,7 @@ def _report(
         progress = _compare(progress, event, trial.metric)
         if progress.source != event.source:
             return progress
+    progress, event = _count_from_first_step(progress, event)
     time_s = max(0.0, event.t - begun)  # a plugin may use another clock
     last = progress.curve[-1].epoch if progress.curve else 0
     if event.epoch < last and not progress.ranks.generation and progress.went_back is None:
@@ -219,14 +259,7 @@ def _report(
     finite = value if math.isfinite(value) else None
     point = CurvePoint(event.epoch, time_s, energy_between(begun, begun + time_s), finite)
     samples, before, by_samples = _by_samples(progress, event, trial, point)
-    reached = progress.reached
-    stepping_s, printed = progress.stepping_s, event.source == "stdout"
-    trained = event.epoch > 0 and not (printed and stepping_s)
-    # A model that is not trained proves nothing.
-    trained |= stepping_s is not None and event.t >= stepping_s[0] - MTIME_S * printed
-    result = trained and not event.each_step
-    if reached is None and result and meets_target(value, trial.target, trial.mode):
-        reached = point._replace(epoch=epochs)
+    reached, early = _judge(progress, event, trial, point._replace(epoch=epochs))
     # "+" copies once, a display with "*" twice.
     curve, reports = others + (point,), reports + ((event.t, number),)  # noqa: RUF005
     if len(curve) > MOST_POINTS:
@@ -245,4 +278,6 @@ def _report(
         last_value=value,
         best_value=better_value(value, progress.best_value, trial.mode),
         reached=reached,
+        early=early,
+        counted=event.counted,
     )

@@ -28,7 +28,7 @@ def describe_choice(
     how = "as the script prints it"
     if values is not None and source != "stdout":
         by = "the script" if source == REPORT else source
-        how = f"reported {values.times} time{'s' * (values.times != 1)} by {by}"
+        how = f"reported by {by}, in {values.times} record{'s' * (values.times != 1)}"
         if values.parts > 1:
             how += (
                 f"; the script logs {values.parts} values in an evaluation, and their mean counts. "

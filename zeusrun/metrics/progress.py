@@ -7,7 +7,6 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from zeusrun.clock import MTIME_S
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import CONTROLLING, Seen
 from zeusrun.sidecar.events import (
@@ -54,12 +53,17 @@ class Progress:
     counted_t: float | None = None  # time, energy and cost count up to here; ``None``: ``now_t``
     script_t: float | None = None  # when rank 0 began to run the script
     loading: bool = False  # whether the script has asked a data loader for its first batch
+    built: bool = False  # whether it has built a torch optimizer
     training_t: float | None = None  # the start of the first step, else of the script
     steps: int | None = None  # of rank 0
+    passes: int = 0  # over the loader that feeds them
+    others: int = 0  # over other loaders
     stepping_s: tuple[float, float] | None = None  # ends of the first and of the last step
     step_times_s: tuple[float, ...] = ()  # each a mean between two samples
     epochs: int = 0  # completed; since a restart, only those that its way to here has
     reported_by: int = 0  # the generation of ranks that made the last report of the metric
+    counted: bool = False  # whether the epochs are only the numbers of the reports
+    untrained: int = 0  # the reports that were counted before training
     curve: tuple[CurvePoint, ...] = ()  # the metric after every epoch; a long one is thinned
     samples: int | None = None  # that the optimizer consumed before the last report
     restarted_at: int = 0  # those before the last restart of the ranks
@@ -80,6 +84,7 @@ class Progress:
     last_value: float | None = None  # NaN and infinities included
     best_value: float | None = None  # finite
     reached: CurvePoint | None = None  # the point that first met the target
+    early: CurvePoint | None = None  # that point while no step is seen: ``settle``
     ranks: Ranks = Ranks()  # noqa: RUF009 - a frozen value
     energy_j: float | None = None  # since training began
     power_w: float | None = None  # now, summed over devices
@@ -134,6 +139,15 @@ class Progress:
         return self.epochs > before.epochs or self.by_samples != before.by_samples
 
     @property
+    def by_reports(self) -> bool:
+        """Whether its epochs are only numbers of reports, of a training whose steps are seen."""
+        return self.counted and (self.steps is not None or self.awaits_step)
+
+    def has_done(self, epochs: int) -> bool:
+        """Whether so many epochs are completed; numbers of reports show none."""
+        return self.epochs >= epochs and not self.by_reports
+
+    @property
     def in_epochs(self) -> float | None:
         """The samples so far in epochs, with fractions; ``None`` if unknown."""
         data = self.observed[0].data if 0 in self.observed else None
@@ -162,7 +176,9 @@ class Progress:
     def time_s(self) -> float | None:
         """Seconds of training so far; ``None`` before it began."""
         until_t = self.now_t if self.counted_t is None else self.counted_t
-        return None if self.training_t is None else max(0.0, until_t - self.training_t)
+        if self.training_t is None or self.awaits_step:
+            return None
+        return max(0.0, until_t - self.training_t)
 
     @property
     def active_t(self) -> float | None:
@@ -173,9 +189,16 @@ class Progress:
         return max(t for t in (self.training_t, last_step_t, self.last_report_t) if t is not None)
 
     @property
+    def awaits_step(self) -> bool:
+        """Whether the training has not begun: its optimizer is there, and its steps are seen."""
+        unseen = any(not each.followed for each in self.ranks.spawned.values())
+        return self.built and self.steps is None and not unseen
+
+    @property
     def may_be_baseline(self) -> bool:
         """Whether all that was reported may be an evaluation before training."""
-        return self.steps is None and all(point.epoch == 0 for point in self.curve)
+        untold = self.awaits_step and self.source != REPORT
+        return self.steps is None and (untold or all(point.epoch == 0 for point in self.curve))
 
     @property
     def startup_s(self) -> float | None:
@@ -188,16 +211,29 @@ class Progress:
 def take_time(progress: Progress, now_t: float) -> Progress:
     """Return the progress at ``now_t``.
 
-    In a run that is ending, time, energy and cost stop where the outcome stops counting: at the
-    target, else at the last step or report. They never decrease.
+    Time, energy and cost stop where the outcome stops counting: at the target, else at the last
+    step or report. Where steps are not seen, they go on until the run is ending. They never
+    decrease.
     """
     until_t = now_t
     if progress.reached is not None and progress.training_t is not None:
         until_t = progress.training_t + progress.reached.time_s
-    elif progress.ending and progress.active_t is not None:
+    elif progress.active_t is not None and (progress.ending or progress.stepping_s is not None):
         until_t = progress.active_t
     before_t = progress.now_t if progress.counted_t is None else progress.counted_t
     return replace(progress, now_t=now_t, counted_t=max(until_t, before_t))
+
+
+def settle(progress: Progress, *, final: bool = False) -> Progress:
+    """Let the target be met without a step, where steps are not seen: without torch's optimizers.
+
+    The second report shows that, or the end of the script.
+    """
+    once = len(progress.reports) == 1 and not progress.by_samples
+    waits = progress.awaits_step or (once and not final)
+    if progress.reached is not None or progress.early is None or waits:
+        return progress
+    return replace(progress, reached=progress.early)
 
 
 def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
@@ -215,15 +251,54 @@ def take_step_clock(progress: Progress, count: StepCount | None) -> Progress:
     if count.steps > done and count.last_step_t > since_t and len(times_s) < _STEP_TIMES:
         times_s = (*times_s, (count.last_step_t - since_t) / (count.steps - done))
     stepping_s = (count.first_step_t, count.last_step_t)
-    seen = replace(progress, steps=count.steps, stepping_s=stepping_s, step_times_s=times_s)
-    if (at := progress.reached) and progress.stepping_s is None and progress.source == "stdout":
-        reached_t = (progress.training_t or 0.0) + at.time_s  # perhaps before training
-        seen = replace(seen, reached=at if reached_t >= count.first_step_t - MTIME_S else None)
+    if progress.stepping_s is None:
+        progress = _forget_untrained(progress)
+    seen = replace(
+        progress,
+        steps=count.steps,
+        stepping_s=stepping_s,
+        step_times_s=times_s,
+        passes=count.passes,
+        others=count.others,
+    )
     step_s = statistics.median(times_s) if times_s else 0.0
     earliest_t = progress.launched_t if progress.script_t is None else progress.script_t
     # What was reported before the first step ended came before training.
     before_t = [t for t, _ in progress.reports if t < count.first_step_t]
     return _begin(seen, max(earliest_t, *before_t, count.first_step_t - step_s))
+
+
+def take_energy(
+    progress: Progress, before: Progress, energy_j: float | None, power_w: float | None
+) -> Progress:
+    """Return the progress with the energy so far, which never decreases once steps are made.
+
+    The last joules are extrapolated: what is measured then may be less.
+    """
+    if energy_j is not None and before.energy_j is not None and before.steps is not None:
+        energy_j = max(energy_j, before.energy_j)
+    return replace(progress, energy_j=energy_j, power_w=power_w)
+
+
+def _forget_untrained(progress: Progress) -> Progress:
+    """Return the progress at the first step: what was met before, an untrained model has met.
+
+    Reports whose epochs were only counted are one evaluation before training.
+    """
+    if progress.early is not None:
+        progress = replace(progress, early=None, reached=None)
+    if not progress.counted or not progress.curve:
+        return progress
+    last, (t, _) = progress.curve[-1], progress.reports[-1]
+    return replace(
+        progress,
+        untrained=last.epoch,
+        epochs=0,
+        curve=(last._replace(epoch=0),),
+        reports=((t, 1),),
+        samples=None,
+        by_samples=(),
+    )
 
 
 def _begin(progress: Progress, training_t: float) -> Progress:

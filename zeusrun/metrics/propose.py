@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.seen import names_an_evaluation, precedes
@@ -32,6 +32,7 @@ class Proposal(NamedTuple):
     mode: str
     target: float
     last: float
+    best: float | None = None  # where the last value is far worse; the target is near it
 
 
 def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
@@ -68,8 +69,23 @@ def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal 
     for name, other in usable:
         if name == metric and precedes(other, source):
             source = other
-    mode, last = likely_mode(metric), seen[metric, source].last
-    return Proposal(metric, source, mode, a_little_better(last, mode), last)
+    mode, values = likely_mode(metric), seen[metric, source]
+    last, best = values.last, values.high if mode == "max" else values.low
+    far = best > max(0, 2 * last) if mode == "max" else last > 2 * best > 0
+    if not far or math.isinf(best):
+        return Proposal(metric, source, mode, a_little_better(last, mode), last)
+    return Proposal(metric, source, mode, a_little_better(best, mode), last, best)
+
+
+def a_little_worse(value: float, mode: str) -> float:
+    """Return a number of two digits that is reached by a value, or the value itself."""
+    exact = Decimal(repr(value))
+    if mode == "min":
+        return float(Context(prec=2, rounding=ROUND_CEILING).plus(exact))
+    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    if best is not None and best - exact < best / 10:  # two digits of what is missing
+        return float(best - Context(prec=2, rounding=ROUND_CEILING).plus(best - exact))
+    return float(Context(prec=2, rounding=ROUND_FLOOR).plus(exact))
 
 
 def a_little_better(value: float, mode: str) -> float:

@@ -7,6 +7,7 @@ follows another number may be anything.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ _WORD = re.compile(r"[^\W\d][\w./@-]*")
 # What ends the words before a number, a unit such as "ms/step", and what begins no words.
 _BREAK = re.compile(r"[|,;{\[\t:=<>]|\s[-\u2013\u2014]+\s|\.\s")
 _UNIT = re.compile(r"[^\W\d]*(?:/[^\W\d]+)?")
+_SHARE = re.compile(r" \(| ?= ?")
 _EDGE = " '\"/%)].*"
 _SIGNS = ",;:%)]"  # which metrics ignore after a number
 _EPOCH = {"epoch", "ep"}
@@ -41,6 +43,8 @@ _SETTING = re.compile(
 )
 # A row in a frame, such as one of a model summary.
 _FRAMED = re.compile(r"\s*(?:[\u2502\u2503\u2506\u250a\u250c-\u254b\u2551-\u2570]|\|.*\|\s*$)")
+_COUNT = re.compile(r"\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b")
+_EPOCH_OF = re.compile(r"\bep(?:och)?\b\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b", re.IGNORECASE)
 _MAX_LINE = 1000
 _MAX_SHAPES = 100
 
@@ -62,13 +66,38 @@ class Shape(NamedTuple):
     proposal: Proposal
 
 
-def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
+def propose_pattern(
+    lines: Sequence[str], likely: str = "", each_step: float = math.inf
+) -> Shape | None:
     """Propose a pattern for lines without colours; ``None`` if none looks like a result.
 
     A line looks like one if it has a metric and an epoch, or a metric of an evaluation. Where the
     pattern matches another line, it reads what that line says. ``likely`` is as in ``propose``. An
-    accuracy that is always 0 is no result, nor is a value that is the same in every epoch.
+    accuracy that is always 0 is no result, nor is a value that is the same in every epoch, nor what
+    so many lines have as would be printed in ``each_step``.
     """
+    shapes, seen = _find(lines, each_step)
+    found = {key: values for key, values in seen.items() if not values.each_step}
+    # Of the patterns with the best metric: one with an epoch, then the one that matches least.
+    merged = {(name, "stdout"): values for (name, _), values in found.items()}
+    if (best := propose(merged, likely)) is None:
+        return None
+    usable = [shape for name, shape in found if name == best.metric]
+    shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
+    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
+    return proposal and Shape(shape, shapes[shape], proposal)
+
+
+def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
+    """Return the metrics that so many lines have as would be printed in each step."""
+    _, found = _find(lines, each_step)
+    return sorted({name for (name, _), seen in found.items() if seen.each_step})
+
+
+def _find(
+    lines: Sequence[str], each_step: float
+) -> tuple[dict[str, str], dict[tuple[str, str], Seen]]:
+    """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
     for line, numbers in known:
@@ -78,18 +107,29 @@ def propose_pattern(lines: Sequence[str], likely: str = "") -> Shape | None:
             shapes.setdefault(_build(line, numbers), line)
     last = [*shapes][-_MAX_SHAPES:]
     found = {
-        (name, shape): Seen(looks[0], looks[-1], len(looks))
+        (name, shape): Seen(
+            looks[0],
+            looks[-1],
+            len(looks),
+            min(looks),
+            max(looks),
+            each_step=len(looks) >= each_step,
+        )
         for shape in last
         for name, looks in _check(shape, known).items()
     }
-    # Of the patterns with the best metric: one with an epoch, then the one that matches least.
-    merged = {(name, "stdout"): seen for (name, _), seen in found.items()}
-    if (best := propose(merged, likely)) is None:
-        return None
-    usable = [shape for name, shape in found if name == best.metric]
-    shape = min(usable, key=lambda each: ("<epoch>" not in each, found[best.metric, each].times))
-    proposal = propose({(best.metric, "stdout"): found[best.metric, shape]})
-    return proposal and Shape(shape, shapes[shape], proposal)
+    return shapes, found
+
+
+def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
+    """Return how many epochs a script trains, as it prints: ``Epoch 3/60``, or ``[3/60]``.
+
+    The second form counts only at the beginning of the line that is read for the metric.
+    """
+    own = [] if shape is None else [_COUNT.match(shape.line)]
+    found = [match for match in (*own, *map(_EPOCH_OF.search, lines)) if match]
+    totals = {int(match[2]) for match in found if int(match[1]) <= int(match[2])}
+    return totals.pop() if len(totals) == 1 and totals != {0} else None
 
 
 def read_line(line: str) -> list[_Number]:
@@ -120,8 +160,8 @@ def read_line(line: str) -> list[_Number]:
         numbers.append(_Number(name, label, start, end))
         heads.append("" if own else head)
         nears.append("" if own else near)
-        # The words before a count go on: "Accuracy: 98/100 (98%)".
-        if not (counts and words) or (over and line[end : end + 2] != " ("):
+        # The words before a count go on: "Accuracy: 98/100 (98%)", "score: 98/100 = 98%".
+        if not (counts and words) or (over and not _SHARE.match(line, end)):
             unit = _UNIT.match(line, end)
             begin = unit.end() if unit else end
     if _FRAMED.match(line) and all(number.name != "epoch" for number in numbers):
@@ -266,7 +306,9 @@ def _build(line: str, numbers: Sequence[_Number]) -> str:
             out += rf"(?P<{number.name}>[\d.eE+-]*\d)"
         else:
             out += rf"(?P<{number.name}>[^\s{_escape(tail[0])}]+)"
-    return re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+    out = re.sub(r"^\^(?:\.\*\?(?:\\b)?)", "", out)
+    # It may be centred, as wide as the terminal is, or follow a progress bar.
+    return re.sub(r"^\^(?: |\\s)[+*]?", r"^\\s*", out)
 
 
 def _escape(text: str) -> str:

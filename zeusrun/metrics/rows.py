@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.jobfile.metrics_section import Metrics
+from zeusrun.metrics.places import Places, Row
 from zeusrun.metrics.seen import list_names
 from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import read_step_clock
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.sidecar.events import Event
+    from zeusrun.sidecar.step_clock import StepCount
 
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
@@ -43,9 +45,14 @@ class Run:
         """Return the log of a rank."""
         return self.run_dir / "logs" / f"rank{rank}.log"
 
+    @property
+    def count(self) -> StepCount | None:
+        """The step clock of rank 0; ``None`` before its first step."""
+        return read_step_clock(self.run_dir / "clock" / "rank0")
+
     def has_trained_a_minute(self, now_t: float) -> bool:
         """Whether rank 0 made its first optimizer step a minute ago."""
-        count = read_step_clock(self.run_dir / "clock" / "rank0")
+        count = self.count
         return count is not None and now_t - count.first_step_t > _FIRST_S
 
 
@@ -64,8 +71,9 @@ def number_of(value: object) -> float | None:
 class Rows:
     """Makes events of rows, which are numbers or texts by name.
 
-    A row without metrics sets the epoch of those that follow. Where no epoch is known, the k-th
-    value of a metric is that of epoch k; one at step 0 is an evaluation before training.
+    A row without metrics sets the epoch of those that follow. Where no epoch is known, it is the
+    pass over the training data; where that is not seen, the k-th value of a metric is that of epoch
+    k, and one at step 0 is an evaluation before training.
     """
 
     def __init__(self, run: Run, kind: str, epoch: str = "", step: str = "step") -> None:
@@ -82,7 +90,8 @@ class Rows:
         self._since_t: float | None = None
         self._now_t = 0.0
         self._warned: set[str] = set()
-        self._events: list[Reported] = []
+        self._rows: list[Row] = []
+        self._places = Places()
         self.restart()
 
     def restart(self) -> None:
@@ -96,8 +105,22 @@ class Rows:
         if self._since_t is None:
             self._since_t = self._now_t
 
-    def take(self, row: Mapping[str, object], written_s: float, *, emit: bool = True) -> None:
-        """Take in a row that was written at a Unix second; ``emit``: whether the row is new."""
+    def take(
+        self,
+        row: Mapping[str, object],
+        written_s: float,
+        *,
+        emit: bool = True,
+        log_bytes: int | None = None,
+    ) -> None:
+        """Take in a row.
+
+        Args:
+            row: Numbers or texts by name.
+            written_s: When it was written, in Unix seconds.
+            emit: Whether it is new.
+            log_bytes: Of the log of rank 0, up to the end of its line; ``None`` for a file.
+        """
         epoch, step = (number_of(row.get(name)) for name in (self._epoch_name, self._step_name))
         if epoch is not None and abs(epoch) < 1 << 53:
             self._epoch = max(0, math.ceil(epoch - 1e-6))  # an epoch that has begun counts
@@ -107,9 +130,11 @@ class Rows:
         if self._wanted in values:
             self._found = True
             values[self._run.metric] = values.pop(self._wanted)
+        counted = self._epoch is None
         for at, metrics in self._by_epoch(values, step).items():
             if emit:
-                self._emit(Reported(self._moment(written_s), at, metrics, self.source))
+                event = Reported(self._moment(written_s), at, metrics, self.source, counted=counted)
+                self._emit(Row(event, log_bytes))
 
     def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -145,12 +170,13 @@ class Rows:
             found.setdefault(at, {})[name] = value
         return found
 
-    def _emit(self, event: Reported) -> None:
-        """Add an event; of many rows without the metric, as of every step, only the last counts."""
-        before = self._events[-1].metrics if self._events else {}
-        if self._run.metric not in event.metrics and event.metrics.keys() == before.keys():
-            self._events.pop()
-        self._events.append(event)
+    def _emit(self, row: Row) -> None:
+        """Add a row; of many without the metric, as of every step, only the last counts."""
+        before = self._rows[-1].event.metrics if self._rows else {}
+        metrics = row.event.metrics
+        if self._run.metric not in metrics and metrics.keys() == before.keys():
+            self._rows.pop()
+        self._rows.append(row)
 
     def _moment(self, written_s: float) -> float:
         """Return a Unix second in monotonic time, no earlier than that of the row before."""
@@ -167,8 +193,8 @@ class Rows:
                 f"{list_names(self._names)}. Correct objective.metric, or name its {self._kind} "
                 "in metrics.name",
             )
-        events, self._events = self._events, []
-        return [*events]
+        rows, self._rows = self._rows, []
+        return [*self._places.put(rows, self._run.count)] if rows else []
 
     def check_file(self, *, found: bool, final: bool) -> None:
         """Warn if there is still no file after the first minute of training, or at the end."""

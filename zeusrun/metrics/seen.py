@@ -101,6 +101,11 @@ def names_an_evaluation(metrics: Mapping[str, float]) -> bool:
     return any(EVALUATIONS.intersection(re.split(r"[^a-z]+", name)) for name in names)
 
 
+def names_training(name: str) -> bool:
+    """Whether a name shows that the values are from the training itself."""
+    return not {"train", "training"}.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+
+
 def find_batch_size(observed: Mapping[int, Observed], world_size: int | None) -> int | None:
     """Return the samples per optimizer step over all ranks; ``None`` if they were not observed."""
     if world_size is None:
@@ -139,8 +144,14 @@ def describe_alone(observed: Mapping[int, Observed]) -> str | None:
     )
 
 
-def describe_spawned(spawned: Collection[Spawned]) -> str | None:
-    """Return a warning if a script trains in processes of its own; ``None`` if all is seen."""
+def describe_spawned(
+    spawned: Collection[Spawned], *, always: bool = False, arrives: bool = False
+) -> str | None:
+    """Return a warning if a script trains in processes of its own; ``None`` if all is seen.
+
+    ``always`` says that no option of the script decides whether it starts them, and ``arrives``
+    that they train with the batch size that they are to have.
+    """
     size = max((each.world_size or 1 for each in spawned), default=1)
     followed = all(each.followed for each in spawned) and len(spawned) >= size
     if not spawned or (followed and size == 1):
@@ -155,12 +166,20 @@ def describe_spawned(spawned: Collection[Spawned]) -> str | None:
     if followed:
         started += (
             ". zeusrun has hooks there, but it takes them for one process: GPUs and "
-            "${local_batch_size} are those of one, and only a signal ends them"
+            "${local_batch_size} are those of one"
         )
     else:
         started += (
             "; zeusrun has no hook there, so it sees neither steps nor batch size, and only "
             "metrics that are printed or written to a file"
+        )
+    if size > 1 and always:
+        if arrives:
+            return started
+        return (
+            f"{started}. Without an option that turns this off, keep  launch: "
+            f"{{nproc_per_node: 1}}  and pass ${{batch_size/{size}}} where the script wants the "
+            "share of each process (docs/training-script.md)"
         )
     if size > 1:
         return (

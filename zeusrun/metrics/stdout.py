@@ -6,6 +6,7 @@ import contextlib
 import re
 import signal
 from collections import deque
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
@@ -15,7 +16,6 @@ from zeusrun.metrics.rows import Rows, RowSource
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended
-from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
+# A line of a traceback, of Python or of a library in C++.
+_TRACED = re.compile(
+    r'\s*(?:File ".*", line \d|frame #\d|#\d+[: ]|(?:[\w.]+\.)?\w*(?:Error|Exception)\b|\*\*\* |'
+    r"Exception raised from )"
+)
 _MAX_KEPT, _SHOWN_LETTERS = 50, 120
 _MAX_CHUNKS = 4  # 1 MB at a time, so that supervision never waits long
 _MAX_LINE = 4096  # characters; a metric stands at the start of a line
@@ -60,8 +65,9 @@ class PrintedLines(RowSource):
         for name in run.section.pattern or READY:
             rank = run.world_size - 1 if name == _ON_LAST_RANK else 0
             patterns.setdefault(rank, []).extend(map(re.compile, READY.get(name, (name,))))
-        self._logs = [(LineTail(run.log(rank)), each) for rank, each in patterns.items()]
-        for tail, _ in self._logs:
+        self._traced = False  # whether the last line named a place in a file
+        self._logs = [(LineTail(run.log(rank)), rank, each) for rank, each in patterns.items()]
+        for tail, _, _ in self._logs:
             tail.skip_backlog(1)  # of a continued run: only new lines count
 
     @property
@@ -70,14 +76,17 @@ class PrintedLines(RowSource):
         return () if self._quiet else self._rows.warnings
 
     def _collect(self, *, final: bool) -> bool:
-        for tail, patterns in self._logs:
+        for tail, rank, patterns in self._logs:
             chunks = 0
             while (chunks < _MAX_CHUNKS or final) and (lines := tail.read_lines(final=final)):
                 chunks += 1
                 try:
                     with _limited_time():
-                        for line in lines:
-                            self._take(line, patterns, tail.modified_s or 0.0)
+                        past = sum(map(len, lines)) + len(lines)
+                        ends = accumulate((len(line) + 1 for line in lines), initial=-past)
+                        for line, end in zip(lines, [*ends][1:], strict=True):
+                            at = None if rank else tail.position + end  # the clock is rank 0's
+                            self._take(line, patterns, tail.modified_s or 0.0, at)
                 except _SlowPatternError:
                     self._give_up()
                     return True
@@ -99,7 +108,9 @@ class PrintedLines(RowSource):
             "as (a+)+",
         )
 
-    def _take(self, line: bytes, patterns: list[re.Pattern[str]], written_s: float) -> None:
+    def _take(
+        self, line: bytes, patterns: list[re.Pattern[str]], written_s: float, at: int | None
+    ) -> None:
         for part in split_states(line):
             row: dict[str, str] = {}
             for pattern in patterns:
@@ -112,14 +123,17 @@ class PrintedLines(RowSource):
                     }
             if row:
                 self._matched = True
-                self._rows.take(row, written_s)
+                self._rows.take(row, written_s, log_bytes=at)
             elif not self._matched and _DIGIT.search(part[:_MAX_LINE]):
-                self._unmatched.append(part[:_MAX_LINE])
+                traced = _TRACED.match(part) is not None
+                if not (traced or self._traced):  # the line after a place is its code
+                    self._unmatched.append(part[:_MAX_LINE])
+                self._traced = traced and part.lstrip().startswith("File ")
 
 
 def _has_trained(run: Run) -> bool:
     """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
-    if read_step_clock(run.run_dir / "clock" / "rank0") is not None:
+    if run.count is not None:
         return True
     events = SidecarReader(run.run_dir / SIDECAR_NAME).read()
     ends = [each.code for each in events if isinstance(each, Ended) and each.rank == 0]

@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zeusrun.clock import is_moment
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -53,12 +55,12 @@ class Reported:
     Attributes:
         t: When; of an evaluation, its last value.
         epoch: Epochs completed.
-        metrics: By name.
         source: ``report``, or the library whose hook saw them.
         parts: How many values of one evaluation were logged; each metric is their mean.
-        each_step: Whether they are logged in every step of the training, so that they are no
-            results.
+        each_step: Whether they are logged in every step, so that they are no results.
         samples: What the optimizer steps of all ranks consumed before; ``None`` if unknown.
+        counted: Whether the epoch is only the number of the report, because none is known.
+        steps: Optimizer steps before it; ``None`` where they are not seen.
     """
 
     t: float
@@ -68,6 +70,8 @@ class Reported:
     parts: int = 1
     each_step: bool = False
     samples: int | None = None
+    counted: bool = False
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,17 +94,19 @@ class Loading:
     t: float
 
 
+class Built(Loading):
+    """Rank 0 has built an optimizer of torch, whose steps are seen; it is written once."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """What a rank saw of its training: the loader that feeds its optimizer steps.
 
     Attributes:
-        t: When.
         rank: Which.
         samples: Of this rank in one optimizer step; ``None`` if they cannot be counted.
         batches: Of the loader in one optimizer step: gradient accumulation.
-        replicas: Among how many ranks the loader's sampler divides the data; ``None`` if it does
-            not say.
+        replicas: Among how many ranks its sampler divides the data; ``None`` if it does not say.
         learning_rates: Of the optimizer's parameter groups, without what a scheduler does to them.
         alone: Whether it is one of several ranks, and trains a model of its own.
         data: Samples of the training data; ``None`` if unknown, as of a stream.
@@ -146,7 +152,6 @@ class Watched:
     Another rank only reports a problem of its own.
 
     Attributes:
-        t: When.
         model: Which of the script's models, from 0.
         parameters: How many numbers it has.
         values: By name: ``noise_scale``, in samples, and the ends of its range, with the suffixes
@@ -154,7 +159,6 @@ class Watched:
         how: The noise scale was measured: ``ranks``, ``examples``, ``micro_batches``, or ``adam``,
             of ranks whose gradients are scaled as Adam does.
         problem: Why it, or a part of what was asked for, cannot be measured; else ``None``.
-        rank: Which one.
         samples: That the optimizer had consumed in the middle of what is averaged; ``None`` if
             unknown.
     """
@@ -174,10 +178,8 @@ class Adapted:
     """The batch size of a training that adapts it: the first one, and each change.
 
     Attributes:
-        t: When.
         step: Optimizer steps before it.
         epoch: The present one, from 1.
-        batch_size: Over all ranks, from now on.
         learning_rate: Of the first parameter group, from now on; ``None`` before the first step.
         why: A sentence for people.
         problem: Why the policy could not decide, so that the batch size stays; else ``None``.
@@ -220,7 +222,7 @@ class Ended:
     grouped: bool = True
 
 
-_OfProcess: TypeAlias = Started | Loading | Observed | Spawned | Ended
+_OfProcess: TypeAlias = Started | Loading | Built | Observed | Spawned | Ended
 Event: TypeAlias = _OfProcess | Asked | Reported | Hooked | Applied | Watched | Adapted
 
 
@@ -233,8 +235,8 @@ def encode_event(event: Event) -> bytes:
             name: value if math.isfinite(value) else str(value)
             for name, value in event.metrics.items()
         }
-        for name, usual in (("parts", 1), ("each_step", False), ("samples", None)):
-            if record[name] == usual:
+        for name in ("parts", "each_step", "samples", "counted", "steps"):
+            if record[name] == getattr(Reported, name):
                 del record[name]
     # A name may have a lone surrogate, which UTF-8 cannot hold.
     return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
@@ -291,7 +293,9 @@ def _reported(t: float, record: dict[str, Any]) -> Reported:
         str(record.get("source", REPORT))[:100],
         _count({"parts": 1, **record}, "parts"),
         record.get("each_step") is True,
-        None if record.get("samples") is None else _count(record, "samples"),
+        _perhaps(record, "samples"),
+        record.get("counted") is True,
+        _perhaps(record, "steps"),
     )
 
 
@@ -305,8 +309,6 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
     rates = record.get("learning_rates", [])
     if not isinstance(rates, list):
         raise ValueError("'learning_rates' is not a list")  # noqa: TRY004
-    names = ("samples", "replicas", "data", "length")
-    counts = {n: None if record.get(n) is None else _count(record, n) for n in names}
     return Observed(
         t,
         _count(record, "rank"),
@@ -314,7 +316,7 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
         learning_rates=tuple(_number("learning_rates", rate) for rate in rates),
         alone=record.get("alone") is True,
         step=_count(record, "step"),
-        **counts,
+        **{key: _perhaps(record, key) for key in ("samples", "replicas", "data", "length")},
     )
 
 
@@ -354,9 +356,8 @@ def _adapted(t: float, record: dict[str, Any]) -> Adapted:
 
 
 def _spawned(t: float, record: dict[str, Any]) -> Spawned:
-    size = None if record.get("world_size") is None else _count(record, "world_size")
     followed, launched = (record.get(key) is True for key in ("followed", "launched"))
-    return Spawned(t, _count(record, "pid"), size, followed, launched)
+    return Spawned(t, _count(record, "pid"), _perhaps(record, "world_size"), followed, launched)
 
 
 def _ended(t: float, record: dict[str, Any]) -> Ended:
@@ -370,6 +371,7 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "reported": _reported,
     "hooked": _hooked,
     "loading": lambda t, _: Loading(t),
+    "built": lambda t, _: Built(t),
     "observed": _observed,
     "applied": _applied,
     "watched": _watched,
@@ -377,11 +379,6 @@ _DECODERS: dict[str, Callable[[float, dict[str, Any]], Event | None]] = {
     "spawned": _spawned,
     "ended": _ended,
 }
-
-
-def is_moment(seconds: float) -> bool:
-    """Whether the difference to any other moment is a number; never for NaN."""
-    return abs(seconds) < 1 << 53
 
 
 def _moment(record: dict[str, Any]) -> float:
@@ -396,6 +393,10 @@ def _count(record: dict[str, Any], key: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise ValueError(f"{key!r} is not a whole number from 0")
     return value
+
+
+def _perhaps(record: dict[str, Any], key: str) -> int | None:
+    return None if record.get(key) is None else _count(record, key)
 
 
 def _number(name: str, value: object) -> float:

@@ -13,3 +13,5 @@ STACK_SIGNAL: int | None = 57 if sys.platform == "linux" else None
 # Ends a script that has no handler for SIGTERM: an exception in its main thread, so that its open
 # files are closed.
 LEAVE_SIGNAL: int | None = 58 if sys.platform == "linux" else None
+
+PREFIX_COLUMNS = len("[rank0] ")  # before each line of a rank that submit shows

@@ -1,4 +1,8 @@
-"""The step clock: a memory-mapped file of 24 bytes in which a rank counts optimizer steps."""
+"""The step clock: a memory-mapped file in which a rank counts optimizer steps.
+
+It also says where in the training the rank has printed: at each step that follows some output, or
+begins a pass over the data, it notes how long the log is, and how far the training was before it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,30 @@ import os
 import struct
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.clock import is_moment
 from zeusrun.files.private import open_for_writing, read_file
-from zeusrun.sidecar.events import is_moment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_CLOCK = struct.Struct("=Qdd")
+_NOTES = 128  # newest ones; the launcher reads them ten times a second
+_HEAD, _NOTE = struct.Struct("=QddQQQQ"), struct.Struct("=QdQQQQ")
+_SIZE = _HEAD.size + _NOTES * _NOTE.size
+_OLD_SIZE = 24  # of earlier versions
+_TRIES = 3  # to read while no step is counted
+_MOST = 1 << 53
+
+
+class Place(NamedTuple):
+    """How far a rank is at a moment."""
+
+    t: float  # monotonic seconds
+    steps: int
+    samples: int  # of all ranks, since the last restart; 0 if unknown
+    passes: int  # begun over the data loader that feeds the steps, also before a restart
+    others: int  # begun over other loaders
 
 
 @dataclass(frozen=True)
@@ -25,43 +44,92 @@ class StepCount:
     steps: int
     first_step_t: float
     last_step_t: float
+    samples: int = 0  # as in ``Place``
+    passes: int = 0
+    others: int = 0
+    # Bytes of the log, and the place before the step that followed them, with that step's moment.
+    notes: tuple[tuple[int, Place], ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """The place after the last step."""
+        return Place(self.last_step_t, self.steps, self.samples, self.passes, self.others)
 
 
 class StepClock:
-    """Counts the optimizer steps of a rank without system calls, also after a restart."""
+    """Counts the optimizer steps of a rank, also after a restart."""
 
     def __init__(self, path: Path | str) -> None:
         descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT)
         try:
             # A hole in the file would be a SIGBUS on a full disk.
-            os.posix_fallocate(descriptor, 0, _CLOCK.size)
-            self._map = mmap.mmap(descriptor, _CLOCK.size)
+            os.posix_fallocate(descriptor, 0, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE)
         finally:
             os.close(descriptor)
         view = memoryview(self._map)
-        self._steps = view[:8].cast("Q")
-        self._times = view[8:].cast("d")
-        if self._steps[0] == 0:
+        self._counts = view.cast("Q")
+        self._times = view[8:24].cast("d")
+        if self._counts[0] == 0:
             self._times[0] = 0.0
+        self._counts[3] = 0  # samples since a restart
+        self._passes = self._others = self._log_bytes = 0
 
-    def tick(self) -> None:
-        """Count one step now."""
+    def tick(
+        self, samples: int = 0, passes: int = 0, others: int = 0, *, counts: bool = True
+    ) -> None:
+        """Take in a step now.
+
+        Args:
+            samples: That all steps have consumed, this one included; 0 if unknown.
+            passes: Over the training loader in this process; another number is another pass.
+            others: Passes over other loaders in this process.
+            counts: Whether it is a step of its own, not that of another optimizer.
+        """
         now = time.monotonic()
-        times = self._times
+        count, times = self._counts, self._times
+        try:
+            log_bytes = os.lseek(1, 0, os.SEEK_CUR)  # a fifth of a microsecond
+        except OSError:  # the script's own pipe
+            log_bytes = self._log_bytes
+        if log_bytes > self._log_bytes or passes != self._passes:
+            self._log_bytes = max(log_bytes, self._log_bytes)
+            at = _HEAD.size + count[6] % _NOTES * _NOTE.size
+            place = (count[0], count[3], count[4], count[5] + others - self._others)
+            _NOTE.pack_into(self._map, at, self._log_bytes, now, *place)
+            count[6] += 1
         if times[0] == 0.0:
             times[0] = now
         times[1] = now
-        self._steps[0] += 1
+        count[3] = samples
+        if passes != self._passes:
+            count[4] += 1
+        count[5] += others - self._others
+        self._passes, self._others = passes, others
+        count[0] += counts
 
 
 def read_step_clock(path: Path) -> StepCount | None:
     """Return the count of a rank; ``None`` before its first step or if it cannot be read now."""
+    before, content = None, b""
     try:
-        content = read_file(path, _CLOCK.size)
+        for _ in range(_TRIES):
+            before, content = content, read_file(path, _SIZE)
+            if content == before:  # no step was counted while it was read
+                break
     except OSError:
         return None
-    if len(content) < _CLOCK.size:
+    if len(content) < _OLD_SIZE:
         return None
-    count = StepCount(*_CLOCK.unpack(content))
-    sound = is_moment(count.first_step_t) and is_moment(count.last_step_t)
-    return count if sound and 0 < count.steps < 1 << 53 else None
+    content = content.ljust(_SIZE, b"\0")
+    steps, first_t, last_t, samples, passes, others, made = _HEAD.unpack_from(content)
+    numbers = (samples, passes, others, made)
+    if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MOST > max(numbers)):
+        return None
+    notes = []
+    for number in range(max(0, made - _NOTES), made):
+        at = _HEAD.size + number % _NOTES * _NOTE.size
+        log_bytes, t, *counts = _NOTE.unpack_from(content, at)
+        if is_moment(t) and max(log_bytes, *counts) < _MOST:
+            notes.append((log_bytes, Place(t, *counts)))
+    return StepCount(steps, first_t, last_t, samples, passes, others, tuple(notes))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.control import choose_control
+from zeusrun.bandit.stopping import amount_text
 from zeusrun.cost import energy_text
 from zeusrun.launcher.choose import decide, decide_after_miss
-from zeusrun.trial import Stage
+from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
 
 if TYPE_CHECKING:
@@ -45,10 +48,35 @@ def describe_choice(
         continued=continued,
         adapts=submission.spec.adapt is not None,
         unit=problem.unit,
+        most_epochs=problem.most_epochs,
+        ignored=problem.ignored,
     )
+    crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
+    if crashed:
+        told.insert(2, _describe_crashes(submission.spec.name, crashed))
     if problem.control is not None:
         told.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
     return told
+
+
+def _ended(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that have ended, newest first."""
+    return [run for run in reversed(runs) if run.status.finished]
+
+
+def _crashed(run: Run) -> bool:
+    return run.status is TrialStatus.FAILED
+
+
+def _describe_crashes(job: str, arms: Sequence[int]) -> str:
+    """Say in how many of the newest runs the script crashed, and with what batch sizes."""
+    last = "the last run" if len(arms) == 1 else f"the last {len(arms)} runs"
+    sizes = sorted(set(arms))
+    plural = "s" if len(sizes) > 1 else ""
+    return (
+        f"The script crashed in {last}, with batch size{plural} {', '.join(map(str, sizes))}; "
+        f"`zeusrun show {job}` says why."
+    )
 
 
 def in_samples(beliefs: Sequence[ArmBelief], unit: int | None) -> list[ArmBelief]:
@@ -105,6 +133,8 @@ def lead(
     continued: Trial | None = None,
     adapts: bool = False,
     unit: int | None = None,
+    most_epochs: float = math.inf,
+    ignored: bool = False,
 ) -> list[str]:
     """Return a headline and the sentences, for readers who know nothing of policies.
 
@@ -117,6 +147,8 @@ def lead(
         continued: A preempted run that the next submit continues instead.
         adapts: Whether the run changes its batch size.
         unit: Samples that count as an epoch; see ``Problem.unit``.
+        most_epochs: After which a run ends anyway.
+        ignored: Whether the script ignores the batch size; see ``Problem.ignored``.
     """
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
@@ -132,9 +164,11 @@ def lead(
     if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
     others = [belief for belief in beliefs if belief is not own]
-    texts = [why, _cost(decision, own, by_arm.get(default), unit)]
+    texts = [why, _cost(decision, own, by_arm.get(default), unit, most_epochs)]
     miss = _miss(retry)
-    texts.append(miss if control else f"{_change(policy, decision, own, others)}. {miss}")
+    texts.append(
+        miss if control else f"{_change(policy, decision, own, others, ignored=ignored)}. {miss}"
+    )
     return [headline, *map(_sentence, texts)]
 
 
@@ -142,7 +176,13 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, unit: int | None) -> str:
+def _cost(
+    decision: Decision,
+    own: ArmBelief,
+    default: ArmBelief | None,
+    unit: int | None,
+    most_epochs: float,
+) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
     text = f"it is expected to cost {energy_text(own.cost_j)}"
@@ -156,27 +196,38 @@ def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, unit: i
         more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
         text += f", {'as much as' if abs(share) < _SAME else more} {than}"
     if decision.bound is not None and decision.bound.epochs is not None:
-        most = decision.bound.epochs
-        limit = f"{most:.3g} epochs" if unit is None else f"{most * unit:,.0f} samples"
-        text += f". The run is stopped if it needs more than {limit}"
+        if decision.bound.epochs < most_epochs:
+            limit = amount_text(decision.bound.epochs, unit)
+            text += f". The run is stopped if it needs more than {limit}"
     elif decision.bound is not None:
         text += f". The run is stopped if it costs more than {energy_text(decision.bound.cost_j)}"
     return text
 
 
-def _change(policy: str, decision: Decision, own: ArmBelief, others: Sequence[ArmBelief]) -> str:
+def _change(
+    policy: str,
+    decision: Decision,
+    own: ArmBelief,
+    others: Sequence[ArmBelief],
+    *,
+    ignored: bool = False,
+) -> str:
     """Say which result would change the choice."""
     never = policy == "fixed" or not others
     if never or own.chance < _CERTAIN:
         fixed = "policy fixed never uses another batch size; set policy.name to auto to try others"
         alone = "it is the only candidate; more of them in batch_size.candidates can be tried"
+        if ignored:
+            alone = "no other candidate is tried before one arrives in the training"
         return (fixed if others else alone) if never else "every result changes the probabilities"
     known = [(each.cost_j, each.global_batch_size) for each in others if each.reached]
     if not known and not own.reached:
         return "once a run has reached the target, others are tried that may be cheaper"
     costs = [(cost_j, arm) for cost_j, arm in known if cost_j is not None]
     if not costs:
-        return "what other batch sizes cost is not known yet"
+        if known or all(each.cost_j is None for each in others):
+            return "what other batch sizes cost is not known yet"
+        return "no other batch size has reached the target yet, so what they cost is a guess"
     cost_j, other = min(costs)
     if decision.stage is Stage.EXPLOIT:
         runs = f"if runs of {own.global_batch_size} come to cost more than those of {other}"

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.analysis.curve_unit import amount_in
+from zeusrun.analysis.curve_unit import amount_in, counts_reports
 from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
@@ -152,10 +152,10 @@ class SubmitView:
 def epoch_line(trial: Trial, progress: Progress, bound_j: float | None) -> Text:
     """Return one plain line about the epoch that has just ended."""
     samples = _samples(trial, progress)
+    reports = progress.by_reports
+    done = f"report {progress.epochs}" if reports else f"epoch {progress.epochs}/{trial.max_epochs}"
     parts = [
-        f"epoch {progress.epochs}/{trial.max_epochs}"
-        if samples is None
-        else f"{samples:,} samples",
+        done if samples is None else f"{samples:,} samples",
         f"{trial.metric} {units.number(progress.last_value, '.4g')} (target {trial.target:g})",
         units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress)),
         # 0: too little to measure yet
@@ -181,10 +181,12 @@ def live_panel(
     """Return the panel below the output of the ranks; its number of lines is constant."""
     label = Column(style="dim", no_wrap=True, min_width=10)
     grid = Table.grid(label, Column(no_wrap=True), padding=(0, 2))
-    if progress.training_t is None:
+    if progress.training_t is None or progress.awaits_step:
         grid.add_row("start-up", starting_text(progress, usual, instrumented=instrumented))
     elif (samples := _samples(trial, progress)) is not None:
         grid.add_row("samples", f"{units.count(samples)}  {_remaining(trial, progress, usual)}")
+    elif progress.by_reports:
+        grid.add_row("reports", f"{progress.epochs}  {_remaining(trial, progress, usual)}")
     else:
         bar = ProgressBar(
             total=trial.max_epochs,
@@ -231,7 +233,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     if trial.by_samples:
         took += f"{units.count(amount_in(trial, 'samples'))} samples"
     else:
-        took += units.plural(trial.epochs, "epoch") if trial.epochs else "no epoch"
+        what = "report" if counts_reports(trial) else "epoch"
+        took += units.plural(trial.epochs, what) if trial.epochs else "no epoch"
     if trial.time_s is not None:
         took += f" · {units.duration(trial.time_s)}"
     if trial.startup_s is not None:
@@ -257,7 +260,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
 
 
 def _cost(trial: Trial, progress: Progress, bound_j: float | None) -> str:
-    bound = "" if bound_j is None else f" of at most {units.energy(bound_j)}"
+    none = bound_j is None or progress.reached is not None  # after the target, nothing stops it
+    bound = "" if none else f" of at most {units.energy(bound_j)}"
     waits = progress.training_t is None
     return f"cost {units.energy(trial.cost_j if waits else progress.cost_j)}{bound}"
 
@@ -317,7 +321,8 @@ def starting_text(progress: Progress, usual: Usual, *, instrumented: bool = True
 
 def _starting_s(progress: Progress) -> float:
     """Return the seconds of start-up so far; 0 once the training has begun."""
-    return 0.0 if progress.training_t is not None else progress.now_t - progress.launched_t
+    begun = progress.training_t is not None and not progress.awaits_step
+    return 0.0 if begun else progress.now_t - progress.launched_t
 
 
 def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
@@ -325,7 +330,8 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     if progress.reached is not None or progress.ending:
         return f"{so_far}, finishing"
     epoch_s = _epoch_s(progress)
-    if epoch_s is None or progress.time_s is None or _samples(trial, progress) is not None:
+    unknown = progress.by_reports or _samples(trial, progress) is not None
+    if epoch_s is None or progress.time_s is None or unknown:
         return so_far
     goal, how = float(trial.max_epochs), "at most"
     if usual.epochs is not None:

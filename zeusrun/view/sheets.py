@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.analysis.amounts import last_after_target
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, epochs_by_samples
+from zeusrun.analysis.curve_unit import (
+    amount_in,
+    counts_reports,
+    curve_in,
+    curve_unit,
+    epochs_by_samples,
+)
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
+from zeusrun.trial import epochs_of
 from zeusrun.view import units
-from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.console import Labelled, fitting_columns, plain_table, warning_lines
 from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.tables import dead_note, status_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rich.console import JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
 
+    from zeusrun.metrics.seen import Seen
     from zeusrun.metrics.sight import Sight
     from zeusrun.trial import PowerPoint, Trial
+
+_NAME = 24  # columns for the name of a metric; longer ones fold
 
 
 def trial_sheet(
@@ -98,7 +110,10 @@ def trial_rows(
         ("cost", cost),
         ("", undisturbed_text(trial, earlier)),
         _length(trial),
-        ("steps", units.number(trial.steps)),
+        (
+            "steps",
+            units.number(trial.steps) + (" in the whole run" if last_after_target(trial) else ""),
+        ),
         (
             "gradients",
             gradients_text(
@@ -185,22 +200,49 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
     )
 
 
-def metrics_table(sight: Sight, metric: str) -> Table:
-    """Return the metrics that were seen; the values of ``metric`` that count are bold."""
-    table = plain_table()
-    hows = any(seen.how for *_, seen in sight.metrics)
-    table.add_column("metric", overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in ("source", "times", "first", "last", "from", "to", *["how"] * hows):
-        justify: JustifyMethod = "left" if name in {"source", "how"} else "right"
-        table.add_column(name, justify=justify, no_wrap=name != "how")
-    for name, source, seen in sight.metrics:
-        counts = name == metric and source == sight.source
-        numbers = (seen.first, seen.last, seen.low, seen.high)
-        values = (f"{seen.times:,}", *(units.number(each, ".5g") for each in numbers))
-        how = [seen.how] * hows
-        style = "bold" if counts else "dim" if seen.each_step else ""
-        table.add_row(Text(name), Text(source), *map(Text, (*values, *how)), style=style)
-    return table
+def metrics_table(sight: Sight, metric: str) -> RenderableType:
+    """Return the metrics that were seen; the values of ``metric`` that count are bold.
+
+    Columns for which the console has no room are left out; longer names fold.
+    """
+    return _MetricsTable(sight, metric)
+
+
+@dataclass(frozen=True)
+class _MetricsTable:
+    sight: Sight
+    metric: str
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Yield the table."""
+        rows = [_metric_cells(*each) for each in self.sight.metrics]
+        names = ["metric", "source", "records", "first", "last", "from", "to"]
+        names += ["how"] if any(row["how"] for row in rows) else []
+        short = [{**row, "metric": row["metric"][:_NAME]} for row in rows]
+        left_out = ("how", "from", "to", "first", "records", "source")
+        table = plain_table()
+        for name in fitting_columns(names, short, left_out, options.max_width):
+            left = name in {"metric", "source", "how"}
+            justify: JustifyMethod = "left" if left else "right"
+            table.add_column(name, justify=justify, no_wrap=name != "metric", overflow="fold")
+        shown = [str(column.header) for column in table.columns]
+        for (name, source, seen), row in zip(self.sight.metrics, rows, strict=True):
+            counts = name == self.metric and source == self.sight.source
+            style = "bold" if counts else "dim" if seen.each_step else ""
+            table.add_row(*(Text(row[each]) for each in shown), style=style)
+        yield table
+
+
+def _metric_cells(name: str, source: str, seen: Seen) -> dict[str, str]:
+    numbers = {"first": seen.first, "last": seen.last, "from": seen.low, "to": seen.high}
+    values = {each: units.number(number, ".5g") for each, number in numbers.items()}
+    return {
+        "metric": name,
+        "source": source,
+        "records": f"{seen.times:,}",
+        **values,
+        "how": seen.how,
+    }
 
 
 def target_text(trial: Trial) -> str:
@@ -217,11 +259,19 @@ def limit_text(trial: Trial) -> str:
 
 def _length(trial: Trial) -> tuple[str, str]:
     """Return the row of epochs, or of samples where the metric is reported within epochs."""
+    if counts_reports(trial):
+        return "reports", units.number(trial.epochs)
+    to_target = " to the target" if last_after_target(trial) else ""
     if not trial.by_samples:
-        return "epochs", f"{units.number(trial.epochs)} of at most {trial.max_epochs}"
+        done = f", {epochs_of(trial.curve)} done" if to_target else ""
+        return (
+            "epochs",
+            f"{units.number(trial.epochs)}{to_target}{done} of at most {trial.max_epochs}",
+        )
     epochs = epochs_by_samples(trial)
     of = "" if epochs is None else f" ({epochs:.3g} epochs)"
-    return "samples", units.count(amount_in(trial, "samples")) + of
+    done = f", {units.count(trial.samples)} in all" if to_target else ""
+    return "samples", units.count(amount_in(trial, "samples")) + of + to_target + done
 
 
 def _spent_rows(trial: Trial) -> list[tuple[str, str | None]]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_shifts import describe_shifts
-from zeusrun.analysis.curve_unit import epochs_by_samples
+from zeusrun.analysis.curve_unit import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -343,6 +343,8 @@ def _epoch(trial: Trial) -> str:
     """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
     if trial.by_samples:
         return f"{units.short_count(float(f'{trial.samples or 0:.3g}'))} samples"
+    if counts_reports(trial):
+        return f"{trial.epochs} reports"
     return f"{trial.epochs or 0}/{trial.max_epochs}"
 
 
@@ -365,11 +367,18 @@ def _critical_text(critical: CriticalSize) -> str:
     return text and f"critical batch size: {text}, by the epochs of {sizes} batch sizes; {what}"
 
 
+def _expected(epochs: float | None) -> str:
+    """Return expected epochs, or samples: with a fraction below 10, else three digits at most."""
+    if epochs is None or epochs < 9.95:
+        return units.number(epochs, ".1f")
+    return units.three_digits(epochs)
+
+
 def _belief_cells(belief: ArmBelief) -> dict[str, str]:
     return {
         "batch": str(belief.global_batch_size),
         "reached": f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
-        "epochs": units.number(belief.epochs, ".1f" if (belief.epochs or 0) < 1000 else ",.0f"),
+        "epochs": _expected(belief.epochs),
         "cost/\nepoch": units.energy(belief.epoch_cost_j),
         "cost": units.energy(belief.cost_j),
         "90 % range": units.energy_range(belief.cost_range_j),

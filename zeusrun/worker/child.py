@@ -1,12 +1,15 @@
 """Begins in each interpreter that ``multiprocessing`` starts for a rank or its children.
 
-Most of them load data: until one joins a process group or trains, this imports little.
+Most of them load data: until one joins a process group or trains, this imports little. It also
+begins in the ranks that a script starts as programs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +57,61 @@ def begin(launched_ranks: int) -> None:
     after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
 
 
+def main(known: frozenset[str]) -> None:
+    """Run a rank that the script has started as a program, or a program that starts ranks.
+
+    Args:
+        known: The modules that every Python has imported when a script begins.
+    """
+    from zeusrun.worker.ending import end  # noqa: PLC0415 - those of multiprocessing do not need it
+    from zeusrun.worker.hooks.programs import place_in, reach_programs  # noqa: PLC0415
+    from zeusrun.worker.script import run_script, show_failure  # noqa: PLC0415
+
+    python, own, pid = sys.orig_argv[: -len(sys.argv)], place_in(os.environ), os.getpid()
+    begin(1)
+    after_import(["subprocess"], lambda module: reach_programs(module, own))
+    end(*_conclude(show_failure(run_script(sys.argv[1:], known, python)), pid))
+
+
+def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | None, bool, float]:
+    """Record what is not recorded yet, and a failure; return the arguments of ``end``."""
+    install = sys.modules.get("zeusrun.worker.hooks.install")
+    hooks = None if install is None else install.installed_hooks()
+    if hooks is None:  # it has joined no process group
+        return error, False, 0.0
+    run = hooks.run
+    with contextlib.suppress(Exception):  # the script may have replaced what this needs
+        from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - has been imported
+        from zeusrun.worker.ending import exit_code  # noqa: PLC0415 - has been imported
+        from zeusrun.worker.failure import record_failure  # noqa: PLC0415 - has been imported
+
+        if LEAVE_SIGNAL is not None:
+            signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
+        if os.getpid() == pid:  # else the script has forked this process
+            hooks.flush()
+            if error is not None and exit_code(error):
+                restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+                path = os.path.join(run.run_dir, "error.json")  # noqa: PTH118
+                record_failure(path, run.rank, restart, error)
+    return error, run.had_group(gloo=True), run.grace_period_s
+
+
 def _become_rank() -> None:
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-    from zeusrun.worker.context import current_run  # noqa: PLC0415 - few children need it
+    from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - few children need it
+    from zeusrun.worker.collectives import say_hooked  # noqa: PLC0415
+    from zeusrun.worker.context import current_run  # noqa: PLC0415
+    from zeusrun.worker.ending import leave  # noqa: PLC0415
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
     from zeusrun.worker.hooks.members import open_clock, take_place  # noqa: PLC0415
 
     run = current_run()
+    say_hooked()
     take_place(run, distributed.get_rank(), distributed.get_world_size())
     install_hooks(open_clock(run, run.rank), launched=False)
+    if LEAVE_SIGNAL is not None:
+        signal.signal(LEAVE_SIGNAL, leave)
 
 
 def _say_that_it_trains() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _Value = TypeVar("_Value")
+_LATE_S = 10.0
 
 
 def is_grouped() -> bool:
@@ -53,6 +56,32 @@ def from_rank_0(value: _Value) -> _Value:
     with _on_own_device():
         distributed.broadcast_object_list(values, src=0)
     return values[0]
+
+
+def say_hooked() -> None:
+    """Tell the others of the process group that this one has hooks. No collective call."""
+    from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415 - is imported
+
+    with contextlib.suppress(Exception):  # torch has changed; then all_hooked says no
+        c10d._get_default_store().set(f"zeusrun/{c10d.get_rank()}", "")  # noqa: SLF001 - only here
+
+
+@functools.cache
+def all_hooked() -> bool:
+    """Whether every process of the group has hooks; if not, the first call takes 10 s.
+
+    The answer is the same in each that has, as all have joined the group by then.
+    """
+    from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415 - is imported
+
+    deadline_t = time.monotonic() + _LATE_S
+    with contextlib.suppress(Exception):  # torch has changed
+        store, ranks = c10d._get_default_store(), range(c10d.get_world_size())  # noqa: SLF001
+        while time.monotonic() < deadline_t:
+            if store.check([f"zeusrun/{rank}" for rank in ranks]):
+                return True
+            time.sleep(0.01)
+    return False
 
 
 @contextlib.contextmanager

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 
+_BY_SCRIPT_S = 1.0
+
 
 class RunContext:
     """One rank's view of its trial, read from the environment that the launcher set.
@@ -174,7 +176,7 @@ class RunContext:
         """Record metrics; on rank 0 only."""
         met = any(self.meets_target(name, value) for name, value in event.metrics.items())
         # Before training, it does not count; the launcher knows of steps.
-        if met and event.epoch > 0 and not event.each_step:
+        if met and event.epoch > 0 and not event.each_step and event.steps != 0:
             self._stopping = True
         self.record(event)
 
@@ -356,17 +358,17 @@ class RunContext:
         """End the rank after a SIGTERM that zeusrun did not send, even if the main thread hangs.
 
         If torchrun sent it because another rank failed, the rank ends at once (torchrun would wait
-        30 s, whatever grace the job has); otherwise after the grace of the job.
+        30 s, whatever grace the job has); otherwise after the grace of the job. A rank that the
+        script has started gets it from the script, or soon a stop by zeusrun, too.
         """
         while os.read(reader, 1) != bytes([signal.SIGTERM]):
             pass
-        if self._stop_requested():
-            return  # zeusrun ends the rank
         restart = int(self._environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        deadline_t = time.monotonic() + self.grace_period_s
-        while time.monotonic() < deadline_t and failed_in_restart(self._error_path) != restart:
+        deadline_t = time.monotonic() + (_BY_SCRIPT_S if self.is_grown else self.grace_period_s)
+        while not self._stop_requested():  # else zeusrun ends the rank
+            if time.monotonic() > deadline_t or failed_in_restart(self._error_path) == restart:
+                os._exit(SIGTERM_EXIT_CODE)
             time.sleep(0.1)
-        os._exit(SIGTERM_EXIT_CODE)
 
 
 @functools.cache
@@ -379,6 +381,6 @@ def _number(name: str, value: SupportsFloat) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
     try:
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)  # else torch may warn
     except (TypeError, ValueError) as error:
         raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None

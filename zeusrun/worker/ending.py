@@ -30,6 +30,11 @@ def exit_code(error: BaseException | None) -> int:
     return int(code is not None)
 
 
+def leave(_signal: int, _frame: object) -> NoReturn:
+    """Let the script end at a ``LEAVE_SIGNAL``."""
+    raise SystemExit
+
+
 def end(error: BaseException | None, beside_gloo: bool, grace_s: float) -> None:
     """End the process.
 

@@ -14,22 +14,22 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, Started
-from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, STACK_SIGNAL
+from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter
 from zeusrun.worker.context import SIGTERM_EXIT_CODE
-from zeusrun.worker.ending import end, exit_code
+from zeusrun.worker.ending import end, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.parent_death import end_with_parent
 from zeusrun.worker.script import run_script, show_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zeusrun.worker.hooks.install import Hooks
 
@@ -45,7 +45,8 @@ def main(known: frozenset[str]) -> None:
     """
     end_with_parent()
     rank, arguments = _begin(), sys.argv[1:]
-    end(*rank.conclude(show_failure(run_script(arguments, known))))
+    python = [sys.executable, "-u"]
+    end(*rank.conclude(show_failure(run_script(arguments, known, python))))
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,11 @@ def _begin() -> _Rank:
         _keep_terminal()
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
-    tick = _no_tick
+    tick: Callable[..., None] = _no_tick
     with _going_on("steps are not counted"):
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
-        signal.signal(LEAVE_SIGNAL, _leave)
+        signal.signal(LEAVE_SIGNAL, leave)
     rank = _Rank(
         number=number,
         restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
@@ -174,9 +175,10 @@ def _keep_terminal() -> None:
         try:
             return get_size(descriptor)
         except OSError:
-            if descriptor in (1, 2):
-                return get_size(0)
-            raise
+            if descriptor not in (1, 2):
+                raise
+            size = get_size(0)
+            return os.terminal_size((max(1, size.columns - PREFIX_COLUMNS), size.lines))
 
     @functools.wraps(ask)
     def ask_in_line(prompt: object = "", /) -> str:
@@ -197,9 +199,5 @@ def _dump_stacks_on_signal(path: str) -> None:
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
 
 
-def _leave(_signal: int, _frame: object) -> NoReturn:
-    raise SystemExit
-
-
-def _no_tick() -> None:
+def _no_tick(*_: object, **__: object) -> None:
     pass

@@ -19,12 +19,15 @@ _FILE_INPUT = 257  # Py_file_input of Python.h
 _NO_SCRIPT = 2  # the exit code of Python
 
 
-def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | None:
+def run_script(
+    arguments: list[str], known: frozenset[str], python: list[str]
+) -> BaseException | None:
     """Run ``-m MODULE [ARG ...]`` or ``SCRIPT [ARG ...]`` as ``__main__``.
 
     Args:
         arguments: A script is a file, or a folder or an archive with a ``__main__.py``.
         known: The modules that every Python has imported when a script begins.
+        python: The command line up to there: the interpreter and its options.
 
     Returns:
         The exception that ended the script, less zeusrun's frames in its traceback; ``None`` at
@@ -34,7 +37,7 @@ def run_script(arguments: list[str], known: frozenset[str]) -> BaseException | N
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
     main["__doc__"] = None
-    sys.orig_argv = [sys.executable, "-u", *arguments]
+    sys.orig_argv = [*python, *arguments]
     sys.argv = arguments
     try:
         if arguments[0] == "-m":
@@ -80,6 +83,7 @@ def _has_importer(path: str) -> bool:
 
 
 def _run_file(path: str, main: dict[str, Any], known: frozenset[str]) -> None:
+    path = os.path.join(os.getcwd(), path.removeprefix("./"))  # noqa: PTH109, PTH118
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fopen.restype = ctypes.c_void_p
     file = libc.fopen(os.fsencode(path), b"rb")
@@ -91,7 +95,7 @@ def _run_file(path: str, main: dict[str, Any], known: frozenset[str]) -> None:
         )
         raise SystemExit(_NO_SCRIPT)
     _set_first_path(os.path.dirname(os.path.realpath(path)), known)  # noqa: PTH120
-    main["__file__"] = path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    main["__file__"] = path
     if path.endswith(".pyc"):
         libc.fclose(ctypes.c_void_p(file))
         main["__loader__"] = loader = SourcelessFileLoader("__main__", path)

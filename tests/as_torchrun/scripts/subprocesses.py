@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import traceback
 
 SEE = "import os, signal, sys; print(os.getcwd(), sys.stdin.read() == '', os.environ.get('MINE'), signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGINT).__name__, flush=True); sys.stderr.write('to stderr\\n')"
 os.environ["MINE"] = "1"
@@ -15,3 +16,7 @@ child = subprocess.Popen(
 )
 print(sorted(os.listdir("/proc/self/fd"))[:3])
 child.communicate()
+try:
+    subprocess.Popen(["./nowhere"])
+except FileNotFoundError as error:
+    print("frames", len(traceback.extract_tb(error.__traceback__)), error)

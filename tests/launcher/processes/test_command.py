@@ -159,6 +159,16 @@ def test_lives_share_no_store_where_there_may_be_several_unless_the_user_says_so
     assert build(spec(**restarted), environment={variable: "0"}).env[variable] == "0"
 
 
+@pytest.mark.parametrize(("inherited", "told"), [("80", "72"), ("5", "1"), ("wide", "wide")])
+def test_the_width_that_a_script_is_told_leaves_room_for_the_name_of_its_rank(
+    spec, inherited, told
+):
+    environment = {"COLUMNS": inherited}
+    assert build(spec(), environment=environment).env["COLUMNS"] == told
+    own = spec(env={"COLUMNS": "90"})
+    assert build(own, environment=environment).env["COLUMNS"] == "90"
+
+
 def test_placeholders_are_filled_in_arguments_environment_and_paths(spec, tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "b32.py").touch()

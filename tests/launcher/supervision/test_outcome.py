@@ -23,7 +23,7 @@ from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
-from zeusrun.metrics.progress import take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Observed, Reported
@@ -49,7 +49,16 @@ def order(cause, level=StopLevel.TERMINATE):
 
 
 def outcome(
-    progress, code=0, stop=None, *, failure=None, meter=METERED, outlived=(), left=(), **of
+    progress,
+    code=0,
+    stop=None,
+    *,
+    failure=None,
+    meter=METERED,
+    outlived=(),
+    left=(),
+    earlier=(),
+    **of,
 ):
     return build_outcome(
         trial(**of),
@@ -59,6 +68,7 @@ def outcome(
         failure=failure,
         meter=meter,
         finished_at="2025-06-01T12:00:13.000+00:00",
+        earlier=earlier,
     )
 
 
@@ -103,17 +113,17 @@ ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
         (MISSED, 1, None, FULL, "OOM", FULL.reason),
         (MISSED, 1, None, None, "FAILED", "torchrun failed without a recorded cause"),
         (NOTHING, 1, None, RAISED, "FAILED", RAISED.reason),
-        (REACHED, 1, None, RAISED, "FAILED", "after the target was reached in epoch 2, rank 1"),
-        (REACHED, 1, None, FULL, "OOM", "after the target was reached in epoch 2, rank 0"),
+        (REACHED, 1, None, RAISED, "FAILED", "the target was reached in epoch 2, then rank 1"),
+        (REACHED, 1, None, FULL, "OOM", "the target was reached in epoch 2, then rank 0"),
         # It aborted after its scripts had ended, or only one of them had.
         (after(*BOTH_ENDED, start=REACHED), 1, None, None, "REACHED", "accuracy 0.6"),
         (after(*BOTH_ENDED, start=MISSED), 1, None, None, "MISSED", "accuracy best 0.4"),
         (SILENT, 1, None, None, "FAILED", "never reported"),
-        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "after the target"),
-        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "after the target"),
+        (after(*ONE_ENDED, start=REACHED), 1, None, None, "FAILED", "the target was reached"),
+        (after(*ONE_FAILED, start=REACHED), 1, None, RAISED, "FAILED", "the target was reached"),
         # It was told of the target.
         (REACHED, 0, TARGET, None, "REACHED", "accuracy 0.6"),
-        (REACHED, 1, TARGET, RAISED, "FAILED", "after the target"),
+        (REACHED, 1, TARGET, RAISED, "FAILED", "the target was reached"),
         # The script does not ask whether to stop.
         (REACHED, 1, ENDED_AT_TARGET, None, "REACHED", "accuracy 0.6"),
         (REACHED, -15, ENDED_AT_TARGET, RAISED, "REACHED", "accuracy 0.6"),
@@ -225,8 +235,7 @@ def test_a_run_that_times_out_after_the_target_has_reached_it_and_says_so():
     assert (found.status, found.time_s, found.cost_j is None) == (TrialStatus.REACHED, 4.0, False)
     (warning,) = found.warnings
     assert warning == (
-        "timed out after 60 s, after the target was reached in epoch 2; time and cost end at the "
-        "target"
+        "timed out after 60 s; the target was reached in epoch 2, where time and cost end"
     )
     assert outcome(MISSED, 1, late).status is TrialStatus.STOPPED
 
@@ -400,6 +409,15 @@ def test_a_run_by_samples_counts_those_of_its_earlier_parts():
     assert outcome(low, **earlier).reason == missed
 
 
+def test_of_a_run_by_samples_a_crash_and_a_timeout_after_the_target_are_told_in_samples():
+    events = [within(105.0, 0.2, 1000), within(107.0, 0.6, 2200), within(109.0, 0.7, 3000)]
+    steps = settle(after(started(103.0), *events))
+    told = "the target was reached after 2,200 samples"
+    assert outcome(steps, 1, failure=RAISED).reason.startswith(f"{told}, then rank 1")
+    (warning,) = outcome(steps, 1, TIMEOUT).warnings
+    assert warning == f"because of timeout; {told}, where time and cost end"
+
+
 def test_a_curve_by_samples_has_the_times_and_joules_of_the_curve_by_epochs():
     early = after(started(103.0), within(105.0, 0.1, 100), within(107.0, 0.6, 200))
     assert [each.time_s for each in early.by_samples] == [2.0, 4.0]
@@ -408,3 +426,32 @@ def test_a_curve_by_samples_has_the_times_and_joules_of_the_curve_by_epochs():
     assert stepped.training_t > 103.0
     assert found.by_samples[-1][1:] == found.curve[-1][1:]
     assert found.by_samples[0].energy_j == pytest.approx(10.0 * found.by_samples[0].time_s)
+
+
+def test_a_metric_that_misses_the_target_again_at_the_end_is_a_warning():
+    fell = after(report(109.0, 3, 0.4567891), start=REACHED)
+    told = "at its end accuracy was 0.456789, which misses the target of at least 0.5: what"
+    (warning,) = outcome(fell).warnings
+    assert warning.startswith(told)
+    assert outcome(fell, -15, ENDED_AT_TARGET).warnings == (warning,)
+    assert outcome(REACHED).warnings == outcome(MISSED).warnings == ()
+    (nan,) = outcome(after(report(109.0, 3, math.nan), start=REACHED)).warnings
+    assert nan == "accuracy was NaN at the end"
+    assert not [each for each in outcome(fell, 1, failure=RAISED).warnings if "saved last" in each]
+    below = after(report(105.0, 1, 0.4), report(107.0, 2, 0.6))
+    (least,) = outcome(below, mode="min").warnings
+    assert "0.6, which misses the target of at most 0.5" in least
+
+
+def test_a_metric_that_only_another_batch_size_reports_is_a_miss_of_this_one():
+    then = trial(global_batch_size=4, status=TrialStatus.REACHED, curve=REACHED.curve)
+    missed = outcome(OTHER_NAME, earlier=[then], recurrence=2)
+    assert (missed.status, missed.cause, missed.epochs) == (TrialStatus.MISSED, None, None)
+    assert missed.reason == (
+        "the script never reported 'accuracy'; it reported acuracy, loss. job-1-1 reported it with "
+        "batch size 4, so the script may not evaluate with 32"
+    )
+    stopped = outcome(OTHER_NAME, 1, NO_METRIC, earlier=[then], recurrence=2)
+    assert (stopped.status, stopped.reason) == (TrialStatus.MISSED, missed.reason)
+    own = replace(then, global_batch_size=32)
+    assert outcome(OTHER_NAME, earlier=[then, own]).status is TrialStatus.FAILED

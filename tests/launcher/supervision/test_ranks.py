@@ -21,7 +21,7 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.ranks import Ranks
-from zeusrun.sidecar.events import Ended, Started
+from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import STACK_SIGNAL
 
 FOR_EVER = "import time\nwhile True: time.sleep(600)\n"
@@ -222,6 +222,48 @@ def test_a_rank_without_a_handler_leaves_its_files_whole(start, paths, tmp_path,
     assert ranks.ask_to_end()
     assert process.wait() == 0
     assert gzip.decompress((tmp_path / "open.gz").read_bytes()) == b"text"
+
+
+STARTS_TWO = """
+import multiprocessing, os, time
+
+def train(name):
+    try:
+        begun.wait()
+        time.sleep(600)
+    finally:
+        time.sleep(0.3)
+        os.write(1, f"{name} ends\\n".encode())
+
+context = multiprocessing.get_context("fork")
+begun = context.Barrier(3)
+children = [context.Process(target=train, args=(name,)) for name in ("first", "second")]
+for child in children:
+    child.start()
+begun.wait()  # a fork forgets the signals that it gets before it begins
+print("ready")
+try:
+    for child in children:
+        child.join()
+    time.sleep(600)
+finally:
+    print("the rank ends")
+"""
+
+
+def test_processes_that_train_for_a_rank_leave_before_it(start, paths):
+    event, process = start(STARTS_TWO)
+    ranks = RankProcesses(paths.run_dir)
+    ranks.take(event)
+    for child in psutil.Process(process.pid).children():
+        ranks.take(Spawned(event.t, child.pid, 2, followed=True))
+    while process.poll() is None:
+        ranks.ask_to_end()
+        time.sleep(0.01)
+    assert process.returncode == 0
+    *ends, last = paths.rank_log(0).read_text().splitlines()
+    assert sorted(ends) == ["first ends", "ready", "second ends"]
+    assert last == "the rank ends"
 
 
 def test_torchrun_is_to_end_ranks_that_do_not_leave_in_time(start, paths, monkeypatch):

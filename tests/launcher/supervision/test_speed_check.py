@@ -174,6 +174,13 @@ def test_a_review_sees_what_the_epochs_cost():
     assert cost_in_review(steady) == pytest.approx(20.0 * 25.0)
 
 
+def test_a_training_of_less_than_a_second_is_not_reviewed():
+    short = after(started(101.0), report(101.3, 1, 0.1), report(101.4, 2, 0.2))
+    asked, chosen = Asked(), replace(choice(Stage.EXPLORE), trial=trial(7, max_epochs=9))
+    PolicyControl(asked, chosen, METERED).review(short)
+    assert asked.running == []
+
+
 def test_what_a_restart_lost_is_no_cost_of_the_batch_size():
     first = after(started(101.0), report(111.0, 1, 0.1), report(121.0, 2, 0.2))
     again = [report(161.0, 1, 0.1), report(171.0, 2, 0.2), report(181.0, 3, 0.3)]

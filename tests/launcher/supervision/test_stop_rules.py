@@ -47,15 +47,6 @@ def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, 
     assert supervise(progress, FREE, []).level is level
 
 
-def test_a_first_line_that_may_precede_training_ends_nothing():
-    progress = replace(REACHED, source="stdout")
-    assert supervise(progress, FREE, []).level is StopLevel.NONE
-    again = replace(progress, reports=(*progress.reports, (106.0, 2)))  # no step is ever seen
-    assert supervise(again, FREE, []).level is StopLevel.TERMINATE
-    stepped = replace(progress, stepping_s=(101.0, 106.0))
-    assert supervise(stepped, FREE, []).level is StopLevel.TERMINATE
-
-
 @pytest.mark.parametrize(
     ("last_step_t", "asked", "level"),
     [

@@ -463,3 +463,7 @@ def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
         assert "<dt>samples</dt><dd>200,000</dd>" in page
         assert page.count("<tr") >= 6
         assert ">samples</text>" in fetch(port, "/run/job-2-1/curves.svg").text
+        assert (
+            "Table of the reports" in fetch(port, "/run/job-1-1").text
+        )  # although it has one an epoch
+        assert ">samples</text>" in fetch(port, "/run/job-1-1/curves.svg").text

@@ -99,6 +99,12 @@ def test_what_is_not_known_is_said():
     assert headline(missed) == ("has not reached its target yet", None)
     only = build_facts("job", [run(1, 32), run(2, 32)])
     assert headline(only)[0] == "has used batch size 32 only, so nothing is saved yet"
+    ignored = build_facts(
+        "job", [run(1, 32, observed_batch_size=64), run(2, 32, observed_batch_size=64)]
+    )
+    assert headline(ignored)[0] == "has not trained with the batch size that it was to have"
+    (remark,) = ignored.remarks
+    assert remark.startswith("2 of 2 runs trained with another batch size than the chosen one (64)")
     other = build_facts("job", [run(1, 64)])
     assert headline(other)[0] == "what it saves is not known yet"
     assert basis(other) == "Batch size 32, the default, has never shown what it costs."
@@ -208,6 +214,18 @@ def test_what_zeusrun_took_is_listed():
         (1, 0.4 * KWH),
         (1, 0.2 * KWH),
     ]
+
+
+def test_what_followed_the_target_is_listed_because_no_sum_has_it():
+    from zeusrun.trial import CurvePoint
+
+    curve = (CurvePoint(1, 5.0, 50.0, 0.9), CurvePoint(2, 9.0, 120.0, 0.4))
+    went_on = run(1, 64, 0.1, time_s=5.0, energy_j=50.0, curve=curve)
+    ended = run(2, 64, 0.1, time_s=9.0, energy_j=120.0, curve=curve)
+    missed = run(3, 64, 0.1, time_s=5.0, curve=curve, status=TrialStatus.MISSED)
+    facts = build_facts("job", [went_on, ended, missed])
+    (row,) = [each for each in facts.overhead if "after the target" in each.name]
+    assert (row.count, row.time_s, row.energy_j, row.cost_j) == (1, 4.0, 70.0, None)
 
 
 @pytest.mark.parametrize(

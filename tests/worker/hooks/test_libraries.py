@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +13,7 @@ import pytest
 from tests.contracts.hook import HookContract
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-from zeusrun.sidecar.events import Reported, Spawned
+from zeusrun.sidecar.events import Applied, Observed, Reported, Spawned, Watched
 
 SCRIPTS = Path(__file__).with_name("scripts")
 LOGGERS = {
@@ -150,7 +151,8 @@ class InOwnProcesses(HookContract):
             assert [(e.world_size, e.followed, e.launched) for e in spawned] == [
                 (2, True, False)
             ] * 2
-            assert rank.steps.steps == 12  # of rank 0 alone
+            epochs = 1 if environment["ZEUSRUN_TARGET"] == "0" else 3
+            assert rank.steps.steps == 4 * epochs  # of rank 0 alone
             return rank.events, [log]
 
         return start
@@ -159,30 +161,80 @@ class InOwnProcesses(HookContract):
 OWN = SCRIPTS / "in_own_processes.py"
 
 
-@needs("tensorboard")
-class TestSpawned(InOwnProcesses):
-    command = (OWN, "spawn", SCRIPTS / "logs.py", "tensorboard")
+class LogsInOwnProcesses(InOwnProcesses):
+    """Of the script, nothing is edited, so its batch size can be replaced as in any other."""
+
     metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
+
+    def test_its_batch_size_is_replaced_and_its_gradients_are_measured(self, tmp_path):
+        rank, both = Rank(tmp_path / "run"), {"noise_scale": {"interval": 1, "alpha": 0.01}}
+        code, log = rank.run(
+            *self.command[:3],
+            cwd=tmp_path,
+            ZEUSRUN_GIVEN_BATCH_SIZE="32",
+            ZEUSRUN_BATCH_SIZE="8",
+            ZEUSRUN_WATCH=json.dumps({**both, "variance": {"interval": 1, "kind": "trace"}}),
+        )
+        assert code == 0, log
+        assert rank.steps.steps == 3 * 128 // 8
+        (applied,) = [e for e in rank.events if isinstance(e, Applied)]
+        assert (applied.given, applied.chosen, applied.where) == (16, 4, "logs.py:37")
+        observed = [e for e in rank.events if isinstance(e, Observed)]
+        assert {(e.rank, e.samples) for e in observed} == {(0, 4), (1, 4)}
+        watched = [e for e in rank.events if isinstance(e, Watched)]
+        assert {(e.rank, e.how, e.problem) for e in watched} == {(0, "ranks", None)}
+        assert watched[-1].values["gradient_variance"] > 0
+
+
+@needs("tensorboard")
+class TestSpawned(LogsInOwnProcesses):
+    command = (OWN, "spawn", SCRIPTS / "logs.py", "tensorboard")
 
 
 @pytest.mark.long  # the short tier forks ranks in test_members.py
 @needs("tensorboard")
-class TestForked(InOwnProcesses):
+class TestForked(LogsInOwnProcesses):
     command = (OWN, "fork", SCRIPTS / "logs.py", "tensorboard")
-    metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
 
 
 @pytest.mark.long  # as spawned
 @needs("tensorboard")
-class TestForkedByAServer(InOwnProcesses):
+class TestForkedByAServer(LogsInOwnProcesses):
     command = (OWN, "forkserver", SCRIPTS / "logs.py", "tensorboard")
-    metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
+
+
+@needs("tensorboard")
+class TestStartedAsPrograms(LogsInOwnProcesses):
+    command = (OWN, "subprocess", SCRIPTS / "logs.py", "tensorboard")
+
+
+@pytest.mark.long  # as programs
+@needs("tensorboard")
+class TestStartedByAnotherTorchrun(LogsInOwnProcesses):
+    command = (OWN, "torchrun", SCRIPTS / "logs.py", "tensorboard")
 
 
 @pytest.mark.long  # to load it on two ranks takes 10 s of CPU
 @needs("transformers")
 class TestTransformersSpawned(InOwnProcesses):
-    """It reports, but does not end the training: the hook cannot ask processes of others."""
-
+    controls = True
     command = (OWN, "spawn", SCRIPTS / "trains_with_transformers.py")
     metrics: ClassVar = {"transformers": ("transformers", "eval_accuracy")}
+
+
+@pytest.mark.long  # to load it in three processes takes 15 s of CPU
+@needs("lightning")
+class TestLightningSpawned(InOwnProcesses):
+    """Lightning pickles its trainer for the processes that it starts."""
+
+    controls = True
+    command = (SCRIPTS / "trains_with_lightning.py", "lightning.pytorch", "2", "ddp_spawn")
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
+
+
+@pytest.mark.long  # as spawned
+@needs("lightning")
+class TestLightningStartedByAnotherTorchrun(InOwnProcesses):
+    command = (OWN, "torchrun", SCRIPTS / "trains_with_lightning.py", "lightning.pytorch")
+    metrics: ClassVar = {"lightning": ("lightning", "val_acc")}
+    controls = True

@@ -121,6 +121,19 @@ def train(count, accumulated, epochs=1):
         ),
         pytest.param(
             """
+            class Batches(torch.utils.data.Dataset):  # as of DLRM
+                def __len__(self): return 30
+                def __getitem__(self, index): return torch.zeros(128, 4), [torch.zeros(3, 128)], torch.zeros(128)
+            for batch in DataLoader(Batches(), 1, collate_fn=lambda items: items[0]): step()
+            """,
+            [(None, 1)],
+            id="an item that is a whole batch",
+        ),
+        pytest.param(
+            "for batch in DataLoader(data, 1): step()", [(1, 1)], id="batches of one sample"
+        ),
+        pytest.param(
+            """
             class Stream(IterableDataset):
                 def __iter__(self): return iter(range(60))
             for batch in DataLoader(Stream(), 6): step()

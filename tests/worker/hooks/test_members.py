@@ -38,11 +38,11 @@ GUARD = 'if __name__ == "__main__":\n'
 
 @pytest.fixture
 def run(tmp_path):
-    def start(script, *, first="", forked=True):
+    def start(script, *, first="", forked=True, **changes):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(first) + GUARD + textwrap.indent(script, "    "))
         rank = Rank(tmp_path / "run")
-        code, log = rank.run_forked(torch_forks(), path) if forked else rank.run(path)
+        code, log = rank.run_forked(torch_forks(), path, **changes) if forked else rank.run(path)
         assert code == 0, log
         return rank, log
 
@@ -103,6 +103,35 @@ for each in [start("fork", rank, path, target=train_in_group) for rank in (0, 1)
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, False)] * 2, 8)
     text = describe_spawned(ranks_of(rank).spawned.values())
     assert text.startswith("the script started 2 training processes of its own. zeusrun has hooks")
+
+
+def test_a_rank_that_its_parent_terminates_does_not_wait_for_the_grace_of_the_job(run):
+    """Its parent waits for it, as when another rank has failed."""
+    first = """
+    def hang(rank, path, ready):
+        import time, zeusrun
+        from torch import distributed
+        distributed.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+        zeusrun.current().should_stop()  # from now on, it handles SIGTERM
+        ready.wait()
+        while True: time.sleep(600)
+    """
+    _, log = run(
+        """
+ready = multiprocessing.get_context("fork").Barrier(3)
+path = os.path.abspath(__file__) + ".group"
+both = [start("fork", rank, path, ready, target=hang) for rank in (0, 1)]
+ready.wait()
+for each in both:
+    each.terminate()
+for each in both:
+    each.join()
+print([each.exitcode for each in both])
+""",
+        first=first,
+        TORCH_ELASTIC_SHUTDOWN_TIMEOUT="600",
+    )
+    assert log == "[143, 143]\n"
 
 
 def test_forks_that_train_one_after_the_other_are_the_training(run):
@@ -199,11 +228,17 @@ code = (
 other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
+from zeusrun.worker import collectives
+from zeusrun.worker.context import current_run
+from zeusrun.worker.hooks.stop_poll import StopPoll
+collectives._LATE_S = 0.1
+print("stop", StopPoll(current_run()).now())
 distributed.barrier()
 distributed.destroy_process_group()
 other.wait()
 """
-    rank, _ = run(script)
+    rank, log = run(script)
+    assert log == "stop False\n"  # the other one would not take part in a vote
     assert (counted(rank), spawned(rank), batch_size(rank)) == (9, [(2, True)], None)
     text = describe_spawned(ranks_of(rank).spawned.values())
     assert text.startswith("the script started 1 training process of its own; zeusrun has no hook")

@@ -95,6 +95,7 @@ def accuracies(run, reporter):
 
 
 STEP = SimpleNamespace(param_groups=[])
+OTHER = SimpleNamespace(param_groups=[])
 
 
 @pytest.fixture
@@ -293,7 +294,7 @@ def test_the_first_batch_of_the_training_is_no_evaluation(observer, reporter, ru
 def test_two_optimizers_make_one_step(observer, reporter, run):
     for _ in Loader(observer, *[8] * 6):
         observer.step(STEP)
-        observer.step(STEP)
+        observer.step(OTHER)
         reporter.log("tensorboard", {"accuracy": 0.9})
     reporter.flush()
     assert observer.steps == 6
@@ -351,3 +352,29 @@ def test_what_is_logged_in_every_step_is_recorded_once_while_it_stays(
         reporter.log("tensorboard", {"accuracy": 0.4})
     reporter.flush()
     assert len(run.events) == 1
+
+
+def test_of_two_optimizers_the_steps_of_one_count(observer):
+    for _ in Loader(observer, *[8] * 3):
+        assert [observer.step(each) for each in (STEP, OTHER, STEP)] == [True, False, True]
+    assert observer.steps == 6
+
+
+def test_without_a_loader_the_optimizer_that_goes_on_counts(observer):
+    steps = [observer.step(each) for each in (STEP, OTHER, STEP, OTHER, OTHER, OTHER)]
+    assert steps == [True, False, True, False, True, True]
+
+
+def test_a_tensor_with_a_gradient_is_a_number_without_a_warning():
+    class Tensor:
+        def __init__(self, *, grad):
+            self.grad = grad
+
+        def detach(self):
+            return Tensor(grad=False)
+
+        def __float__(self):
+            assert not self.grad  # torch warns
+            return 0.5
+
+    assert number_of(Tensor(grad=True)) == 0.5

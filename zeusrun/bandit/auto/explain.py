@@ -37,6 +37,11 @@ def why_first(now: Assessment, index: int) -> str:
         nothing = f"nothing has reached the target since the job changed, {left_out}"
     elif last is not None:
         nothing = "no batch size that may still run has reached the target yet"
+    if now.problem.ignored:
+        return (
+            f"{arm} is the only batch size that runs until the script trains with the one that it "
+            "gets; runs with another one teach nothing, even if they reach the target"
+        )
     own = evidence.results.get(arm, ())
     if any(not was_bounded(run) for run in own) or evidence.out_of_memory.get(arm):
         which = "the default" if last is None else "the nearest to the one that reached it last"

@@ -1,26 +1,19 @@
-"""Guesses a job from a command and its script, and writes it as a job file with comments."""
+"""Guesses a job from a command and its script."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import textwrap
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.accumulation import can_split
+from zeusrun.jobfile.guess.arguments import Arguments
 from zeusrun.jobfile.guess.hidden import Hidden, find_hidden, split_options
-from zeusrun.jobfile.guess.saves import LATE_SAVE
-from zeusrun.jobfile.guess.script import Arguments
-from zeusrun.jobfile.secrets import mask_words
-from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
+    from zeusrun.jobfile.guess.arguments import Found
     from zeusrun.jobfile.guess.command import Launched
-    from zeusrun.jobfile.guess.script import Found, Script
+    from zeusrun.jobfile.guess.script import Script
 
 _PER_DEVICE = (
     "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size",
@@ -29,21 +22,20 @@ _PER_DEVICE = (
 _GLOBAL = ("global_batch_size", "total_batch_size", "train_global_batch_size")
 _EITHER = (
     "batch_size", "train_batch_size", "train_batch", "train_bs", "batch_size_train", "batchsize",
-    "bsz", "tbs", "bs", "batch", "b",
+    "mini_batch_size", "minibatch_size", "bsz", "tbs", "bs", "batch", "b",
 )  # fmt: skip
 _ACCUMULATION = (
     "gradient_accumulation_steps", "grad_accum_steps", "accum_iter", "accumulation_steps",
     "accumulate_grad_batches", "grad_accum", "update_freq",
 )  # fmt: skip
 _RATES = ("learning_rate", "lr", "base_lr", "blr")
-_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "max_epoch")
+_EPOCHS = (
+    "num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "nepochs", "epochs", "max_epoch",
+)  # fmt: skip
 _METRICS = {
     "transformers": "eval_loss", "torchvision": "acc1", "timm": "eval_top1",
     "lightning": "val_loss", "nanoGPT": "val_loss",
 }  # fmt: skip
-_PLAIN = re.compile(r"(?:--?)?[A-Za-z][\w./-]*|(?:\.{0,2}/)+[\w./-]*|\.\.", re.ASCII)
-_WIDTH = 100
-_COLUMN = 38  # where comments begin
 
 
 @dataclass(frozen=True)
@@ -54,9 +46,11 @@ class Batch:
     why: str  # where it is from, for the comment
     per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
+    parts: int = 1  # the option gets the batch size divided by this, too
 
     def candidates(self, ranks: int) -> list[int]:
         """Return powers of two times the default that the ranks can share equally."""
+        ranks *= self.parts
         shares = {self.default * factor / 4 / ranks for factor in (1, 2, 4, 8, 16)}
         fit = [int(each) for each in shares if each >= 1 and each == int(each)]
         sizes = {each * ranks for each in fit if can_split(each, self.per_device_max)}
@@ -77,7 +71,9 @@ class Guess:
     warnings: tuple[str, ...]  # a sentence each
     hidden: tuple[Hidden, ...] = ()  # secrets of the command
     seen_rate: float | None = None  # of the optimizer in a run
+    seen_epochs: int | None = None  # that a run has printed
     pattern: str | None = None  # of the lines in which a run printed its metric
+    spawns: bool = False  # whether the script always starts training processes itself
     late_save: int | None = None  # the line of the script that saves after the training loop
 
 
@@ -116,6 +112,7 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
         metric=_METRICS.get(script.library or "", "val_accuracy"),
         warnings=tuple(warnings),
         hidden=hidden,
+        spawns=script.spawns,
         late_save=script.late_save,
     )
 
@@ -178,7 +175,8 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
 def correct_batch(guess: Guess, size: int) -> Guess | None:
     """Return the guess with the global batch size of a run; ``None`` if it cannot be corrected.
 
-    It corrects an option that was taken for each process but means all of them, or the reverse.
+    It corrects an option that was taken for each process but means all of them, or the reverse, and
+    one that the training multiplies: the script starts ranks itself, or accumulates gradients.
     """
     batch, ranks, args = guess.batch, guess.ranks, guess.launched.args
     if batch is None or batch.per_device_max is not None or batch.by_hook:
@@ -187,214 +185,16 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
         batch.default * ranks: ("${batch_size}", "${local_batch_size}", "each process"),
         batch.default / ranks: ("${local_batch_size}", "${batch_size}", "all processes"),
     }
-    wrong, right, whose = swaps.get(size, ("", "", ""))
+    wrong, right, what = swaps.get(size, ("", "", ""))
+    times, rest = divmod(size, batch.default)
+    parts, what = 1, f"the option is for {what}"
+    if not wrong and rest == 0 and 1 < times < 100:
+        wrong, right, what = "batch_size}", f"batch_size/{times}}}", f"{times} x the option"
+        parts = times
     if not wrong or not any(wrong in word for word in args):
         return None
     return replace(
         guess,
-        batch=Batch(size, f"the run of --try: the option is for {whose}"),
+        batch=Batch(size, f"the run of --try: {what}", parts=parts),
         launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
     )
-
-
-def job_name(path: Path) -> str:
-    """Return the name of the job that a file describes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:64] or "job"
-
-
-def write_draft(
-    guess: Guess,
-    words: Sequence[str],
-    path: Path,
-    workdir: str = ".",
-    objective: tuple[str, str, float, str] | None = None,
-) -> str:
-    """Return the text of a job file at ``path`` for a command.
-
-    ``workdir`` is where the command runs, relative to the folder of the file. ``objective`` is
-    metric, mode, target, and where they are from; ``None`` if they are not known.
-    """
-    launched, script = guess.launched, guess.launched.script
-    nproc = launched.nproc_per_node
-    args, env = _values(guess, "secret_file")
-    if script is not None and workdir != "." and not script.startswith("/"):
-        script = f"{workdir}/{script}"
-    processes = "one process" if guess.ranks == 1 else f"{guess.ranks} processes"
-    lines = [
-        "# Written by `zeusrun init` for this command:",
-        f"#   {_printable(shlex.join(mask_words(words)))}",
-        f"# Check the guesses, then run: zeusrun submit {_printable(str(path))}",
-        *(_comment(f"Warning: {text}.") for text in guess.warnings),
-        "",
-        _line(f"name: {job_name(path)}", "all runs of a name share one history"),
-        _line(f"module: {_scalar(str(launched.module))}", "as with python -m")
-        if script is None
-        else _line(f"script: {_escaped(script)}", "relative to this file"),
-        *([] if workdir == "." else [_line(f"workdir: {_escaped(workdir)}", "where it runs")]),
-        *_args(launched.args, args),
-        *(["env:"] if env else []),
-        *(f"  {name}: {value}" for name, value in env.items()),
-        "",
-        "launch:",
-        _line(f"  nproc_per_node: {nproc}", f"the batch sizes below are for {processes}"),
-        *(
-            [_line("  distributed: false", "as python starts it, without torchrun's variables")]
-            if guess.ranks == 1 and not launched.distributed
-            else []
-        ),
-        *([f"  max_restarts: {launched.max_restarts}"] if launched.max_restarts else []),
-        "",
-        *_objective(guess, objective),
-        "",
-        *_metrics(guess),
-        *_batch(guess),
-        "",
-        *_learning_rate(guess),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _objective(guess: Guess, objective: tuple[str, str, float, str] | None) -> Iterator[str]:
-    yield "objective:"
-    late = guess.late_save is not None
-    then = "a run's cost ends there" if late else "a run ends when it is reached"
-    if objective is not None:
-        metric, mode, target, origin = objective
-        yield _line(f"  metric: {_scalar(metric)}", origin)
-        yield f"  mode: {mode}"
-        yield _line(f"  target: {target!r}", f"a proposal; {then}")
-    else:
-        yield "  # Remove the # from the next three lines, and correct them (docs/metrics.md)."
-        yield _line(f"  # metric: {guess.metric}", "`zeusrun init --try` lists those of a run")
-        mode = likely_mode(guess.metric)
-        yield _line(f"  # mode: {mode}", "max: higher is better; min: lower is better")
-        yield _line("  # target: 0.9", "a run ends when the metric reaches it")
-    epochs, count, why = guess.max_epochs, 40, "a guess: no option for epochs was found"
-    if epochs is not None:
-        count, why = int(epochs.value), f"guessed from {epochs.origin}"
-    yield _line(f"  max_epochs: {count}", why)
-    if late:
-        yield _line("  on_target: continue", f"line {guess.late_save} of the script {LATE_SAVE}")
-
-
-def _metrics(guess: Guess) -> Iterator[str]:
-    if guess.pattern is not None:
-        yield _line("metrics:", "the named groups are metrics (docs/metrics.md)")
-        yield "  source: stdout"
-        yield "  pattern: '" + guess.pattern.replace("'", "''") + "'"
-        yield ""
-
-
-def _batch(guess: Guess) -> Iterator[str]:
-    batch = guess.batch
-    if batch is None:
-        yield _comment(
-            "The script seems to have no option for its batch size. If it has a DataLoader, remove "
-            "the # below, and write its batch size as the default, summed over all processes; "
-            "`zeusrun init --try` does both. See docs/hooks.md."
-        )
-        yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
-        return
-    sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
-    yield _line("batch_size:", "global: samples per optimizer step, over all processes")
-    yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
-    yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
-    if (most := batch.per_device_max) is not None:
-        yield _line(f"  per_device_max: {most}", "larger shares accumulate gradients")
-    if batch.by_hook:
-        yield _line("  apply: dataloader", "the script has no option for it: docs/hooks.md")
-
-
-def _learning_rate(guess: Guess) -> Iterator[str]:
-    if guess.learning_rate is None and guess.scale == "none":
-        yield "# No learning_rate, because the script scales its own: see the warning above."
-        return
-    if guess.learning_rate is None:
-        yield _comment(
-            "The script keeps its own learning rate. To let zeusrun scale it, remove the # "
-            "below; base is the rate with which the script builds its optimizer (docs/hooks.md)."
-        )
-        base = guess.seen_rate or 0.1
-        yield f"# learning_rate: {{base: {base:g}, scale: linear, apply: optimizer}}"
-        return
-    rate, scale = guess.learning_rate, guess.scale
-    why = {"linear": "as usual without Adam", "sqrt": "as usual with Adam"}.get(
-        scale, "since the script scales it itself"
-    )
-    yield "learning_rate:"
-    yield _line(f"  base: {rate.value!r}", f"guessed from {rate.origin}")
-    yield _line(f"  scale: {scale}", f"how it grows with the batch size: {scale}, {why}")
-
-
-def reveal(guess: Guess) -> list[str]:
-    """Return overrides that put the secrets of the command into its job, for ``--set``."""
-    args, env = _values(guess, "secret")
-    names = [each.place for each in guess.hidden if isinstance(each.place, str)]
-    in_args = len(names) < len(guess.hidden)
-    return [
-        *([f"args=[{', '.join(args)}]"] if in_args else []),
-        *(f"env.{name}={env[name]}" for name in names),
-    ]
-
-
-def _values(
-    guess: Guess, marker: Literal["secret", "secret_file"]
-) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and variables as YAML, the secret ones with a marker."""
-    args = [_scalar(word) for word in guess.launched.args]
-    env = {name: _escaped(value) for name, value in guess.launched.env.items()}
-    for each in guess.hidden:
-        text = f"{{{marker}: {_scalar(each.file if marker == 'secret_file' else each.text)}}}"
-        if isinstance(each.place, int):
-            args[each.place] = text
-        else:
-            env[each.place] = text
-    return args, env
-
-
-def _args(words: Sequence[str], args: Sequence[str]) -> Iterator[str]:
-    """Yield the list of arguments, an option and its values on a line."""
-    groups: list[list[str]] = []
-    for word, text in zip(words, args, strict=True):
-        starts = word.startswith("-") or "=" in word
-        if not groups or (starts and not text.startswith("{")):
-            groups.append([])
-        groups[-1].append(text)
-    if args:
-        yield from ("args: [", *(f"  {', '.join(group)}," for group in groups), "]")
-
-
-def _scalar(text: str) -> str:
-    """Return a text as YAML, in quotes unless it is a plain word."""
-    if _PLAIN.fullmatch(text) and text.lower() not in {"true", "false", "null"}:
-        return text
-    return '"' + "".join(map(_quoted, text)) + '"'
-
-
-def _quoted(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
-
-
-def _escaped(text: str) -> str:
-    return _scalar(text.replace("$", "$$"))
-
-
-def _line(text: str, comment: str) -> str:
-    """Return a line and its comment, which stands above it if both are too long for one line."""
-    line = f"{text:<{_COLUMN}}  # {comment}"
-    if len(line) <= _WIDTH:
-        return line
-    return _comment(comment, " " * (len(text) - len(text.lstrip()))) + "\n" + text
-
-
-def _comment(text: str, indent: str = "") -> str:
-    start = f"{indent}# "
-    return textwrap.fill(
-        text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

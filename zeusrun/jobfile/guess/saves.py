@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.jobfile.guess.options import match_option, parse, read_options
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from zeusrun.jobfile.guess.options import Option
 
 LATE_SAVE = (
     "saves after the training loop, so the script runs all its epochs; the cost counts up to the "
@@ -26,6 +29,9 @@ _SAVERS = re.compile(
 )
 _STEPPED = re.compile(r"\w*(?:opt|sched|scaler)\w*", re.IGNORECASE)
 _OF_MODEL = re.compile(r"state_dict|model|weights|params", re.IGNORECASE)
+_EVALUATES = re.compile(r"_?(?:do_|run_)?(?:eval|valid|test)", re.IGNORECASE)
+_PREPARES = re.compile(r"scaler|encoder|transform|pca|imputer|vectorizer|tokenizer", re.IGNORECASE)
+_LIGHTNING = re.compile(r"^[ \t]*(?:from|import)\b.*\blightning\b", re.MULTILINE)
 _EPOCH = re.compile("epoch", re.IGNORECASE)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -42,12 +48,11 @@ def find_late_save(text: str, words: Sequence[str]) -> int | None:
     """
     if "zeusrun" in text:
         return None
+    tree = parse(text)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-        flow = _Reader(tree, words).read(tree.body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as in read_script
+        off = _find_off(read_options(tree, text, words), words)
+        flow = _Reader(tree, off, fits=_LIGHTNING.search(text) is None).read(tree.body)
+    except RecursionError:  # nested too deep
         return None
     return None if flow.saves_within else flow.late
 
@@ -57,6 +62,8 @@ class _Flow:
     """What a part of a script does, in the order of time."""
 
     trains: bool = False  # makes an optimizer step
+    evaluates: bool = False  # outside of training loops
+    between: bool = False  # the steps of a loop, it evaluates: the run may end before that loop
     loops: bool = False  # has a training loop
     saves_within: bool = False  # a training loop
     save: int | None = None  # the line of the first save outside of training loops
@@ -65,6 +72,8 @@ class _Flow:
     def then(self, later: _Flow) -> _Flow:
         return _Flow(
             self.trains or later.trains,
+            self.evaluates or later.evaluates,
+            self.between or later.between,
             self.loops or later.loops,
             self.saves_within or later.saves_within,
             self.save or later.save,
@@ -75,7 +84,7 @@ class _Flow:
 class _Reader:
     """Reads a script in the order in which it runs, into the functions of the same file."""
 
-    def __init__(self, tree: ast.Module, words: Sequence[str]) -> None:
+    def __init__(self, tree: ast.Module, off: set[str], *, fits: bool) -> None:
         self._methods = {
             each.name: each
             for node in ast.walk(tree)
@@ -88,7 +97,8 @@ class _Reader:
             for node in ast.walk(tree)
             if isinstance(node, _Function) and node is not self._methods.get(node.name)
         }
-        self._off = set(_find_off(tree, words))
+        self._off = off  # attributes of options that are not given
+        self._fits = fits  # whether a method fit is a training loop that a signal ends
         self._known: dict[ast.AST, _Flow] = {}
 
     def read(self, nodes: Iterable[ast.AST]) -> _Flow:
@@ -108,8 +118,14 @@ class _Reader:
         if isinstance(node, ast.Call):
             name, of = _split_call(node.func)
             steps = name == "backward" or (name == "step" and _STEPPED.fullmatch(of))
+            fits = self._fits and name == "fit" and of and not _PREPARES.search(of)
             flow = flow.then(
-                _Flow(trains=bool(steps), save=node.lineno if _is_save(node, name, of) else None)
+                _Flow(
+                    trains=bool(steps),
+                    evaluates=_EVALUATES.match(name) is not None,
+                    loops=bool(fits) and name not in self._methods,
+                    save=node.lineno if _is_save(node, name, of) else None,
+                )
             )
         called = None
         if isinstance(node, ast.Name):
@@ -128,8 +144,14 @@ class _Reader:
         head = node.test if isinstance(node, ast.While) else ast.Tuple([node.target, node.iter])
         body = self.read([head, *node.body])
         if body.trains or body.loops or _EPOCH.search(ast.unparse(head)):
-            within = body.saves_within or body.save is not None
-            body = _Flow(body.trains, loops=True, saves_within=within)
+            late = body.late or body.save if body.between else None
+            body = _Flow(
+                body.trains,
+                between=body.between or (body.trains and not body.loops and body.evaluates),
+                loops=True,
+                saves_within=body.saves_within or (body.save is not None and late is None),
+                late=late,
+            )
         return body.then(self.read(node.orelse))
 
     def _is_off(self, test: ast.AST) -> bool:
@@ -159,20 +181,8 @@ def _is_save(call: ast.Call, name: str, of: str) -> bool:
     return (name, of) == ("export", "onnx") or _SAVES.fullmatch(name) is not None
 
 
-def _find_off(tree: ast.Module, words: Sequence[str]) -> Iterator[str]:
-    """Yield the attributes of argparse's options that are empty or false without an argument."""
-    given = [word.partition("=")[0] for word in words if word.startswith("-")]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _split_call(node.func)[0] != "add_argument":
-            continue
-        texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-        flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
-        options = {word.arg: word.value for word in node.keywords}
-        values = {name: getattr(each, "value", ...) for name, each in options.items()}
-        default = values.get("default")
-        if not flags or default or values.get("action") == "store_false":
-            continue
-        # argparse accepts the beginning of a long option.
-        if not any(flag.startswith(word) for flag in flags for word in given):
-            longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
-            yield str(values.get("dest") or longest.lstrip("-").replace("-", "_"))
+def _find_off(options: Sequence[Option], words: Sequence[str]) -> set[str]:
+    """Return the attributes of options that are empty or false without an argument."""
+    given = [match_option(word, options) for word in words]
+    on = {each[0].dest for each in given if each} | {each.dest for each in options if each.default}
+    return {option.dest for option in options} - on

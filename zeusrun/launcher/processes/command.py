@@ -17,6 +17,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.placeholders import expand_placeholders
 from zeusrun.jobfile.watch_section import NoiseScaleSection
+from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,6 +195,8 @@ def build_command(
         for name, value in environment.items()
         if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
     }
+    if (columns := inherited.get("COLUMNS", "")).isdecimal():
+        inherited["COLUMNS"] = str(max(1, int(columns) - PREFIX_COLUMNS))
     return Command(
         # After "--", argparse does not look for torchrun's options among those of the script.
         argv=(*torchrun.argv, *flags, "--", *script_command),

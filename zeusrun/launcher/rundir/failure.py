@@ -57,8 +57,8 @@ _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exite
 _ASKS_FOR_SIZE = re.compile(r"\bget_terminal_size\b|\bstty\b")
 _NO_TERMINAL = (
     "the script asks for the size of a terminal; it has one only as the single rank of a zeusrun "
-    "that was started in a terminal. Elsewhere,  script -qec 'zeusrun submit JOB.yaml' /dev/null  "
-    "makes one"
+    "that was started in a terminal. Elsewhere, put the command into  script -qec 'zeusrun ...' "
+    "/dev/null  which makes one"
 )
 
 

@@ -218,7 +218,7 @@ class StallControl:
         counts = {rank: read_step_clock(self._paths.rank_clock(rank)) for rank in self._world}
         steps = {rank: count.steps for rank, count in counts.items() if count is not None}
         self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
-        ending = stopping or progress.epochs >= self._max_epochs or bool(progress.ranks.exit_codes)
+        ending = stopping or progress.has_done(self._max_epochs) or bool(progress.ranks.exit_codes)
         found = None if ending else find_stall(self._pauses, self._after_s)
         if self._asked_t is not None:
             self._stall = found or self._stall

@@ -9,6 +9,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zeusrun.bandit.eras import find_reporting
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
@@ -20,6 +21,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
 from zeusrun.metrics.sight import Sight
 from zeusrun.target import meets_target
@@ -62,13 +64,15 @@ def build_outcome(
     shared: bool | None = None,
     signalled: bool = False,
     limits: LimitsReport = NO_LIMITS,
+    earlier: Sequence[Trial] = (),
 ) -> Outcome:
     """Return the outcome of a run.
 
     Time, energy and cost cover the start of training to the moment when the target was first
     reached, else to the last step or report. The shutdown of the processes is not training.
     ``failure`` is the root cause that a rank recorded; ``shared`` whether others used the devices
-    at the same time; ``signalled`` whether torchrun reported that a signal ended it.
+    at the same time; ``signalled`` whether torchrun reported that a signal ended it; ``earlier``
+    are trials of the job, oldest first.
     """
     ordered = stop is not None and stop.ends_ranks
     late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
@@ -76,7 +80,9 @@ def build_outcome(
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = has_ended_well(progress, exit_, signalled=signalled)
-    done = progress.epochs >= trial.max_epochs and progress.ranks.scripts_ended
+    if clean:
+        progress = settle(progress, final=True)
+    done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # there is nothing left to train
     ordered = stop is not None and stop.ends_ranks  # then zeusrun sent it
@@ -86,6 +92,9 @@ def build_outcome(
         reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         failure = Failure(None, out_of_memory=False, reason=reason)
     status, reason = _verdict(trial, progress, stop, failure, clean=clean)
+    without_metric = clean or (stop is not None and stop.cause is StopCause.NO_METRIC)
+    if status is TrialStatus.FAILED and without_metric and not _deleted(failure):
+        status, reason = _blame_size(trial, progress, earlier) or (status, reason)
     if late is not None and late.sentence in reason:
         late = None
     # A signal to torchrun was sent on purpose; only a crash may be tried once more.
@@ -129,7 +138,10 @@ def build_outcome(
         shared=shared,
         shutdown_s=shutdown_s,
         cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
-        warnings=tuple(_warnings(trial, progress, exit_, stop, late=late, clean=clean)),
+        warnings=(
+            *_warnings(trial, progress, exit_, stop, late=late, clean=clean),
+            *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
+        ),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
@@ -191,7 +203,9 @@ def _verdict(
         return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
     if not clean or _deleted(failure):
         cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
-        after = f"after the target was reached in epoch {reached.epoch}, " if reached else ""
+        after = (
+            f"the target was reached {_when(trial, progress, reached)}, then " if reached else ""
+        )
         sizes = progress.batch_sizes
         if out_of_memory and sizes and sizes[-1].batch_size != trial.global_batch_size:
             after += f"its batch size had become {sizes[-1].batch_size}; "
@@ -200,7 +214,8 @@ def _verdict(
     if untrained or trial.metric not in progress.seen_metrics:
         return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
-    done = f"{progress.epochs} epoch" + ("" if progress.epochs == 1 else "s")
+    what = "report" if progress.by_reports else "epoch"
+    done = f"{progress.epochs} {what}" + ("" if progress.epochs == 1 else "s")
     if trial.by_samples or progress.by_samples:
         done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
     return TrialStatus.MISSED, f"{trial.metric} {best} after {done}, target {trial.target:g}"
@@ -208,9 +223,10 @@ def _verdict(
 
 def _is_untrained(trial: Trial, progress: Progress) -> bool:
     """Whether all that a run reported is a model that met the target before the first step."""
-    only_first = not trial.preemptions and all(point.epoch == 0 for point in progress.curve)
+    only_first = progress.awaits_step or all(point.epoch == 0 for point in progress.curve)
     best = progress.best_value
-    return only_first and best is not None and meets_target(best, trial.target, trial.mode)
+    first = only_first and not trial.preemptions and progress.reached is None
+    return first and best is not None and meets_target(best, trial.target, trial.mode)
 
 
 def _ended_before(failure: Failure, progress: Progress) -> str:
@@ -242,6 +258,23 @@ def _never_reported(trial: Trial, progress: Progress) -> str:
     )
 
 
+def _blame_size(
+    trial: Trial, progress: Progress, earlier: Sequence[Trial]
+) -> tuple[TrialStatus, str] | None:
+    """Return a miss if the script reports the metric with another batch size, else ``None``."""
+    if trial.metric in progress.seen_metrics:
+        return None
+    other = find_reporting(trial, earlier)
+    if other is None:
+        return None
+    seen = f"; it reported {list_names(progress.seen_metrics)}" if progress.seen_metrics else ""
+    return TrialStatus.MISSED, (
+        f"the script never reported {trial.metric!r}{seen}. {other.trial} reported it with batch "
+        f"size {other.global_batch_size}, so the script may not evaluate with "
+        f"{trial.global_batch_size}"
+    )
+
+
 def _warnings(
     trial: Trial,
     progress: Progress,
@@ -255,10 +288,8 @@ def _warnings(
     reached, ranks = progress.reached, progress.ranks
     ordered = stop is not None and stop.ends_ranks  # then torchrun exits with 1
     if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
-        found.append(
-            f"{stop.reason}, after the target was reached in epoch {reached.epoch}; time and cost "
-            "end at the target"
-        )
+        when = _when(trial, progress, reached)
+        found.append(f"{stop.reason}; the target was reached {when}, where time and cost end")
     if clean and exit_.code != 0 and not ordered and ranks.scripts_ended:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
@@ -290,10 +321,23 @@ def _warnings(
     return found
 
 
+def _fell_back(trial: Trial, progress: Progress) -> list[str]:
+    """Return a warning if the metric of a run that reached its target misses it at the end."""
+    last = progress.last_value
+    if last is None or math.isnan(last) or meets_target(last, trial.target, trial.mode):
+        return []
+    bound = "most" if trial.mode == "min" else "least"
+    told = (
+        f"at its end {trial.metric} was {last:.6g}, which misses the target of at {bound} "
+        f"{trial.target:g}: what the script saved last may miss it, too"
+    )
+    return [told]
+
+
 def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
     """Return when a run reached its target: by samples, those of its earlier parts included."""
     if not (trial.by_samples or progress.by_samples):
-        return f"in epoch {reached.epoch}"
+        return f"in {'report' if progress.by_reports else 'epoch'} {reached.epoch}"
     since = 0 if progress.by_samples else progress.samples or 0
     own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
     return f"after {(trial.samples or 0) + (own[-1] if own else since):,} samples"

@@ -1,4 +1,4 @@
-"""What the energy of a run costs, in money and in carbon, with the rates that held meanwhile."""
+"""What a run costs: in joules so far, in money and carbon with the rates that held meanwhile."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from zeusrun.cost import cost_j
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.tariffs import load_tariffs
+from zeusrun.launcher.parts import cost_with_earlier
+from zeusrun.launcher.processes.torchrun import TICK_S
+from zeusrun.metrics.progress import take_energy
 from zeusrun.tariff import amount
 
 if TYPE_CHECKING:
+    from zeusrun.energy.meter import Meter
     from zeusrun.launcher.context import Submission
+    from zeusrun.metrics.progress import Progress
     from zeusrun.tariff import Tariffs
     from zeusrun.trial import Outcome, Trial
+
+
+def charge(progress: Progress, before: Progress, trial: Trial, meter: Meter) -> Progress:
+    """Return the progress of a training that has begun with its energy and cost so far."""
+    since_t, time_s = progress.training_t or 0.0, progress.time_s
+    # One tick ago lies within the power samples. Later energy is extrapolated: first tick.
+    until_t = since_t + (time_s or 0.0)
+    seen_t = min(until_t, progress.now_t - TICK_S)
+    energy_j = meter.energy_between(since_t, seen_t if seen_t > since_t else until_t)
+    progress = take_energy(progress, before, energy_j, meter.power_w())
+    if progress.may_be_baseline:
+        return progress
+    spent = cost_j(progress.energy_j, meter.max_power_w, time_s, trial.eta_knob)
+    return replace(progress, cost_j=cost_with_earlier(trial, spent))
 
 
 def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outcome:

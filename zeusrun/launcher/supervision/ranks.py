@@ -37,21 +37,29 @@ class RankProcesses:
         self._ended: set[int] = set()  # their script has ended
         self._gone: set[int] = set()  # their process had ended at the last request
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
-        self._left_t: float | None = None  # when those without a handler were asked
+        self._left_t: dict[psutil.Process, float] = {}  # when those without a handler were asked
+        self._training: set[psutil.Process] = set()  # beside or instead of a rank that started them
         self._look_s = _FIRST_LOOK_S
 
     def take(self, event: Event) -> None:
-        """Remember the process of a rank that starts, or that its script has ended."""
+        """Remember the process of a rank that starts, or of one that trains in its place.
+
+        Or that the script of a rank has ended.
+        """
         if isinstance(event, Ended):
             self._ended.add(event.rank)
-        if not isinstance(event, Started):
-            return
-        self._processes.pop(event.rank, None)
-        self._ended.discard(event.rank)
-        with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
-            process = psutil.Process(event.pid)
-            if process.environ().get("ZEUSRUN_RUN_DIR") == self._run_dir:
-                self._processes[event.rank] = process
+        if isinstance(event, Started):
+            self._processes.pop(event.rank, None)
+            self._ended.discard(event.rank)
+        if isinstance(event, (Started, Spawned)):
+            with contextlib.suppress(psutil.Error, OSError, ValueError, OverflowError):
+                process = psutil.Process(event.pid)
+                if process.environ().get("ZEUSRUN_RUN_DIR") != self._run_dir:
+                    return
+                if isinstance(event, Started):
+                    self._processes[event.rank] = process
+                else:
+                    self._training.add(process)
 
     def find_others(self, progress: Progress) -> list[Spawned]:
         """Return the ranks that the script has started, as long as no process of ours trains."""
@@ -68,7 +76,8 @@ class RankProcesses:
 
         Call it until all ranks have ended. A data loader worker gets no signal: if it dies, its
         rank fails in mid-epoch. A rank without a handler would die of it at once, with its files
-        open. Once all others have ended, it gets the ``LEAVE_SIGNAL`` and 5 seconds.
+        open. Once all others have ended, it gets the ``LEAVE_SIGNAL`` and 5 seconds. The processes
+        that train in the place of a rank that waits for them get it first.
 
         The run will not end if a rank is unknown, if one died without an ``Ended`` event, so that
         torchrun would restart it, or if the remaining ranks handle neither signal.
@@ -78,27 +87,36 @@ class RankProcesses:
         self._gone = self._processes.keys() - left.keys()
         if len(self._processes) < self._world_size or died:
             return False
-        able = [each for each in left.values() if _handles(each, signal.SIGTERM)]
+        training = {process for process in self._training if _state(process) is not None}
+        able = [each for each in training.union(left.values()) if _handles(each, signal.SIGTERM)]
         for process in able:
             if process not in self._asked and _send(process, signal.SIGTERM):
                 self._asked.add(process)
         return (
             bool(able)
+            or self._ask_to_leave([each for each in training if self._can_leave(each)])
             or left.keys() <= self._ended
             or self._ask_to_leave(
                 [process for rank, process in left.items() if rank not in self._ended]
             )
         )
 
-    def _ask_to_leave(self, ranks: list[psutil.Process]) -> bool:
-        """Send ``LEAVE_SIGNAL`` once to ranks that all handle it; return whether to wait."""
-        if self._left_t is None and LEAVE_SIGNAL is not None:
-            if not all(_handles(process, LEAVE_SIGNAL) for process in ranks):
-                return False
-            self._left_t = time.monotonic()
-            for process in ranks:
+    def _ask_to_leave(self, processes: list[psutil.Process]) -> bool:
+        """Send ``LEAVE_SIGNAL`` once to processes that all handle it; return whether to wait."""
+        if not all(map(self._can_leave, processes)):
+            return False
+        now_t = time.monotonic()
+        for process in processes:
+            if process not in self._left_t and LEAVE_SIGNAL is not None:
+                self._left_t[process] = now_t
                 _send(process, LEAVE_SIGNAL)
-        return self._left_t is not None and time.monotonic() < self._left_t + _LEAVE_S
+        return any(now_t < self._left_t[process] + _LEAVE_S for process in processes)
+
+    def _can_leave(self, process: psutil.Process) -> bool:
+        """Whether a process has got ``LEAVE_SIGNAL``, or handles it."""
+        return process in self._left_t or (
+            LEAVE_SIGNAL is not None and _handles(process, LEAVE_SIGNAL)
+        )
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""

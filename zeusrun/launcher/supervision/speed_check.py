@@ -14,6 +14,7 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.parts import join
+from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Decision, Trial
 
 SPEED_CHECK_STEPS = 10  # the first steps allocate and compile, so fewer say little
+RESOLVED_S = 10 * TICK_S  # a shorter cost is not measured: reports may be a tick late
 WHOLE_SHARE = 0.75  # of an epoch's steps: a last, smaller step of it may have been dropped
 
 
@@ -92,6 +94,8 @@ class PolicyControl:
         if progress.reached is not None or last or progress.may_be_baseline:
             return None
         _, time_s, energy_j, _ = progress.curve[-1]
+        if time_s < RESOLVED_S:
+            return None
         outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST, "it goes on")
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)

@@ -103,8 +103,8 @@ def supervise(
         if rules.stop_at_target:
             saving = _may_be_saving(progress)
             level = StopLevel.ASK if progress.listens or saving else StopLevel.TERMINATE
-            if (progress.guesses and saving) or _may_precede_training(progress):
-                level = StopLevel.NONE  # a report with another value, or the first step may follow
+            if progress.guesses and saving:
+                level = StopLevel.NONE  # a report with another value may follow
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
@@ -117,16 +117,6 @@ def _may_be_saving(progress: Progress) -> bool:
     reached_t = progress.training_t + progress.reached.time_s
     stepped = progress.stepping_s[1] > reached_t + MTIME_S
     return not stepped and progress.now_t - reached_t < _SAVING_S
-
-
-def _may_precede_training(progress: Progress) -> bool:
-    """Whether the target is met only by a line that may come from before the first step.
-
-    A second report without a step between them shows that steps cannot be seen.
-    """
-    return (
-        progress.source == "stdout" and progress.stepping_s is None and len(progress.reports) == 1
-    )
 
 
 def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.clock import timestamp
-from zeusrun.cost import cost_j
+from zeusrun.clock import MTIME_S, timestamp
 from zeusrun.launcher.events import Advanced, BoundChanged, Noted, Printed, Warned
-from zeusrun.launcher.parts import cost_with_earlier, join
+from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.oom_kills import count_oom_kills
-from zeusrun.launcher.processes.torchrun import TICK_S, ProcessExit, StopLevel, TorchrunProcess
+from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint, read_cancel
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
-from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks
+from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.pricing import price_at_end
+from zeusrun.launcher.supervision.pricing import charge, price_at_end
 from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
@@ -39,7 +39,7 @@ from zeusrun.launcher.supervision.stop_rules import (
 )
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, take_step_clock, take_time
+from zeusrun.metrics.progress import Progress, settle, take_step_clock, take_time
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
@@ -82,16 +82,14 @@ class Supervisor:
         signals: CaughtSignals,
         mask: Mask,
     ) -> None:
-        spec = submission.spec
+        spec, trial = submission.spec, choice.trial
         self._submission, self._emit, self._signals = submission, emit, signals
         self._choice, self._paths, self._meter, self._mask = choice, paths, meter, mask
-        self._trial = trial = choice.trial
+        self._trial = trial
         self._policy = PolicyControl(submission, choice, meter)
         self._limits = self._control_limits()
-        self._ranks = RankProcesses(self._paths.run_dir, trial.world_size)
-        self._stalls = StallControl(
-            spec, trial, self._paths, self._warn, self._note, ranks=self._ranks
-        )
+        self._ranks = RankProcesses(paths.run_dir, trial.world_size)
+        self._stalls = StallControl(spec, trial, paths, self._warn, self._note, ranks=self._ranks)
         self._verdict: StopOrder | None = None
         self._why_cancelled: str | None = None  # by another zeusrun
         self._write_live_at_t = 0.0
@@ -102,23 +100,17 @@ class Supervisor:
             stop_at_target=spec.objective.on_target == "stop",
             needs_metric=trial.metric if spec.objective.missing_metric == "stop" else None,
         )
-        values = placeholder_values(spec, trial, paths)
-        self._sources = open_sources(
-            Run(
-                paths.run_dir,
-                spec.workdir_path(values),
-                spec.metrics,
-                trial.metric,
-                values,
-                trial.world_size,
-                trial.target,
-            )
-        )
+        values, ranks = placeholder_values(spec, trial, paths), trial.world_size
+        folder = spec.workdir_path(values)
+        run = Run(paths.run_dir, folder, spec.metrics, trial.metric, values, ranks, trial.target)
+        self._sources = open_sources(run)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
         self._stop: StopOrder | None = None
         self._remarked: set[str] = set()
-        self._to_ask_for = find_choices_to_ask_for(spec)
+        self._find_remarks = functools.partial(
+            find_remarks, to_ask_for=find_choices_to_ask_for(spec), spawns=calls_spawn(spec)
+        )
         self._warnings: list[str] = []
         now_t = time.monotonic()
         self._progress = Progress(
@@ -213,11 +205,20 @@ class Supervisor:
         order = supervise(self._progress, self._rules, self._signals.received, self._verdict)
         if order is None:
             return None
+        if order.cause is StopCause.TARGET and order.ends_ranks and self._may_only_save():
+            return replace(order, reason="target reached", level=StopLevel.ASK)
         if order.cause is StopCause.SIGNAL and self._why_cancelled is not None:
             return replace(order, reason=self._why_cancelled)
         if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
             return replace(order, reason=f"{order.reason}; {pause}")
         return order
+
+    def _may_only_save(self) -> bool:
+        """Whether all epochs are done and no step has followed: then there is nothing to stop."""
+        seen, signalled = self._progress, self._stop is not None and self._stop.ends_ranks
+        last_t = seen.stepping_s[1] if seen.stepping_s else 0.0
+        stepped = last_t > (seen.last_report_t or 0.0) + MTIME_S
+        return seen.epochs == self._trial.max_epochs and not stepped and not signalled
 
     def _read_cancel(self) -> None:
         """Treat the request of another zeusrun as Ctrl-C."""
@@ -235,6 +236,7 @@ class Supervisor:
         events = self._read_sources(final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(self._progress, read_step_clock(self._paths.rank_clock(0)))
+        came = False  # an epoch, or a report within one
         for event in events:
             self._ranks.take(event)
             self._stalls.take(event)
@@ -242,28 +244,21 @@ class Supervisor:
                 self._note(describe_applied(event))
             timely = self._correct_time(event)
             before = progress
-            progress = advance(progress, timely, trial, meter.energy_between)
-            if not final and progress.is_beyond(before):
-                self._ask_policy(progress, epoch=True)
+            progress = settle(advance(progress, timely, trial, meter.energy_between))
+            came |= progress.is_beyond(before)
+        if came and not final:  # once: of reports that came together, one cost is known
+            self._ask_policy(progress, epoch=True)
         if self._stop is not None and self._stop.ends_ranks:
             progress = replace(progress, reached=progress.reached or self._progress.reached)
         progress = replace(
             progress,
-            ending=self._stop is not None or progress.epochs >= trial.max_epochs,
+            ending=self._stop is not None or progress.has_done(trial.max_epochs),
             power_limit_w=self._limits.held_w,
             probing=self._limits.probing,
         )
         progress = take_time(progress, time.monotonic())  # later than all that was read
         if progress.training_t is not None and not final:
-            # One tick ago lies within the power samples. Later energy is extrapolated: first tick.
-            since_t, until_t = progress.training_t, progress.training_t + (progress.time_s or 0.0)
-            seen_t = min(until_t, progress.now_t - TICK_S)
-            seen_t = seen_t if seen_t > since_t else until_t
-            energy_j = meter.energy_between(since_t, seen_t)
-            progress = replace(progress, energy_j=energy_j, power_w=meter.power_w())
-            if not progress.may_be_baseline:
-                spent = cost_j(energy_j, meter.max_power_w, progress.time_s, trial.eta_knob)
-                progress = replace(progress, cost_j=cost_with_earlier(trial, spent))
+            progress = charge(progress, self._progress, trial, meter)
             self._ask_policy(progress)
         self._progress = progress = self._write_live(progress)
         for rank, tail in self._logs.items():
@@ -271,13 +266,8 @@ class Supervisor:
                 self._show_log(rank, tail, final=final)
         if (text := self._neighbours.check(progress)) is not None:
             self._warn(text)
-        remarks = find_remarks(
-            progress,
-            trial,
-            stops_at_target=self._rules.stop_at_target,
-            to_ask_for=self._to_ask_for,
-            earlier=self._choice.earlier,
-        )
+        stops, earlier = self._rules.stop_at_target, self._choice.earlier
+        remarks = self._find_remarks(progress, trial, stops_at_target=stops, earlier=earlier)
         for kind, text in remarks.items():
             self._warn_once(kind, text)
         self._emit(Advanced(progress))
@@ -371,7 +361,6 @@ class Supervisor:
         self._emit(Warned(text))
 
     def _close(self, exit_: ProcessExit) -> Outcome:
-        meter, trial = self._meter, self._trial
         if (text := self._neighbours.conclude()) is not None:
             self._warn(text)
         oom_kills, before = count_oom_kills(), self._oom_kills
@@ -380,7 +369,7 @@ class Supervisor:
         restarts = self._progress.ranks.generation
         failure = failure or read_failure(self._paths, restarts, oom_kills, self._mask)
         outcome = build_outcome(
-            trial,
+            self._trial,
             progress=self._progress,
             exit_=exit_,
             stop=self._stop,
@@ -390,11 +379,12 @@ class Supervisor:
             finished_at=timestamp(),
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._policy.speed),
+            earlier=self._choice.earlier,
         )
-        outcome = join(trial, price_at_end(self._submission, trial, outcome))
+        outcome = join(self._trial, price_at_end(self._submission, self._trial, outcome))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):
             text = "it will start from the beginning: there is no checkpoint in "
             self._emit(Warned(text + str(self._paths.checkpoints)))  # not recorded: it continues
-        found = (*outcome.warnings, *meter.warnings, *self._warnings)
-        warnings = tuple(storable_text(warning) for warning in found)
+        found = (*outcome.warnings, *self._meter.warnings, *self._warnings)
+        warnings = tuple(map(storable_text, found))
         return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.analysis.estimate import Estimate, NetAmounts
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
@@ -113,6 +114,16 @@ class Reports:
                 report = kept.report = replace(report, belief=self._believe(job, kept, report))
             newest, version = kept.trials[max(kept.trials)], kept.version or ""
             return JobView(job, kept.runs, newest, report, kept.runs <= len(kept.trials), version)
+
+    def unit(self, job: str) -> CurveUnit | None:
+        """Return what the curves of a job are drawn against; ``None`` if that is unknown."""
+        kept = self._entry(job)
+        with kept.lock:
+            try:
+                self._read(job, kept)
+            except UNREADABLE as error:
+                _LOG.warning("the runs of %s cannot be compared: %s", job, error)
+            return None if kept.report is None else kept.report.facts.unit
 
     def digests(self, heads: Iterable[JobHead], wait_s: float) -> dict[str, Digest]:
         """Return what is known of some jobs; wait so long at most for what is being computed.

@@ -294,7 +294,8 @@ class _Pages:
         if not stored.status.finished:
             running = survey.read_running(self._engine, stored.trial)
             live = read_live(running[0]) if running else None
-        return run_pages.RunContent(stored, live, read_trace(self._store.trace(stored.trial)))
+        trace = read_trace(self._store.trace(stored.trial))
+        return run_pages.RunContent(stored, live, trace, self.reports.unit(stored.job))
 
     def _draw(
         self,

@@ -20,6 +20,7 @@ from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
 
 if TYPE_CHECKING:
+    from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
@@ -30,16 +31,26 @@ _MOST_POINTS = 100  # rows of the table of the curve
 
 @dataclass(frozen=True)
 class RunContent:
-    """What the page shows. ``live`` while it runs; then it has the numbers so far."""
+    """What the page shows. ``live`` while it runs; then it has the numbers so far.
+
+    ``job_unit``: what curves of the job are drawn against; ``None`` if no run has ended.
+    """
 
     stored: Trial
     live: Live | None
     trace: PowerTrace | None
+    job_unit: CurveUnit | None = None
 
     @property
     def trial(self) -> Trial:
         """The trial with what is known now."""
         return self.stored if self.live is None else self.live.trial
+
+    @property
+    def unit(self) -> CurveUnit:
+        """What its curve is drawn against: as those of its job, if it can be."""
+        unit = self.job_unit or curve_unit([self.trial])
+        return unit if curve_in(self.trial, unit) else "epochs"
 
 
 def run_page(content: RunContent, version: str | None) -> Page:
@@ -48,7 +59,7 @@ def run_page(content: RunContent, version: str | None) -> Page:
     report, address = run_report(content), _LINKS.run(trial.trial)
     frame = Frame(picture_of(report, address, run_version(content)))
     parts = [
-        ("curve", "Learning curve", _curve(trial, frame)),
+        ("curve", "Learning curve", _curve(trial, content.unit, frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
     sections = (
@@ -67,14 +78,14 @@ def run_report(content: RunContent) -> JobReport:
     if not trial.status.finished:  # a report is made of runs that have ended
         trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, "", trial.started_at))
     power = () if content.trace is None else (build_power(trial, content.trace),)
-    return JobReport(build_facts(trial.job, [trial]), power=power)
+    return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
 
 
 def run_version(content: RunContent) -> str:
     """Return what differs if the figures of a run do."""
     trial, trace = content.trial, content.trace
     spans = 0 if trace is None else len(trace.spans)
-    return figures_version(trial.trial, trial.uuid, trial.status, trial.curve, spans)
+    return figures_version(trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit)
 
 
 def _head(trial: Trial) -> Html:
@@ -93,10 +104,9 @@ def _head(trial: Trial) -> Html:
     )
 
 
-def _curve(trial: Trial, frame: Frame) -> Html:
+def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
     if not trial.curve:
         return Html()
-    unit = curve_unit([trial])
     curve = curve_in(trial, unit)
     label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
     rows = [

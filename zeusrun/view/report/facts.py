@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import sum_known
+from zeusrun.analysis.amounts import last_after_target, sum_known
 from zeusrun.analysis.cost_shifts import describe_shifts
 from zeusrun.analysis.curve_unit import curve_unit, left_out_text
 from zeusrun.analysis.curves import build_curves, build_noise, newest_curves
@@ -19,7 +19,7 @@ from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.units import plural, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.curve_unit import CurveUnit
     from zeusrun.analysis.curves import CurveFacts, NoiseFacts
@@ -71,6 +71,7 @@ class JobFacts:
     first_at: str
     last_at: str
     reached: int  # runs
+    taught: bool  # whether a run trained with the batch size that it was to have
     total: Total  # of all runs that have ended
     sources: tuple[str, ...]  # of their energy
     unit: CurveUnit  # what runs are compared by, and curves drawn against
@@ -115,14 +116,17 @@ class JobReport:
     power: tuple[PowerFacts, ...] = ()
 
 
-def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
-    """Return the facts of a job from its trials, oldest first; at least one has finished."""
+def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None) -> JobFacts:
+    """Return the facts of a job from its trials, oldest first; at least one has finished.
+
+    ``unit``: of the curves; ``None``: that of these trials.
+    """
     savings = find_savings(trials)
     net, recurrences = find_net_amounts(trials, savings), build_recurrences(trials, savings)
     trials = [trial for trial in trials if trial.status.finished]
     newest = trials[-1]
     sizes, left_out = build_sizes(trials)
-    drawn, unit = newest_curves(trials, _CURVES), curve_unit(trials)
+    drawn, unit = newest_curves(trials, _CURVES), unit or curve_unit(trials)
     by_energy = any(point.energy_j is not None for trial in trials for point in trial.curve)
     return JobFacts(
         job=job,
@@ -134,6 +138,7 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
         hardware=_hardware(newest),
         first_at=trials[0].started_at,
         last_at=newest.started_at,
+        taught=any(trial.teaches for trial in trials),
         reached=sum(trial.status is TrialStatus.REACHED for trial in trials),
         total=add_up(job, trials),
         sources=tuple(s.value for s in EnergySource if s in {t.energy_source for t in trials}),
@@ -155,8 +160,20 @@ def build_facts(job: str, trials: Sequence[Trial]) -> JobFacts:
             for text in trial.warnings
             if text.startswith(STANDS_STILL)
         ),
-        remarks=tuple(describe_shifts(trials)),
+        remarks=(*_describe_other_sizes(trials), *describe_shifts(trials)),
     )
+
+
+def _describe_other_sizes(trials: Sequence[Trial]) -> Iterator[str]:
+    sizes = {t.observed_batch_size: None for t in trials if not t.teaches and not t.forgotten}
+    listed = ", ".join(str(size) for size in sizes if size is not None)
+    if listed:
+        count = sum(not trial.teaches and not trial.forgotten for trial in trials)
+        yield (
+            f"{count} of {plural(len(trials), 'run')} trained with another batch size than the "
+            f"chosen one ({listed}), and count for nothing but the bill: the script does not take "
+            "the batch size as it gets it"
+        )
 
 
 def _hardware(trial: Trial) -> str:
@@ -195,7 +212,24 @@ def _overhead(trials: Sequence[Trial]) -> list[OverheadFacts]:
         OverheadFacts("probes of power limits", len(probed), cost_j=sum_known(probed)),
         _taken("attempts that ended without the target", short),
         _taken("attempts that crashed or were lost", crashed),
+        _after_target(trials),
     ]
+
+
+def _after_target(trials: Sequence[Trial]) -> OverheadFacts:
+    """Return what runs took after they had reached the target, up to their last report."""
+    later = [(trial, end) for trial in trials if (end := last_after_target(trial))]
+    energies = [
+        end.energy_j - trial.energy_j
+        for trial, end in later
+        if end.energy_j is not None and trial.energy_j is not None
+    ]
+    return OverheadFacts(
+        "training after the target, up to the last report",
+        len(later),
+        time_s=sum_known(end.time_s - (trial.time_s or 0.0) for trial, end in later),
+        energy_j=sum_known(energies),
+    )
 
 
 def _taken(name: str, trials: Sequence[Trial]) -> OverheadFacts:

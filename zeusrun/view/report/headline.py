@@ -61,6 +61,8 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
 def _without_saving(facts: JobFacts) -> str:
     if not facts.reached:
         return "has not reached its target yet"
+    if not facts.taught:
+        return "has not trained with the batch size that it was to have"
     if facts.total.cost_j is None:
         return "has no known cost yet"
     if not facts.savings.explored:

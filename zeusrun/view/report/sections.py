@@ -389,6 +389,8 @@ def _overhead(facts: JobFacts) -> Html:
         for each in facts.overhead
     ]
     said = (
-        "These are part of the sums above. Start-up comes before the first step, and is in no cost."
+        "The sums above count each run from its first step to its target, else to its end. The "
+        "energy of start-up is not recorded, and what follows the target is in no sum; the other "
+        "rows are parts of the sums."
     )
     return join((tag("p", said), table("What zeusrun took", rows)))

@@ -59,14 +59,24 @@ class _TrainingLoader:
     - it was built in the same way after steps, as in the next fold or epoch.
     """
 
-    def __init__(self, run: RunContext, observer: Observer, given: int) -> None:
-        self._run, self._observer, self._given = run, observer, given
+    def __init__(self, run: RunContext, observer: Observer) -> None:
+        self._run, self._observer = run, observer
         self._last: _Built | None = None  # which got the chosen batch size
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
         self._told: set[tuple[str, ...]] = set()
         observer.on_left = self._check
+
+    @property
+    def given(self) -> int:
+        """The batch size that the script gives to this rank; that of a fork is another one."""
+        return self._run.batch_size_to_replace or 0
+
+    @property
+    def chosen(self) -> int:
+        """The batch size of this rank that zeusrun chose."""
+        return self._run.share or self.given
 
     def is_it(self, built: _Built) -> bool:
         """Whether a loader gets the chosen batch size."""
@@ -93,7 +103,7 @@ class _TrainingLoader:
         is_rebuilt = last is not None and built.by_library and built.data == last.data
         if not is_rebuilt and place not in self._told:
             self._told.add(place)
-            self._record(self._run.share or self._given, built.lines[0])
+            self._record(self.chosen, built.lines[0])
         self._left.discard(built.data)
         self._last, self._steps = built, self._observer.steps
         self._batches = weakref.ref(loader.batch_sampler)
@@ -118,21 +128,19 @@ class _TrainingLoader:
             raise RuntimeError(
                 f"zeusrun: batch_size.apply: dataloader: the data loader of {trains} feeds the "
                 f"optimizer steps, but zeusrun changed that of {changed}: the first one with "
-                f"batches of {self._given} in random order. Build the one that trains first, give "
+                f"batches of {self.given} in random order. Build the one that trains first, give "
                 "the other one another batch size, or pass ${local_batch_size} in args"
             )
         if left not in self._told:
             self._told.add(left)
-            self._record(self._given, trains)
+            self._record(self.given, trains)
 
     def _record(self, chosen: int, where: str) -> None:
-        applied = Applied(time.monotonic(), "batch_size", self._given, chosen, where)
+        applied = Applied(time.monotonic(), "batch_size", self.given, chosen, where)
         self._run.record_on_0(applied)
 
 
-def apply_batch_size(
-    dataloader: ModuleType, run: RunContext, observer: Observer, given: int
-) -> None:
+def apply_batch_size(dataloader: ModuleType, run: RunContext, observer: Observer) -> None:
     """Give the chosen batch size to the data loader that feeds the optimizer steps.
 
     If that turns out to be another one, the script fails in its first steps.
@@ -141,23 +149,21 @@ def apply_batch_size(
         dataloader: ``torch.utils.data.dataloader``.
         run: This rank's run.
         observer: Knows which loader feeds the steps.
-        given: The batch size of one rank that the script gives, the default's share.
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    chosen = run.share or given
-    training = _TrainingLoader(run, observer, given)
+    training = _TrainingLoader(run, observer)
 
     @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
-        if not (type(batch_size) is int and batch_size == given and _draws(args, options)):
+        if not (type(batch_size) is int and batch_size == training.given and _draws(args, options)):
             build(loader, dataset, batch_size, *args, **options)
             return
         built = _Built(id(dataset), _options(args, options)[1], *_callers())
         if training.is_it(built):
-            build(loader, dataset, chosen, *args, **options)
+            build(loader, dataset, training.chosen, *args, **options)
             training.take(built, loader)
         else:
             build(loader, dataset, batch_size, *args, **options)

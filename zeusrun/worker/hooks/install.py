@@ -43,6 +43,7 @@ MODULES = {
     "timm.utils.summary": "timm",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
+    "subprocess": "members",
     "torch.distributed.distributed_c10d": "members",
 }
 """Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.
@@ -66,7 +67,7 @@ class Hooks:
         rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
     """
 
-    def __init__(self, tick: Callable[[], None], *, launched: bool = True) -> None:
+    def __init__(self, tick: Callable[..., None], *, launched: bool = True) -> None:
         run = current_run()
         self.run = run
         self.member = Member(run, tick, self.flush, launched=launched)
@@ -119,7 +120,7 @@ class Hooks:
             self.run.record(Hooked(time.monotonic(), library, version, problem))
 
 
-def install_hooks(tick: Callable[[], None], *, launched: bool = True) -> Hooks:
+def install_hooks(tick: Callable[..., None], *, launched: bool = True) -> Hooks:
     """Hook every library that this process imports from now on, or has imported.
 
     Args:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.worker.hooks.install import installed_hooks
@@ -15,20 +17,24 @@ if TYPE_CHECKING:
 
 
 def _callbacks(package: str) -> list[Any]:
-    """Return the callbacks for a package; none outside zeusrun."""
+    """Return the callback for a package; none outside zeusrun."""
     hooks = installed_hooks()
-    if hooks is None:
+    if hooks is None and "zeusrun.worker.child" not in sys.modules:
         return []
-    library = package.partition(".")[0]
+    library, problem = package.partition(".")[0], None
     try:
-        bases = (_Callback, importlib.import_module(f"{package}.callbacks").Callback)
-        attributes = {"hooks": hooks, "library": library, "last": {}}
-        callback = type("ZeusrunCallback", bases, attributes)()
+        callbacks = [_create(package, _Late if hooks is None else _Callback, hooks)]
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
-        hooks.say(library, f"{type(error).__name__}: {error}")
-        return []
-    hooks.say(library)
-    return [callback]
+        callbacks, problem = [], f"{type(error).__name__}: {error}"
+    if hooks is not None:
+        hooks.say(library, problem)
+    return callbacks
+
+
+def _create(package: str, first: type, hooks: Hooks | None = None) -> Any:
+    """Return a callback: one of the library's own whose first base is a class of this module."""
+    bases = (first, importlib.import_module(f"{package}.callbacks").Callback)
+    return type("ZeusrunCallback", bases, {"package": package, "hooks": hooks, "last": {}})()
 
 
 lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
@@ -39,9 +45,14 @@ class _Callback(Copyable):
     """Reports every validation; ends the training at the target and on a stop order."""
 
     hooks: Hooks
-    library: str
+    package: str
     last: dict[str, Any]  # the metrics of the last call
     poll: StopPoll | None = None  # while it trains
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return super().__reduce__()
+        return _create, (self.package, _Pickled)  # for a process that multiprocessing starts
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         ranks = self.hooks.run.world_size
@@ -85,7 +96,30 @@ class _Callback(Copyable):
         metrics = dict(trainer.callback_metrics)
         last, self.last = self.last, metrics
         new = {name: raw for name, raw in metrics.items() if not _is_same(raw, last.get(name))}
-        self.hooks.reporter.log(self.library, new, epoch)
+        self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
+
+
+class _Late:
+    """In the trainer of a process that has no hooks before it joins its process group."""
+
+    package: str
+    is_said = False  # that Lightning has a hook
+
+    def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Make way for the callback: Lightning has joined the group."""
+        if (hooks := installed_hooks()) is not None:
+            callback = _create(self.package, _Callback, hooks)
+            trainer.callbacks[:] = [
+                callback if each is self else each for each in trainer.callbacks
+            ]
+            if not self.is_said:
+                hooks.say(self.package.partition(".")[0])
+
+
+class _Pickled(_Late):
+    """In a trainer that a process has got from its parent, as with ``strategy="ddp_spawn"``."""
+
+    is_said = True
 
 
 def _accumulate(trainer: Any, run: RunContext) -> None:

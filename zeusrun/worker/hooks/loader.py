@@ -2,7 +2,8 @@
 
 The iterators' base class is private, the same in torch 2.4 to 2.13. Batch sizes come from the
 batch sampler's lists of indices, because transformers' loaders have no ``batch_size`` and the
-first dimension of a batch may be anything.
+first dimension of a batch may be anything. Only where a list has one index, that dimension may show
+that the item is a whole batch, of unknown size.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from zeusrun.worker.hooks.apply import apply_batch_size
 from zeusrun.worker.hooks.observer import Feed, Pass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from zeusrun.worker.hooks.install import Hooks
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
 def install(dataloader: ModuleType, hooks: Hooks) -> None:
     """Replace four methods of the iterators' base class, all of them or none."""
     observer = hooks.observer
-    given = hooks.run.batch_size_to_replace
-    if given is not None:
-        apply_batch_size(dataloader, hooks.run, observer, given)
+    if hooks.run.batch_size_to_replace is not None:
+        apply_batch_size(dataloader, hooks.run, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
@@ -57,11 +58,30 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
             observer.previous, observer.current = observer.current, part
             observer.switches += 1
         part.pending += 1
-        if part.queued:
-            part.samples += part.queued.popleft() or 0
+        size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
+        part.samples += size or 0
+        if size == 1 and None not in sizes and holds_batch(batch):
+            sizes.add(None)
         return batch
 
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
 
     base.__init__, base._reset = __init__, _reset
     base._next_index, base.__next__ = _next_index, __next__
+
+
+def holds_batch(item: Any) -> bool:
+    """Whether tensors that one index yields share a leading size of more than 1.
+
+    Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
+    """
+    sizes = [*_leading_sizes(item)]
+    return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
+
+
+def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
+    if shape := getattr(item, "shape", ()):
+        yield int(shape[0])
+    elif depth and isinstance(item, (list, tuple, dict)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _leading_sizes(part, depth - 1)

@@ -1,8 +1,9 @@
 """Which processes train, and which optimizer steps count, where a script starts its own processes.
 
 A fork has the hooks of its rank. An interpreter that ``multiprocessing`` starts (spawn, forkserver)
-gets them when it joins a process group, as only then its rank is known: see ``worker/child.py``. An
-interpreter that ``subprocess`` starts has none; the launcher finds it.
+gets them when it joins a process group, as only then its rank is known: see ``worker/child.py``. So
+does a rank that ``subprocess`` starts, where ``hooks/programs.py`` can reach it. Elsewhere it has
+none; the launcher finds it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
+from zeusrun.worker.collectives import say_hooked
 from zeusrun.worker.hooks.imports import after_joining, reach_children
+from zeusrun.worker.hooks.programs import place_in, reach_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 
 
 def install(module: ModuleType, hooks: Any) -> None:
-    """Reach the interpreters that multiprocessing starts; follow every process group."""
+    """Reach the interpreters that this process starts; follow every process group."""
     if module.__name__ == "multiprocessing.spawn":
         reach_children(module, hooks.member.launched_ranks)
+    elif module.__name__ == "subprocess":
+        if hooks.member.launched_ranks == 1:
+            reach_programs(module, hooks.member.place)
     else:
         after_joining(module, hooks.member.join)
 
@@ -39,18 +45,20 @@ class Member:
     Attributes:
         tick: Counts one optimizer step.
         launched_ranks: How many ranks torchrun has started.
+        place: What the environment said of this process when it began.
     """
 
     def __init__(
         self,
         run: RunContext,
-        tick: Callable[[], None],
+        tick: Callable[..., None],
         flush: Callable[[], None],
         *,
         launched: bool,
     ) -> None:
         self.tick = tick
         self.launched_ranks = run.world_size if launched else 1
+        self.place = place_in(os.environ)
         self._run, self._flush, self._launched = run, flush, launched
         # The size of the process group, if it is another one than torchrun's.
         self._group = 1 if launched else run.world_size
@@ -68,6 +76,7 @@ class Member:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         if self.launched_ranks > 1 or (self._launched and size == 1):
             return  # torchrun's own group, or a helper of such a rank
+        say_hooked()
         self._group = size
         if self._launched:
             self._run.is_grown, self._is_other_rank = True, rank > 0
@@ -109,11 +118,11 @@ def take_place(run: RunContext, rank: int, size: int) -> None:
     run.rank, run.world_size, run.is_grown = rank, size, size > 1
 
 
-def open_clock(run: RunContext, rank: int) -> Callable[[], None]:
+def open_clock(run: RunContext, rank: int) -> Callable[..., None]:
     """Return what counts the steps of a rank; a disk that refuses must not end the training."""
     with contextlib.suppress(OSError):
         return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
-    return lambda: None
+    return lambda *_, **__: None
 
 
 def _is_alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.sidecar.events import Loading, Observed
+from zeusrun.sidecar.events import Built, Loading, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,9 @@ class Observer:
         on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
             ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
-        steps: Batches or accumulated batches with an optimizer step of this rank.
+        steps: Optimizer steps of this rank; of several optimizers, those of one count.
+        others: Passes over loaders that did not feed the steps when they began.
+        has_optimizer: Whether the script has built an optimizer.
         on_training: Called before a pass over the training data, and after each optimizer step
             with the pass that fed it.
         on_end: Called with a pass that is over.
@@ -90,6 +92,10 @@ class Observer:
         self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
         self.switches = 0
         self.steps: int = 0
+        self.others: int = 0
+        self.has_optimizer = False
+        self._counted: int | None = None  # the id of the optimizer whose steps count
+        self._uncounted: set[int] = set()  # those that have stepped since its last step
         self._consumed: int | None = 0
         self.on_training: Callable[[Pass | None], None] = lambda _: None
         self.on_end: Callable[[Pass], None] = lambda _: None
@@ -147,6 +153,8 @@ class Observer:
             feed = Feed()
         if self.trains_on(feed):
             self.on_training(None)
+        else:
+            self.others += 1
         feed.left = getattr(loader, "_zeusrun_left", ())
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
@@ -167,8 +175,15 @@ class Observer:
         """Whether a loader feeds the optimizer steps."""
         return feed is self._training
 
-    def step(self, optimizer: Any) -> None:
-        """Credit an optimizer step.
+    def build(self, optimizer: Any, rate: float) -> None:
+        """Take in the learning rate of a group that an optimizer was built with."""
+        if not self.has_optimizer and self._run.rank == 0:
+            self._run.record(Built(time.monotonic()))
+        self.has_optimizer, self._counted = True, None  # the steps of a new one may count
+        self.built.setdefault(optimizer, set()).add(rate)
+
+    def step(self, optimizer: Any) -> bool:
+        """Credit an optimizer step; return whether it counts.
 
         The first step of a pass may have a batch too many, and the last one too few: accelerate's
         loaders read one batch ahead. So they do not count, except a first one of one batch.
@@ -177,15 +192,15 @@ class Observer:
         run.look_for_groups()
         current = self.current
         fed = current if current is not None and current.pending else None
-        if current is None or fed is not None:  # of several optimizers, the first one counts
-            self.steps += 1
+        counts = self._counts(optimizer, fed)
+        self.steps += counts
         self.on_training(fed)
         known = self._training is not None
         if known and fed is not None and fed.ended and not self.trains_on(fed.feed):
-            return  # of an evaluation; the training loader has read a batch ahead
+            return counts  # of an evaluation; the training loader has read a batch ahead
         # No new batch: a second optimizer, or a loader that reads one batch ahead.
         if current is None or not current.pending:
-            return
+            return counts
         if not current.steps:
             self._train_on(current.feed)
         if self._consumed is not None:
@@ -209,6 +224,20 @@ class Observer:
             self._due = self._count + _AGAIN
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
+        return counts
+
+    def _counts(self, optimizer: Any, fed: Pass | None) -> bool:
+        """Whether a step is not that of a second optimizer for the same batch.
+
+        Where no loader shows the batches, one that steps twice takes the first one's place.
+        """
+        others, own = self._uncounted, id(optimizer)
+        if fed is None and self._counted not in (None, own) and own not in others:
+            others.add(own)
+            return False
+        self._counted = own
+        others.clear()
+        return True
 
     def _train_on(self, feed: Feed) -> None:
         """Begin a pass in which an optimizer steps."""

@@ -27,7 +27,8 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
         apply_learning_rate(optimizer, hooks.run, given)
     rates, entered = hooks.rates, False
     is_nested = _change_rates(optimizer.Optimizer, rates) if rates is not None else lambda: False
-    counts, step, watch = hooks.member.counts, hooks.observer.step, hooks.watch
+    counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
+    step = observer.step
 
     def before(*_: Any) -> None:
         nonlocal entered
@@ -41,13 +42,17 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
                 rates.after()  # before anything looks at them
             if not counts():
                 return
-            hooks.member.tick()
-            step(stepped)
+            counted = True
+            try:
+                counted = step(stepped)
+            finally:
+                told = observer.consumed or 0, observer.epoch or 0, observer.others
+                hooks.member.tick(*told, counts=counted)
             if watch is not None:
                 watch.after_step(stepped)
 
     def added(owner: Any, group: dict[str, Any]) -> None:
-        hooks.observer.built.setdefault(owner, set()).add(float(group["lr"]))
+        observer.build(owner, float(group["lr"]))
 
     wrap(optimizer.Optimizer, "add_param_group", added)
     optimizer.register_optimizer_step_pre_hook(before)

@@ -36,6 +36,7 @@ class _Group:
     """The values of a metric that were logged without an optimizer step between them."""
 
     epoch: int
+    counted: bool  # whether that is only the number of the group
     steps: int  # optimizer steps before it
     samples: int | None  # that these consumed
     within: Pass | None  # the pass over a loader that is not at its end
@@ -132,7 +133,8 @@ class Reporter:
     def _begin_group(self, key: _Key, epoch: int | None) -> _Group:
         observer, part = self._observer, self._observer.current
         self._counts[key] = count = self._counts.get(key, 0) + 1
-        at = next(n for n in (epoch, observer.epoch, count) if n is not None)
+        known = observer.epoch if epoch is None else epoch
+        at = count if known is None else known
         within = None if part is None or part.ended else part
         training = within is not None and observer.trains_on(within.feed)
         seen, last = 0, self._last.get(key)
@@ -140,7 +142,8 @@ class Reporter:
             seen = within.samples
         elif last is not None and last.within is within:  # an iterator that the script keeps
             seen = last.seen
-        return _Group(at, observer.steps, observer.consumed, within, training, seen)
+        steps = observer.steps
+        return _Group(at, known is None, steps, observer.consumed, within, training, seen)
 
     def _goes_on(self, group: _Group) -> bool:
         part = self._observer.current
@@ -228,10 +231,12 @@ class Reporter:
         together: dict[tuple[Any, ...], dict[str, float]] = {}
         for (source, name), group in groups:
             each_step = (source, name) in self._each_step
-            about = (group.epoch, group.t, source, group.parts, each_step, group.samples)
-            together.setdefault(about, {})[name] = group.value
-        for (epoch, t, source, parts, each_step, samples), values in together.items():
-            self._run.report_for(Reported(t, epoch, values, source, parts, each_step, samples))
+            steps = group.steps if self._observer.has_optimizer else None
+            about = (group.parts, each_step, group.samples, group.counted, steps)
+            at = (group.t, group.epoch, source)
+            together.setdefault((at, about), {})[name] = group.value
+        for ((t, epoch, by), about), values in together.items():
+            self._run.report_for(Reported(t, epoch, values, by, *about))
 
 
 def _is_beyond(group: _Group, samples: int | None) -> bool:
@@ -252,6 +257,6 @@ def number_of(raw: Any) -> float | None:
     if isinstance(raw, (str, bytes, bool)) or raw is None:
         return None
     try:
-        return float(raw)
+        return float(raw.detach() if hasattr(raw, "detach") else raw)  # else torch may warn
     except Exception:  # noqa: BLE001 - it may be of any type; an int may be too large
         return None

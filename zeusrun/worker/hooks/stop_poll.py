@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.collectives import all_hooked
+
 if TYPE_CHECKING:
     from zeusrun.worker.context import RunContext
 
@@ -42,7 +44,7 @@ class StopPoll:
 
     def now(self) -> bool:
         """Whether to stop now. A collective call, where every rank is sure to have this hook."""
-        if self._run.is_grown:  # a signal ends the script
+        if self._run.is_grown and not all_hooked():  # a signal ends the script
             return False
         now = time.monotonic()
         step_s = (now - self._since) / max(1, self._steps)

@@ -1,16 +1,24 @@
-"""Starts two ranks by itself: ``in_own_processes.py START_METHOD SCRIPT [ARG ...]``."""
+"""Starts two ranks by itself: ``in_own_processes.py HOW SCRIPT [ARG ...]``.
+
+``HOW`` is a start method of multiprocessing, ``subprocess`` or ``torchrun``.
+"""
 
 import multiprocessing
 import os
 import runpy
 import socket
+import subprocess
 import sys
 
 
-def run_rank(number, port, arguments):
+def environment(number, port):
     places = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in places.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
+    names = {name: str(value) for name, value in places.items()}
+    return {**names, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+
+
+def run_rank(number, port, arguments):
+    os.environ.update(environment(number, port))
     sys.argv = arguments
     runpy.run_path(arguments[0], run_name="__main__")
 
@@ -19,10 +27,19 @@ if __name__ == "__main__":
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    context = multiprocessing.get_context(sys.argv[1])
-    ranks = [
-        context.Process(target=run_rank, args=(number, port, sys.argv[2:])) for number in (0, 1)
-    ]
+    how, *arguments = sys.argv[1:]
+    if how == "torchrun":
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        sys.exit(subprocess.call([*command, f"--master-port={port}", *arguments]))
+    if how == "subprocess":
+        command = [sys.executable, "-u", *arguments]
+        ranks = [
+            subprocess.Popen(command, env={**os.environ, **environment(number, port)})
+            for number in (0, 1)
+        ]
+        sys.exit(max(rank.wait() for rank in ranks))
+    context = multiprocessing.get_context(how)
+    ranks = [context.Process(target=run_rank, args=(number, port, arguments)) for number in (0, 1)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""A Lightning ``Trainer``: ``... (lightning.pytorch|pytorch_lightning)``, unedited."""
+"""A Lightning ``Trainer``, unedited: ``... (lightning.pytorch|pytorch_lightning) [BATCHES [STRATEGY]]``."""
 
 import importlib
 import os
@@ -42,15 +42,18 @@ def loader(count, size, seed, **options):
     return DataLoader(TensorDataset(features, (features.sum(1) > 0).long()), size, **options)
 
 
-trainer = lightning.Trainer(
-    max_epochs=3,
-    accelerator="cpu",
-    devices=int(os.environ["WORLD_SIZE"]),
-    logger=False,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    accumulate_grad_batches=int((sys.argv[2:] or ["2"])[0]),
-)
-trainer.fit(Model(), loader(128, 8, 0, shuffle=True), loader(64, 16, 1))
-print("steps", trainer.global_step)
+if __name__ == "__main__":
+    accumulated, strategy = [*sys.argv[2:], *["2", "auto"][len(sys.argv) - 2 :]]
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        devices=int(os.environ["WORLD_SIZE"]) if strategy == "auto" else 2,
+        strategy=strategy,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accumulate_grad_batches=int(accumulated),
+    )
+    trainer.fit(Model(), loader(128, 8, 0, shuffle=True), loader(64, 16, 1))
+    print("steps", trainer.global_step)

@@ -1,0 +1,185 @@
+"""The options that a script declares, and the values that reach it by a guessed job."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shlex
+from textwrap import dedent
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeusrun.jobfile.guess.command import read_command
+from zeusrun.jobfile.guess.guess import build_guess
+from zeusrun.jobfile.guess.options import match_option, read_options
+from zeusrun.jobfile.guess.script import read_script
+from zeusrun.jobfile.placeholders import expand_placeholders
+
+FLAGS = [
+    ("-e", "--epochs"), ("--epochs", "-e"), ("-ep", "--n-epochs"), ("--num_epochs",), ("--nepochs",),
+    ("-epochs",), ("--epochs", "--num-epochs"), ("-n", "--max-epochs"),
+]  # fmt: skip
+
+
+def guess_of(command, text):
+    words = read_command(["python", "train.py", *shlex.split(command)])
+    return build_guess(words, read_script(dedent(text), words.args), gpus=0, cpus=2)
+
+
+def arrived(guess):
+    """Return the arguments of a run that leaves everything as it was guessed."""
+    values = {"max_epochs": guess.max_epochs and str(int(guess.max_epochs.value))}
+    if guess.batch is not None:
+        values["local_batch_size"] = values["batch_size"] = str(guess.batch.default)
+    if guess.learning_rate is not None:
+        values["learning_rate"] = repr(guess.learning_rate.value)
+    return [expand_placeholders(word, values) for word in guess.launched.args]
+
+
+def spell(flag, how, value, cut):
+    if how == "attached" and len(flag) == 2:
+        return [f"{flag}{value}"]
+    if how == "after a switch" and len(flag) == 2:
+        return [f"-v{flag[1]}", value]
+    if how == "abbreviated" and flag.startswith("--"):
+        flag = flag[: max(5, len(flag) - cut)]
+    return [f"{flag}={value}"] if how == "equals" and len(flag) > 2 else [flag, value]
+
+
+@given(
+    flags=st.sampled_from(FLAGS),
+    spelling=st.tuples(
+        st.integers(0, 1),
+        st.sampled_from(["two words", "equals", "attached", "after a switch", "abbreviated"]),
+        st.integers(1, 4),
+    ),
+    tool=st.sampled_from(["add_argument", "option"]),
+    value=st.integers(1, 500),
+    rate=st.floats(1e-6, 10),
+)
+def test_however_an_option_is_spelled_the_value_given_reaches_the_script(
+    flags, spelling, tool, value, rate
+):
+    which, how, cut = spelling
+    flag = flags[which % len(flags)]
+    if tool == "option" and how == "abbreviated":  # click refuses it
+        how = "two words"
+    words = ["-l", str(rate), *spell(flag, how, str(value), cut), "data"]
+    named = ", ".join(map(repr, flags))
+    guess = guess_of(
+        shlex.join(words),
+        f"""
+        x.{tool}({named}, type=int, default=12)
+        x.{tool}("-v", {"action='store_true'" if tool == "add_argument" else "is_flag=True"})
+        x.{tool}("-l", "--lr", default=1e-3)
+        """,
+    )
+    assert guess.max_epochs.origin == f"{guess.max_epochs.written} {value}"
+    if tool == "add_argument":
+        parser = argparse.ArgumentParser()
+        parser.add_argument(*flags, type=int, default=12, dest="epochs")
+        parser.add_argument("-v", action="store_true")
+        parser.add_argument("-l", "--lr", type=float, default=1e-3)
+        parser.add_argument("data")
+        seen = vars(parser.parse_args(arrived(guess)))
+    else:
+        parameters = [
+            click.Option([*flags, "epochs"], type=int, default=12),
+            click.Option(["-v"], is_flag=True),
+            click.Option(["-l", "--lr"], type=float, default=1e-3),
+            click.Argument(["data"]),
+        ]
+        seen = click.Command("train", params=parameters).make_context("", arrived(guess)).params
+    assert (seen["epochs"], seen["lr"], seen["data"]) == (value, rate, "data")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "expected"),
+    [
+        ("-b 0.9", 'a.add_argument("-b", "--beta")', "-b 0.9"),  # no batch size
+        ("-b 9", 'a.add_argument("-b", "--beta", type=int)', "-b 9"),
+        ("-b 9", 'a.add_argument("-b", type=int)', "-b 9!"),
+        ("--epochs auto", 'a.add_argument("--epochs", default=9)', "--epochs auto"),
+        ("--epochs 0", 'a.add_argument("--epochs", default=9)', "--epochs 0"),
+        ("", 'a.add_argument("--mini-batch-size", default=9)', "--mini-batch-size=9!"),
+        ("--minibatch_size 4", "", "--minibatch_size 4!"),
+        ("--nepochs=4", "", "--nepochs=4!"),
+        ("", '@click.option("-b", default=9)\ndef main(b): pass', "-b 9!"),
+        ("", "LR = 0.25\na.add_argument('--lr', default=LR)", "--lr=0.25!"),
+        ("", "LR = 0.25\nLR = f()\na.add_argument('--lr', default=LR)", ""),
+        ("", 'a.add_argument("--lr", default="0.25")', "--lr=0.25!"),
+        ("", 'a.add_argument("--batch-size", default=True)', ""),
+    ],
+)
+def test_an_option_is_found_in_the_command_or_by_its_default(words, text, expected):
+    guess = guess_of(words, text)
+    assert " ".join(arrived(guess)) == expected.replace("!", "")
+    found = any("${" in word for word in guess.launched.args)
+    assert found is ("!" in expected)
+
+
+PARAMETERS = "epochs: int = 9, batch_size: int = 8, *, lr: float = 0.5"
+FIELDS = "    epochs: int = 9\n    batch_size: int = field(default=8)\n    lr: float = 0.5\n"
+SIGNATURES = {
+    "fire": (f"def main(data, {PARAMETERS}): pass\nfire.Fire(main)", "d", "_"),
+    "fire, with all arguments": (f"def main({PARAMETERS}): pass\nFire(main)", "3 4", "lr"),
+    "fire, by name": (f"def net(n=1, {PARAMETERS}): pass\nfire.Fire({{'net': net}})", "net", "_"),
+    "fire, of a module": (f"def net({PARAMETERS}): pass\nfire.Fire()", "net", "_"),
+    "fire, another": (f"def net({PARAMETERS}): pass\nfire.Fire({{'net': net}})", "test", ""),
+    "typer": (f"def main(data, {PARAMETERS}): pass\ntyper.run(main)", "d", "-"),
+    "a function that is not run": (f"def main({PARAMETERS}): pass\nmain()", "", ""),
+    "tyro": (f"@dataclass\nclass A:\n{FIELDS}args = tyro.cli(A)", "", "-"),
+    "simple-parsing": (f"@dataclass\nclass A:\n{FIELDS}parser.add_arguments(A, dest='a')", "", "_"),
+    "HfArgumentParser": (
+        f"@dataclasses.dataclass\nclass A:\n{FIELDS}p = transformers.HfArgumentParser((A,))", "", "_",
+    ),
+    "draccus": (f"@dataclass\nclass A:\n{FIELDS}@draccus.wrap()\ndef main(a: A): pass", "", "_"),
+    "a base class": (
+        f"@dataclass\nclass A:\n{FIELDS}@dataclass\nclass B(A):\n    n: int = 1\ntyro.cli(B)", "", "-",
+    ),
+    "a class that is not read": (f"@dataclass\nclass A:\n{FIELDS}", "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIGNATURES)
+def test_parameters_and_fields_are_options_where_a_tool_reads_them(case):
+    text, words, spelled = SIGNATURES[case]
+    guess = guess_of(words, f"from dataclasses import dataclass, field\n{text}")
+    size = f"--batch{spelled}size=8"
+    options = {"": [], "lr": ["--lr=0.5"]}.get(spelled, [size, "--lr=0.5", "--epochs=9"])
+    assert arrived(guess) == [*words.split(), *options]
+
+
+def test_the_spellings_that_typer_is_told_count():
+    text = """
+        def main(epochs: int = typer.Option(9, "--rounds", "-e"),
+                 lr: Annotated[float, typer.Option("-l", "--lr")] = 0.5,
+                 batch_size: int = typer.Argument(8)): pass
+        typer.run(main)
+    """
+    assert arrived(guess_of("-l 0.1 4", text)) == ["-l", "0.1", "4"]
+    assert guess_of("-l 0.1 4", text).learning_rate.value == 0.1
+
+
+def test_fire_takes_the_first_letter_of_a_parameter():
+    text = "def main(epochs=9, batch_size=8, lr=0.1): pass\nfire.Fire(main)"
+    guess = guess_of("-b 16 --e=3", text)
+    assert arrived(guess) == ["-b", "16", "--e=3", "--lr=0.1"]
+    assert (guess.batch.default, guess.max_epochs.value) == (16, 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "1 * " * 3000 + "1", "a" + ".b()" * 2000, "a" + ".b" * 2000 + "()"]
+)
+def test_a_script_that_is_nested_deep_is_no_error(text):
+    assert read_script(f"{text}\nspawn()").options == ()
+
+
+def test_the_beginning_of_two_options_is_neither():
+    text = 'a.add_argument("--epochs", default=9)\na.add_argument("--epoch-size", default=9)'
+    options = read_options(ast.parse(text), text, ())
+    assert match_option("--epoch", options) is None
+    assert match_option("--epochs", options) == (options[0], "--epochs", None)
