@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from zeusrun.files.tail import MAX_LINE_BYTES, TOO_LONG, LineTail
 from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.sidecar.decode import decode_event
 from zeusrun.sidecar.events import (
     Adapted,
     Ended,
@@ -24,7 +25,6 @@ from zeusrun.sidecar.events import (
     Spawned,
     Started,
     Watched,
-    decode_event,
     encode_event,
 )
 from zeusrun.sidecar.step_clock import StepClock, StepCount, read_step_clock

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.sidecar.events import Reported, decode_event
+from zeusrun.sidecar.decode import decode_event
+from zeusrun.sidecar.events import Reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

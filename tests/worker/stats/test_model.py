@@ -103,6 +103,20 @@ def test_the_variance_beside_examples_is_that_of_micro_batches(monkeypatch):
     assert last.values["gradient_variance"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("noise", "variance"), [(8, 1), (1, 8)])
+def test_a_measurement_stands_for_the_steps_of_its_own_interval(monkeypatch, noise, variance):
+    training = Training(monkeypatch, Settings(noise, variance))
+    for step in range(80):
+        if step % noise == 0:
+            training.step(exactly(3, 1), "examples")
+        if step % variance == 0:
+            training.step(exactly(8, 1), "micro_batches")
+    scales = training.model._scales
+    counts = {how: scales[how]._done for how in ("examples", "micro_batches")}
+    assert counts["examples"] == pytest.approx(80 * 16)
+    assert counts["micro_batches"] == pytest.approx(80 * 16, abs=8 * 16)
+
+
 def test_a_lower_bound_is_recorded_without_a_value_and_explained(monkeypatch):
     training = Training(monkeypatch, BOTH)
     for step in range(40):

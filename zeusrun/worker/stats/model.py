@@ -121,7 +121,16 @@ class Model:
     def _add(self, norms: Norms, how: str, half_life: float) -> bool:
         scale = self._scales[how]
         scale.half_life = half_life
-        return scale.add(norms, self._settings.interval)
+        return scale.add(norms, self._interval_of(how))
+
+    def _interval_of(self, how: str) -> int:
+        """Return for how many steps a measurement stands."""
+        settings = self._settings
+        if how == "examples":
+            return settings.noise_interval or 1
+        # Beside examples, whole gradients are compared for the variance alone.
+        is_beside = how == "micro_batches" and self._scales["examples"].trace is not None
+        return (settings.variance_interval if is_beside else None) or settings.interval
 
     @property
     def _values(self) -> dict[str, float]:
