@@ -18,6 +18,7 @@ from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import Seen
+from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Adapted, Observed, Watched
 from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
 from zeusrun.view.gradients import path_text
@@ -91,6 +92,16 @@ def test_an_outcome_joins_the_path_of_the_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, batch_sizes=PATH[:2])
     trial = replace(build_trial().finish(first), preemptions=1)
     assert join(trial, replace(REACHED, batch_sizes=PATH[2:])).batch_sizes == PATH
+
+
+def test_an_outcome_joins_the_noise_scales_of_the_parts():
+    points = [NoisePoint(n, n / 100, 3.0, 4.0, 6.0) for n in (90, 190)]
+    first = replace(REACHED, status=TrialStatus.PREEMPTED, noise_curve=tuple(points))
+    first = replace(first, samples=200, progress=2.0, gradient_variance=1.0, gradients_of="ranks")
+    trial = replace(build_trial().finish(first), preemptions=1)
+    joined = join(trial, replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),)))
+    assert joined.noise_curve == (*points, NoisePoint(250, 2.5, 5.0, None, None))
+    assert (joined.gradient_variance, joined.gradients_of) == (1.0, "ranks")
 
 
 def test_a_trial_keeps_its_path():
