@@ -196,7 +196,7 @@ def test_an_error_in_a_simulated_plugin_ends_with_2_and_names_it(zeusrun, bad_po
 
 
 def test_an_error_of_a_plugin_during_a_run_ends_the_run_and_names_it(zeusrun, bad_policies):
-    job = zeusrun.job(policy={"name": "late"})
+    job = zeusrun.job(policy={"name": "late"}, args=["--epoch-s", "0.6", "--gain", "0.2"])
     done = zeusrun("submit", job, PYTHONPATH=str(bad_policies))
     assert done.returncode == 2
     assert (
