@@ -98,7 +98,7 @@ def rank(part: str, *arguments: str) -> None:
 
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
-    hooks = install_hooks(lambda: None)
+    hooks = install_hooks(lambda *_, **__: None)
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     option, seeds, out = arguments

@@ -85,7 +85,7 @@ def rank(pairs: int, steps: int, step_ms: float, kind: str, out: str) -> None:
 
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
 
-    hooks = install_hooks(lambda: None)
+    hooks = install_hooks(lambda *_, **__: None)
     watch = hooks.watch
     hooks.observer.samples = lambda: 32  # there is no data loader
     torch.set_num_threads(1)
