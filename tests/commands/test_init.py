@@ -629,6 +629,7 @@ def test_a_fixed_batch_size_that_happens_to_be_a_multiple_is_none(zeusrun, scrip
     assert (job["args"][1], job["batch_size"]["default"]) == ("${local_batch_size}", 8)
 
 
+@pytest.mark.long
 def test_the_same_training_reaches_the_target_that_a_whole_try_proposes(zeusrun, script):
     script(
         LOADED.format(size=16)
