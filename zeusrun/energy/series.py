@@ -67,7 +67,7 @@ class EnergySeries:
         late = len(self) > 1 and energy_j - energies_j[-1] > most_w * (time_s - times_s[-1])
         if late:
             since_s = max(times_s[0], time_s - SLOPE_S)
-            since_j = self._energy_at(since_s)
+            since_j = min(self._energy_at(since_s), energy_j)
             while times_s[-1] >= since_s and len(self) > 1:
                 del times_s[-1], energies_j[-1]
             if times_s[-1] < since_s:

@@ -216,7 +216,7 @@ def _judge(
     if _is_trained(progress, event):
         return point, None
     # A model that is not trained proves nothing.
-    return None, early or (point if event.epoch > 0 else None)
+    return None, early or (point if event.epoch > 0 and progress.steps is None else None)
 
 
 def _changed(progress: Progress, **changes: object) -> Progress:

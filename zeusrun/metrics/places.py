@@ -42,13 +42,18 @@ class Places:
         self._before: dict[frozenset[str], tuple[Place, int]] = {}
         self._each_step: set[frozenset[str]] = set()
 
+    def look(self, count: StepCount | None) -> None:
+        """Keep the notes of the clock; call it in each reading, as it has only the newest."""
+        if count is not None:
+            since_t = self._notes[-1][1].t if self._notes else 0.0
+            self._notes += [note for note in count.notes if note[1].t > since_t]
+            del self._notes[:-_MOST_NOTES]
+
     def put(self, rows: Sequence[Row], count: StepCount | None) -> list[Reported]:
         """Return the events of rows; ``count`` is the clock after they were read."""
         if count is None:  # no step so far, or none is seen
             return [replace(row.event, steps=0) for row in rows]
-        since_t = self._notes[-1][1].t if self._notes else 0.0
-        self._notes += [note for note in count.notes if note[1].t > since_t]
-        del self._notes[:-_MOST_NOTES]
+        self.look(count)
         found = []
         for place, same in groupby(rows, lambda row: self._find(row, count)):
             group = [*same]
@@ -64,14 +69,14 @@ class Places:
     def _find(self, row: Row, count: StepCount) -> Place:
         """Return the place before the step that followed a row."""
         t, log_bytes = row.event.t, row.log_bytes
+        if log_bytes is None and t < count.first_step_t:
+            return _BEFORE._replace(t=count.first_step_t)
         if log_bytes is None:
             at = bisect_left(self._notes, t, key=lambda note: note[1].t)
         else:
             at = bisect_left(self._notes, log_bytes, key=lambda note: note[0])
         if at < len(self._notes):
             return self._notes[at][1]
-        if t < count.first_step_t and log_bytes is None:
-            return _BEFORE
         return count.place._replace(t=math.inf)
 
     def _between(self, place: Place, share: float) -> Place:

@@ -195,6 +195,11 @@ class Progress:
         return self.built and self.steps is None and not unseen
 
     @property
+    def may_have_reached(self) -> bool:
+        """Whether the target is met, if it turns out that no steps are seen: see ``settle``."""
+        return self.early is not None and self.steps is None
+
+    @property
     def may_be_baseline(self) -> bool:
         """Whether all that was reported may be an evaluation before training."""
         untold = self.awaits_step and self.source != REPORT
@@ -224,14 +229,15 @@ def take_time(progress: Progress, now_t: float) -> Progress:
     return replace(progress, now_t=now_t, counted_t=max(until_t, before_t))
 
 
-def settle(progress: Progress, *, final: bool = False) -> Progress:
+def settle(progress: Progress, *, final: bool = False, resumed: bool = False) -> Progress:
     """Let the target be met without a step, where steps are not seen: without torch's optimizers.
 
-    The second report shows that, or the end of the script.
+    The second report shows that, or the end of the script. One that is ``resumed`` has trained
+    before its preemption, so at its end, it may have evaluated only.
     """
     once = len(progress.reports) == 1 and not progress.by_samples
-    waits = progress.awaits_step or (once and not final)
-    if progress.reached is not None or progress.early is None or waits:
+    waits = (progress.awaits_step and not (final and resumed)) or (once and not final)
+    if progress.reached is not None or not progress.may_have_reached or waits:
         return progress
     return replace(progress, reached=progress.early)
 

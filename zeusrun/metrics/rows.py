@@ -194,7 +194,9 @@ class Rows:
                 "in metrics.name",
             )
         rows, self._rows = self._rows, []
-        return [*self._places.put(rows, self._run.count)] if rows else []
+        count = self._run.count
+        self._places.look(count)
+        return self._places.put(rows, count) if rows else []
 
     def check_file(self, *, found: bool, final: bool) -> None:
         """Warn if there is still no file after the first minute of training, or at the end."""

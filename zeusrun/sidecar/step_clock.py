@@ -6,6 +6,7 @@ begins a pass over the data, it notes how long the log is, and how far the train
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -74,6 +75,10 @@ class StepClock:
             self._times[0] = 0.0
         self._counts[3] = 0  # samples since a restart
         self._passes = self._others = self._log_bytes = 0
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
+        self._log: os.stat_result | None = None
+        with contextlib.suppress(OSError):
+            self._log = os.stat(os.path.join(folder, "logs", "rank0.log"))  # noqa: PTH116, PTH118
 
     def tick(
         self, samples: int = 0, passes: int = 0, others: int = 0, *, counts: bool = True
@@ -92,6 +97,8 @@ class StepClock:
             log_bytes = os.lseek(1, 0, os.SEEK_CUR)  # a fifth of a microsecond
         except OSError:  # the script's own pipe
             log_bytes = self._log_bytes
+        if log_bytes > self._log_bytes and not self._is_log(1):
+            log_bytes = self._log_bytes
         if log_bytes > self._log_bytes or passes != self._passes:
             self._log_bytes = max(log_bytes, self._log_bytes)
             at = _HEAD.size + count[6] % _NOTES * _NOTE.size
@@ -107,6 +114,10 @@ class StepClock:
         count[5] += others - self._others
         self._passes, self._others = passes, others
         count[0] += counts
+
+    def _is_log(self, descriptor: int) -> bool:
+        """Whether it is the log of rank 0: a script may send what it prints elsewhere."""
+        return self._log is None or os.path.samestat(os.fstat(descriptor), self._log)
 
 
 def read_step_clock(path: Path) -> StepCount | None:
@@ -127,7 +138,7 @@ def read_step_clock(path: Path) -> StepCount | None:
     if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MOST > max(numbers)):
         return None
     notes = []
-    for number in range(max(0, made - _NOTES), made):
+    for number in range(max(0, made - _NOTES + 1), made):  # the oldest may be replaced now
         at = _HEAD.size + number % _NOTES * _NOTE.size
         log_bytes, t, *counts = _NOTE.unpack_from(content, at)
         if is_moment(t) and max(log_bytes, *counts) < _MOST:

@@ -231,7 +231,8 @@ for batch, _ in enumerate(DataLoader(data, 5)):
 """
     rank, code, log = run(script)
     assert code == 0, log
-    assert [e.learning_rates for e in rank.events if isinstance(e, Observed)] == [rates]
+    (seen,) = [e.learning_rates for e in rank.events if isinstance(e, Observed)]
+    assert set(rates) <= set(seen)
 
 
 SAME = """

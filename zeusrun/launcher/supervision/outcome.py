@@ -80,8 +80,8 @@ def build_outcome(
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = has_ended_well(progress, exit_, signalled=signalled)
-    if clean:
-        progress = settle(progress, final=True)
+    if clean or (stop is not None and stop.cause is StopCause.TIMEOUT):
+        progress = settle(progress, final=True, resumed=trial.preemptions > 0)
     done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
     if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
         stop, clean = None, True  # there is nothing left to train

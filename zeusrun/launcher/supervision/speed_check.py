@@ -91,7 +91,9 @@ class PolicyControl:
         """
         trial = self._choice.trial
         last = progress.epochs == trial.max_epochs
-        if progress.reached is not None or last or progress.may_be_baseline:
+        if progress.reached is not None or progress.may_have_reached:
+            return None
+        if last or progress.may_be_baseline:
             return None
         _, time_s, energy_j, _ = progress.curve[-1]
         if time_s < RESOLVED_S:

@@ -107,6 +107,8 @@ def supervise(
                 level = StopLevel.NONE  # a report with another value may follow
             return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
         return None
+    if progress.may_have_reached:
+        return None
     return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
 
 

@@ -99,11 +99,16 @@ class _Callback(Copyable):
         self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
 
 
-class _Late:
+class _Late(Copyable):
     """In the trainer of a process that has no hooks before it joins its process group."""
 
     package: str
     is_said = False  # that Lightning has a hook
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return super().__reduce__()
+        return _create, (self.package, _Pickled)
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Make way for the callback: Lightning has joined the group."""

@@ -60,8 +60,10 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
         part.pending += 1
         size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
         part.samples += size or 0
-        if size == 1 and None not in sizes and holds_batch(batch):
-            sizes.add(None)
+        if size == 1 and None not in sizes:
+            with contextlib.suppress(Exception):  # items of the script's own
+                if holds_batch(batch):
+                    sizes.add(None)
         return batch
 
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__

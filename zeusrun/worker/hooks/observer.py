@@ -175,12 +175,13 @@ class Observer:
         """Whether a loader feeds the optimizer steps."""
         return feed is self._training
 
-    def build(self, optimizer: Any, rate: float) -> None:
+    def build(self, optimizer: Any, rate: float | None) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
         if not self.has_optimizer and self._run.rank == 0:
             self._run.record(Built(time.monotonic()))
         self.has_optimizer, self._counted = True, None  # the steps of a new one may count
-        self.built.setdefault(optimizer, set()).add(rate)
+        if rate is not None:
+            self.built.setdefault(optimizer, set()).add(rate)
 
     def step(self, optimizer: Any) -> bool:
         """Credit an optimizer step; return whether it counts.
@@ -299,7 +300,7 @@ class Observer:
             groups = getattr(optimizer, "param_groups", None) or ()
             rates = [group.get("initial_lr", group.get("lr")) for group in groups]
             if not any("initial_lr" in group for group in groups):
-                rates = [*self.built.get(optimizer, rates)]
+                rates = [*self.built.get(optimizer, ()), *rates]
             return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[
                 :4
             ]

@@ -51,12 +51,13 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             if watch is not None:
                 watch.after_step(stepped)
 
-    def added(owner: Any, group: dict[str, Any]) -> None:
-        observer.build(owner, float(group["lr"]))
+    def added(owner: Any, param_group: dict[str, Any]) -> None:
+        rate = param_group.get("lr")  # Adafactor may have none
+        observer.build(owner, None if rate is None else float(rate))
 
-    wrap(optimizer.Optimizer, "add_param_group", added)
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
+    wrap(optimizer.Optimizer, "add_param_group", added)  # last: it promises that steps are seen
 
 
 def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
