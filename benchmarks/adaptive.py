@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", nargs="*", choices=list(DATA), default=list(DATA))
-    parser.add_argument("--policies", nargs="+", default=["noise-scale", "double-on-rise"])
+    parser.add_argument("--policies", nargs="+", default=["noise-scale", "goodput"])
     parser.add_argument("--rule", choices=["sqrt", "linear"], default="sqrt", help="of the rate")
     parser.add_argument("--rounds", type=int, default=15, help="of epochs; 0: no cost of adapting")
     options = parser.parse_args()

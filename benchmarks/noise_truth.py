@@ -181,7 +181,8 @@ def train_digits(hooks, size: int, seed: int) -> list:  # noqa: ANN001
             cross_entropy(ddp(inputs), targets).backward()
             optimizer.step()
         noise = hooks.watch.noise
-        curve.append((epoch - noise.age / len(images), noise.estimate()))
+        middle = (noise.done - noise.age) / len(images)  # the newest steps are not measured yet
+        curve.append((middle, noise.estimate()))
         with torch.no_grad():
             level = float(cross_entropy(model(images), labels))
         while len(truths) < len(LOSSES) and level < LOSSES[len(truths)]:

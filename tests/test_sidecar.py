@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 import subprocess
 import sys
 
@@ -27,7 +26,7 @@ from zeusrun.sidecar.events import (
     Watched,
     encode_event,
 )
-from zeusrun.sidecar.step_clock import StepClock, StepCount, read_step_clock
+from zeusrun.sidecar.step_clock import StepClock, read_step_clock
 from zeusrun.sidecar.writer import EventWriter
 
 moments = st.floats(0, 1e12)
@@ -334,10 +333,17 @@ def test_a_restart_counts_samples_anew_and_steps_and_passes_on(tmp_path):
     assert (count.steps, count.samples, count.passes) == (2, 16, 2)
 
 
-def test_a_step_clock_of_an_earlier_version_has_steps(tmp_path):
-    path = tmp_path / "rank0"
-    path.write_bytes(struct.pack("=Qdd", 3, 1.0, 2.0))
-    assert read_step_clock(path) == StepCount(3, 1.0, 2.0)
+def test_a_rank_that_prints_elsewhere_notes_no_place_of_the_log(tmp_path, monkeypatch):
+    """Its output is not where the metric is read: in a pipe, or a file of the script's own."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank0.log").write_text("a line of the parent")
+    (tmp_path / "clock").mkdir()
+    monkeypatch.setattr(os, "lseek", lambda *_: 10_000)
+    clock = StepClock(tmp_path / "clock" / "rank0")
+    clock.tick(8, 1)
+    clock.tick(16, 1)
+    notes = read_step_clock(tmp_path / "clock" / "rank0").notes
+    assert [log_bytes for log_bytes, _ in notes] == [0]  # a pass begins
 
 
 def test_the_step_of_another_optimizer_is_no_step_of_its_own(tmp_path):

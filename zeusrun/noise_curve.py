@@ -34,6 +34,8 @@ class NoisePoint(NamedTuple):
 def add_point(curve: Sequence[NoisePoint], point: NoisePoint) -> tuple[NoisePoint, ...]:
     """Return a curve with a newer point: each epoch keeps its last one."""
     kept = [each for each in curve if each.samples < point.samples]
+    if point.epoch is not None:  # those before the size of the data was known
+        kept = [each for each in kept if each.epoch is not None]
     if kept and _part(kept[-1]) == _part(point):
         kept.pop()
     if len(kept) >= _MOST_POINTS:

@@ -183,3 +183,20 @@ def test_the_beginning_of_two_options_is_neither():
     options = read_options(ast.parse(text), text, ())
     assert match_option("--epoch", options) is None
     assert match_option("--epochs", options) == (options[0], "--epochs", None)
+
+
+@pytest.mark.parametrize("words", ["-c cfg.yaml", "--config=recipe.yml", "--train-config x.json"])
+def test_no_default_replaces_what_a_file_of_settings_may_say(words):
+    text = 'a.add_argument("--epochs", type=int, default=300)\na.add_argument("-c", "--config")'
+    assert guess_of(words, text).max_epochs is None
+
+
+def test_the_value_of_another_option_is_no_option():
+    text = """
+a.add_argument("--sweep")
+a.add_argument("--lr", type=float, default=0.25)
+a.add_argument("--name")
+a.add_argument("--batch-size", type=int, default=64)
+"""
+    guess = guess_of("--sweep lr --name batch_size=8", text)
+    assert (guess.batch.default, guess.learning_rate.value) == (64, 0.25)

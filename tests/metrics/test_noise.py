@@ -85,6 +85,11 @@ def test_a_problem_of_another_rank_changes_no_curve():
     assert curve(DATA, watched(101, 50), told, watched(103, 90)) == [(90, 0.9)]
 
 
+def test_a_last_record_without_a_value_keeps_the_curve():
+    progress = after(DATA, watched(101, 50), Watched(102.0, 0, 10, {}))
+    assert len(progress.statistics.noise_curve) == 1
+
+
 def test_statistics_are_those_of_a_trial():
     progress = after(DATA, watched(101, 90, gradient_variance=4.5), report(102, 1, 0.1))
     assert progress.statistics == Statistics(progress.noise_curve, 4.5, "ranks")

@@ -98,3 +98,19 @@ def test_without_a_loader_a_line_in_each_step_is_that_of_an_epoch():
         [line(10 * n) for n in range(1, 7)], StepCount(7, 10.0, 30.0, notes=notes)
     )
     assert not any(event.each_step for event in events)
+
+
+def test_the_notes_of_readings_without_rows_are_kept():
+    """The clock has the newest only, and a file may be written minutes later."""
+    places, early = Places(), note(0, 15.0, 4, 32, 1, 0)
+    places.look(StepCount(8, 10.0, 20.0, 64, 2, 2, (early,)))
+    late = StepCount(80, 10.0, 200.0, 640, 9, 2, (note(0, 190.0, 76, 608, 9, 0),))
+    assert facts(places.put([row(14.0, 1)], late)) == [(1, 4, 32)]
+
+
+@pytest.mark.parametrize("notes", [(), (note(0, 190.0, 76, 608, 9, 0),)])
+def test_a_row_from_before_the_first_step_is_untrained_however_late_it_is_read(notes):
+    count = StepCount(80, 10.0, 200.0, 640, 9, 2, notes)
+    (event,) = Places().put([row(9.0, 1)], count)
+    assert (event.steps, event.samples, event.counted) == (0, None, True)
+    assert event.t == 9.0

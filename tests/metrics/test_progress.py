@@ -100,6 +100,20 @@ def test_where_no_optimizer_is_seen_the_second_report_or_the_end_decides():
     assert take_step_clock(both, StepCount(1, 105.0, 105.0)).reached is None  # and yet a step
 
 
+def test_what_came_before_the_first_step_and_is_read_after_it_reaches_nothing():
+    begun = take_step_clock(after(started(101.0), Built(102.0)), StepCount(1, 105.0, 105.0))
+    late = replace(report(103.0, 1, 0.9), source="tensorboard")
+    low = replace(report(107.0, 2, 0.1), source="tensorboard")
+    assert settle(after(late, low, start=begun), final=True).reached is None
+
+
+def test_a_continued_run_that_only_evaluates_reaches_its_target_at_its_end():
+    restored = after(Built(102.0), replace(report(103.0, 3, 0.9), source="tensorboard"))
+    assert settle(restored, final=True).reached is None
+    assert settle(restored, resumed=True).reached is None  # it may train on
+    assert settle(restored, final=True, resumed=True).reached.value == 0.9
+
+
 def test_while_an_optimizer_has_made_no_step_nothing_reaches_the_target_not_even_at_the_end():
     games = [replace(report(t, t - 102, 0.9), source="tensorboard") for t in (103, 104, 105)]
     playing = after(Built(102.0), *games)

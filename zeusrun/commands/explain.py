@@ -67,7 +67,8 @@ def explain(
         headline, *texts = describe_choice(submission, problem, runs, beliefs, continued)
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
-        critical = fit_critical(gather(problem, runs))
+        # A batch size that adapts is none of the law.
+        critical = None if spec.adapt is not None else fit_critical(gather(problem, runs))
         shown = console()
         table = explain_table(
             title,

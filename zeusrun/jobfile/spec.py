@@ -171,9 +171,7 @@ class JobSpec(Section):
         if launch is not None and isinstance(launch.nproc_per_node, int):
             sizes.check_divisible(launch.nproc_per_node)
             texts = [*info.data.get("args", ()), *info.data.get("env", {}).values()]
-            for name, share in (each for text in texts for each in find_shares(text)):
-                ranks = launch.nproc_per_node if name == "local_batch_size" else 1
-                sizes.check_shares(share * ranks, f"${{{name}/{share}}}")
+            _check_shares(sizes, texts, launch.nproc_per_node)
         if sizes.apply == "dataloader" and info.data.get("instrument") is False:
             raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
         return sizes
@@ -239,6 +237,7 @@ class JobSpec(Section):
         """
         try:
             self.batch_size.check_divisible(world_size)
+            _check_shares(self.batch_size, [*self.args, *self.env.values()], world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
         try:
@@ -371,3 +370,10 @@ _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 
 
 _SECTIONS = list_keys(JobSpec, _OWN)
+
+
+def _check_shares(sizes: BatchSizes, texts: Sequence[str], ranks: int) -> None:
+    """Raise ``ValueError`` if a divided placeholder is no whole number for a candidate."""
+    for name, share in (each for text in texts for each in find_shares(text)):
+        own = ranks if name == "local_batch_size" else 1
+        sizes.check_shares(share * own, f"${{{name}/{share}}}")

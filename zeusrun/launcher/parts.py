@@ -101,7 +101,10 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
         noise_curve=join_curves(
-            trial.noise_curve, outcome.noise_curve, trial.samples or 0, trial.progress
+            trial.noise_curve,
+            outcome.noise_curve,
+            trial.samples or 0,
+            trial.progress if trial.samples else 0.0,
         ),
         gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,

@@ -190,6 +190,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         progress=progress.in_epochs,
         by_samples=progress.by_samples,
         batch_sizes=progress.batch_sizes,
+        **progress.statistics._asdict(),
         warnings=tuple(warnings),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )

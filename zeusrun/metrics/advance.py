@@ -90,6 +90,8 @@ def _watch(progress: Progress, event: Watched) -> dict[str, Any]:
         same = before is not None and before.model == event.model
         epoch = samples / size if size else None
         point = NoisePoint(samples, epoch, low, value, high)
+        if not all(math.isfinite(each) for each in (low, value, high) if each is not None):
+            return changes  # a script can write anything into the sidecar
         changes["noise_curve"] = add_point(progress.noise_curve if same else (), point)
     return changes
 

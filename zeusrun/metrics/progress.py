@@ -128,7 +128,7 @@ class Progress:
     def statistics(self) -> Statistics:
         """What is known of the gradients."""
         largest = self.largest_model
-        if largest is None or not largest.values:
+        if largest is None or not (largest.values or self.noise_curve):
             return Statistics()
         variance = largest.values.get("gradient_variance", math.nan)
         known = variance if math.isfinite(variance) else None

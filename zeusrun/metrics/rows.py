@@ -196,7 +196,7 @@ class Rows:
         rows, self._rows = self._rows, []
         count = self._run.count
         self._places.look(count)
-        return self._places.put(rows, count) if rows else []
+        return [*self._places.put(rows, count)] if rows else []
 
     def check_file(self, *, found: bool, final: bool) -> None:
         """Warn if there is still no file after the first minute of training, or at the end."""

@@ -104,7 +104,7 @@ def _observed(t: float, record: dict[str, Any]) -> Observed:
         batches=_count(record, "batches"),
         learning_rates=tuple(_number("learning_rates", rate) for rate in rates),
         alone=record.get("alone") is True,
-        step=_count({"step": 0, **record}, "step"),
+        step=_count(record, "step"),
         **{key: _perhaps(record, key) for key in ("samples", "replicas", "data", "length")},
     )
 

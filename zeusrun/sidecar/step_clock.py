@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _NOTES = 128  # newest ones; the launcher reads them ten times a second
 _HEAD, _NOTE = struct.Struct("=QddQQQQ"), struct.Struct("=QdQQQQ")
 _SIZE = _HEAD.size + _NOTES * _NOTE.size
-_OLD_SIZE = 24  # of earlier versions
 _TRIES = 3  # to read while no step is counted
 _MOST = 1 << 53
 
@@ -130,9 +129,8 @@ def read_step_clock(path: Path) -> StepCount | None:
                 break
     except OSError:
         return None
-    if len(content) < _OLD_SIZE:
+    if len(content) < _SIZE:
         return None
-    content = content.ljust(_SIZE, b"\0")
     steps, first_t, last_t, samples, passes, others, made = _HEAD.unpack_from(content)
     numbers = (samples, passes, others, made)
     if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MOST > max(numbers)):

@@ -48,7 +48,7 @@ def count(value: float | None) -> str:
 
 def three_digits(value: float) -> str:
     """Return a number rounded to three significant digits, such as ``0.125`` or ``12,300``."""
-    return f"{value:.3g}" if abs(value) < 1000 else f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def short_count(value: float) -> str:

@@ -112,7 +112,7 @@ def test_a_measurement_stands_for_the_steps_of_its_own_interval(monkeypatch, noi
         if step % variance == 0:
             training.step(exactly(8, 1), "micro_batches")
     scales = training.model._scales
-    counts = {how: scales[how]._done for how in ("examples", "micro_batches")}
+    counts = {how: scales[how].done for how in ("examples", "micro_batches")}
     assert counts["examples"] == pytest.approx(80 * 16)
     assert counts["micro_batches"] == pytest.approx(80 * 16, abs=8 * 16)
 

@@ -186,6 +186,8 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
         batch.default / ranks: ("${local_batch_size}", "${batch_size}", "all processes"),
     }
     wrong, right, what = swaps.get(size, ("", "", ""))
+    if not any(wrong in word for word in args):
+        wrong = ""  # the option is what it was taken for, but the training multiplies it
     times, rest = divmod(size, batch.default)
     parts, what = 1, f"the option is for {what}"
     if not wrong and rest == 0 and 1 < times < 100:

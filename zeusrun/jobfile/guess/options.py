@@ -115,7 +115,9 @@ def _read(tree: ast.Module, text: str, words: Sequence[str]) -> Iterator[Option]
         return
     constants = _find_constants(tree, once=True)
     if re.search(r"HfArgumentParser|TrlParser", text) and re.search(r"TrainingArg|Config\b", text):
-        yield from (_spell(name, value) for name, value in _OF_TRAINER.items())
+        # Each …Config of TRL has a learning rate of its own.
+        names = _OF_TRAINER if "TrainingArg" in text else _OF_TRAINER.keys() - {"learning_rate"}
+        yield from (_spell(name, _OF_TRAINER[name]) for name in sorted(names))
     reader = _Signatures(tree, constants, words)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

@@ -50,7 +50,12 @@ def find_late_save(text: str, words: Sequence[str]) -> int | None:
         return None
     tree = parse(text)
     try:
-        off = _find_off(read_options(tree, text, words), words)
+        stored = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        }  # the script may give an option a value itself
+        off = _find_off(read_options(tree, text, words), words) - stored
         flow = _Reader(tree, off, fits=_LIGHTNING.search(text) is None).read(tree.body)
     except RecursionError:  # nested too deep
         return None

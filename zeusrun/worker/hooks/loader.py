@@ -60,10 +60,8 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
         part.pending += 1
         size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
         part.samples += size or 0
-        if size == 1 and None not in sizes:
-            with contextlib.suppress(Exception):  # items of the script's own
-                if holds_batch(batch):
-                    sizes.add(None)
+        if size == 1 and None not in sizes and holds_batch(batch):
+            sizes.add(None)
         return batch
 
     base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
@@ -77,7 +75,10 @@ def holds_batch(item: Any) -> bool:
 
     Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
     """
-    sizes = [*_leading_sizes(item)]
+    try:
+        sizes = [*_leading_sizes(item)]
+    except Exception:  # noqa: BLE001 - of a type of the script's own
+        return False
     return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
 
 

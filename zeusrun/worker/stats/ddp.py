@@ -132,6 +132,11 @@ class GradientWatch:
         self._since_step = 0
         self._adam.optimizer = optimizer
 
+    @property
+    def behind(self) -> int:
+        """Measured steps that are not received yet."""
+        return self._rank_sums.behind
+
     def flush(self) -> None:
         """Receive all that is measured. No collective call."""
         self._rank_sums.flush()

@@ -120,6 +120,11 @@ class ShardedWatch:
         """Begin another optimizer step."""
         self._since_step = 0
 
+    @property
+    def behind(self) -> int:
+        """Measured steps that are not received yet."""
+        return self._rank_sums.behind
+
     def flush(self) -> None:
         """Receive all that is measured. No collective call."""
         self._rank_sums.flush()

@@ -63,10 +63,11 @@ class Model:
         self._window = window  # returns the half-life of averages, and the present epoch
         # By how they are measured: ``adam`` is of the gradients as Adam scales them.
         self._scales = {how: NoiseScale() for how in ("adam", "examples", "micro_batches", "ranks")}
-        self._inverse = 0.0  # of the samples of one of the gradients that are compared
         self._recorded_t = 0.0
         self._epoch: int | None = None
         self._is_new = False  # whether there are values that are not recorded
+        self._step_samples = 0.0  # of the last measured step, over all ranks
+        self._was_known = False  # whether a noise scale has been recorded
         self._problem: str | None = None
         self._steps_without = 0  # optimizer steps since the last result
         self._is_finite = True  # whether the gradients measured last were
@@ -108,8 +109,6 @@ class Model:
         if not self._is_finite:
             return
         self._steps_without = 0
-        if how != "examples":
-            self._inverse = norms.inverse
         if preconditioned is not None:
             self._add(preconditioned, "adam", half_life)
         self._is_new = True
@@ -121,6 +120,7 @@ class Model:
     def _add(self, norms: Norms, how: str, half_life: float) -> bool:
         scale = self._scales[how]
         scale.half_life = half_life
+        self._step_samples = norms.samples
         return scale.add(norms, self._interval_of(how))
 
     def _interval_of(self, how: str) -> int:
@@ -139,10 +139,9 @@ class Model:
         if self._settings.noise_interval is not None and estimate is not None:
             low, value, high = estimate
             values = {"noise_scale": value, "noise_scale_low": low, "noise_scale_high": high}
-        if self._settings.variance_interval is not None and self._inverse:
-            trace = (self._scales["micro_batches"].trace, self._scales["ranks"].trace)
-            whole = next((each for each in trace if each is not None), None)
-            values["gradient_variance"] = None if whole is None else whole * self._inverse
+        if self._settings.variance_interval is not None:
+            whole = (self._scales["micro_batches"].variance, self._scales["ranks"].variance)
+            values["gradient_variance"] = next((each for each in whole if each is not None), None)
         return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
@@ -167,7 +166,11 @@ class Model:
             pass
         elif not self._is_finite and noise.trace is None:
             self.report_problem("nothing was measured: the gradients are infinite or NaN")
-        elif asked and noise.trace is not None and "noise_scale" not in self._values:
+        elif (
+            asked
+            and noise.trace is not None
+            and not (self._was_known or "noise_scale" in self._values)
+        ):
             self.report_problem(
                 "its noise scale stayed unknown, because |G|² was within four standard errors of "
                 "0; it needs more steps in an epoch, more ranks, or a larger batch size"
@@ -180,7 +183,9 @@ class Model:
             self._is_new = False
             self._recorded_t = now_t = time.monotonic()
             done, values = self._run.consumed(), self._values
-            samples = None if done is None else max(0, round(done - self.noise.age))
+            self._was_known |= "noise_scale" in values
+            behind = getattr(self.watch, "behind", 0) * self._settings.interval * self._step_samples
+            samples = None if done is None else max(0, round(done - behind - self.noise.age))
             event = Watched(
                 now_t, self.index, self.parameters, values, self.how, self._problem, samples=samples
             )

@@ -74,14 +74,15 @@ class NoiseScale:
 
     Attributes:
         half_life: Samples after which a step weighs half.
+        done: Samples of the steps that were measured, or stand for those between them.
     """
 
     def __init__(self, half_life: float = math.inf) -> None:
         self.half_life = half_life
         self._weight = self._squared_weight = 0.0
-        self._done = 0.0  # samples so far
-        # Of tr Σ, |G|², both squares, the product, and the samples up to each step.
-        self._sums = [0.0] * 6
+        self.done = 0.0
+        # Of tr Σ, |G|², both squares, the product, the samples up to each step, and the variance.
+        self._sums = [0.0] * 7
 
     def add(self, norms: Norms, steps: int = 1) -> bool:
         """Add the norms of a step and return true; return false if they are infinite or NaN.
@@ -90,10 +91,11 @@ class NoiseScale:
         """
         trace, square = norms.trace, norms.squared_gradient
         samples = steps * norms.samples
-        values = (trace, square, trace * trace, square * square, trace * square, self._done)
+        products = (trace * trace, square * square, trace * square)
+        values = (trace, square, *products, self.done, norms.variance)
         if not all(map(math.isfinite, values)):
             return False
-        self._done += samples
+        self.done += samples
         share = -math.expm1(-math.log(2) * samples / self.half_life)
         share = max(share, 1e-12)  # without a half-life, all steps weigh alike
         self._weight += share * (1 - self._weight)
@@ -113,9 +115,14 @@ class NoiseScale:
         return self._sums[1] / self._weight if self._weight else None
 
     @property
+    def variance(self) -> float | None:
+        """The average of the variance of a rank's gradient; ``None`` before the first step."""
+        return self._sums[6] / self._weight if self._weight else None
+
+    @property
     def age(self) -> float:
         """How many samples ago the middle of what is averaged was."""
-        return self._done - self._sums[5] / self._weight if self._weight else 0.0
+        return self.done - self._sums[5] / self._weight if self._weight else 0.0
 
     def estimate(self, gaussian: float = GAUSSIAN90) -> Estimate | None:
         """Return the noise scale now; ``None`` while nothing is known.
@@ -125,7 +132,7 @@ class NoiseScale:
         count = self._weight * self._weight / self._squared_weight if self._weight else 0.0
         if count <= 2:
             return None
-        trace, square, *products, _ = (each / self._weight for each in self._sums)
+        trace, square, *products, _, _ = (each / self._weight for each in self._sums)
         errors = [max(0.0, p - q) for p, q in zip(products, (trace**2, square**2), strict=False)]
         trace_error, square_error = (math.sqrt(each / (count - 1)) for each in errors)
         together = (products[2] - trace * square) / (count - 1)

@@ -41,7 +41,9 @@ class RankSums:
 
     def __init__(self, group: Any, receive: Callable[..., None], interval: int) -> None:
         self._group = group
-        self._deferred = DeferredNumbers(receive)
+        self.behind = 0  # measured steps that are not passed on yet
+        self._receive = receive
+        self._deferred = DeferredNumbers(self._pass_on)
         self._size = max(1, STEPS // interval)
         self._steps: list[_Step] = []
         self._started: tuple[Any, Tensor, list[_Step]] | None = None
@@ -56,6 +58,7 @@ class RankSums:
             extra: Is passed on. It must keep a reference to the numbers of ``equal`` until a device
                 has read them, because they may be computed on another stream.
         """
+        self.behind += 1
         self._steps.append(_Step(numbers, equal, extra))
         if len(self._steps) >= self._size:
             sums = torch.stack([step.numbers for step in self._steps])
@@ -75,6 +78,10 @@ class RankSums:
                 equal = [add_up(step.equal, numbers)] if step.equal else []
                 self._deferred.add(torch.cat([numbers, *equal]), step.extra)
         self._deferred.flush(wait=False)
+
+    def _pass_on(self, numbers: list[float], extra: Any) -> None:
+        self.behind -= 1
+        self._receive(numbers, extra)
 
     def flush(self) -> None:
         """Pass on all that is all-reduced. No collective call, so the last steps may be lost."""
