@@ -89,6 +89,16 @@ def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
     assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is StopCause.SIGNAL
 
 
+@pytest.mark.parametrize("steps", [None, 5])
+def test_a_cost_past_its_bound_waits_while_the_target_may_be_met(steps):
+    """Where no steps are seen, the second report or the end shows whether the first one counts."""
+    printed = replace(report(105.0, 1, 0.9), source="stdout")
+    progress = replace(after(printed), now_t=110.0, cost_j=80.0, steps=steps)
+    assert progress.early is not None
+    order = supervise(progress, replace(FREE, cost_bound_j=79.0), [])
+    assert (order is None) == (steps is None)
+
+
 @pytest.mark.parametrize("stop_at_target", [True, False])
 def test_a_trial_that_has_reached_its_target_is_not_hopeless(stop_at_target):
     bounds = StopRules(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
