@@ -695,6 +695,7 @@ def test_a_script_that_nothing_reaches_is_warned_of_by_validate_and_submit(zeusr
     assert told in " ".join(zeusrun.submit(job)[2].split())
 
 
+@pytest.mark.long
 def test_an_epoch_that_takes_as_many_steps_with_another_batch_size_is_told(zeusrun):
     job = zeusrun.job("steps.py", attempts=1, objective={"target": 0.0})  # never asks for its size
     assert "epoch takes about" not in zeusrun.submit(job, "--batch-size", "16")[2]

@@ -596,6 +596,7 @@ def test_a_rehearsal_compares_the_steps_of_an_epoch(capsys, before, now, said):
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, script):
     script(LOADED.format(size=16))
     done = zeusrun("init", "--try", "--", "python", "train.py", "--batch-size", 16, "--epochs", 2)
