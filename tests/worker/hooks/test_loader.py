@@ -198,11 +198,18 @@ def test_an_epoch_has_as_many_steps_as_its_loader_says(run):
     for loader in DataLoader(Stream(), 6), DataLoader(data, 30), DataLoader(data, 30, drop_last=True):
         for epoch in range(9):
             for batch in loader: step()
+    endless = RandomSampler(data, replacement=True, num_samples=10**9)
+    for batch, _ in zip(DataLoader(data, 25, sampler=endless), range(9)): step()
     """
     rank, code, log = run(script)
     assert code == 0, log
     seen = [e for e in rank.events if isinstance(e, Observed)]
-    assert [(e.data, e.steps_per_epoch) for e in seen] == [(30, None), (100, 4), (100, 3)]
+    assert [(e.data, e.steps_per_epoch) for e in seen] == [
+        (30, None),
+        (100, 4),
+        (100, 3),
+        (100, None),
+    ]
 
 
 @pytest.mark.parametrize(

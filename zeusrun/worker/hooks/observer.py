@@ -319,8 +319,11 @@ def _facts_of(loader: Any) -> tuple[int | None, int | None, int | None, int | No
     data = getattr(loader, "dataset", None)
     indexed = hasattr(data, "__getitem__") and not hasattr(data, "__next__")
     # A stream has no length; asked for one, a DataLoader would warn later.
-    facts = (_length(data), _length(batches)) if indexed else (None, None)
-    return nominal if type(nominal) is int else None, replicas, *facts
+    size = nominal if type(nominal) is int else None
+    samples, length = (_length(data), _length(batches)) if indexed else (None, None)
+    if length and samples and length * (size or 1) > 2 * samples:
+        length = None  # it goes round the data without an end
+    return size, replicas, samples, length
 
 
 def _length(sized: Any) -> int | None:
