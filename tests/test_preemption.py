@@ -239,6 +239,7 @@ def test_a_preempted_trial_that_saved_nothing_is_run_again_and_both_submits_say_
     )
 
 
+@pytest.mark.long
 def test_a_continued_run_by_samples_counts_those_of_all_its_parts(zeusrun):
     training = zeusrun.job(
         "evaluates_by_steps.py",

@@ -605,6 +605,7 @@ def test_a_batch_size_that_never_changes_is_found_by_the_rehearsal(zeusrun, scri
     assert "Next: this is no finished job" in done.stdout
 
 
+@pytest.mark.long
 def test_a_multiple_of_what_the_option_gets_is_found_and_delivered(zeusrun, script):
     """As in a script that starts two ranks itself, each with the batch size of the option."""
     script(LOADED.format(size="2 * given.batch_size"))
