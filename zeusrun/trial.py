@@ -234,6 +234,7 @@ class Outcome:
     samples: int | None = None  # that the optimizer consumed up to the last report
     progress: float | None = None  # these in epochs; ``None``: the data have no known size
     by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
+    by_reports: bool = False  # whether its epochs are only the numbers of its reports
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -323,6 +324,7 @@ class Trial:
     samples: int | None = None
     progress: float | None = None
     by_samples: tuple[CurvePoint, ...] = ()
+    by_reports: bool = False
 
     @property
     def last_batch_size(self) -> int:

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.view.report.values import run, run_by_samples
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit, left_out_text
+from zeusrun.analysis.curve_unit import (
+    amount_in,
+    counts_reports,
+    curve_in,
+    curve_unit,
+    left_out_text,
+)
 from zeusrun.trial import CurvePoint, TrialStatus
 
 WHOLE = run(1, 32)
@@ -50,3 +56,11 @@ def test_a_run_took_the_samples_up_to_its_target_else_all():
     assert (reached.samples, amount_in(reached, "samples")) == (250_000, 200_000)
     assert amount_in(replace(reached, status=TrialStatus.STOPPED), "samples") == 250_000
     assert amount_in(WHOLE, "epochs") == 3
+
+
+def test_epochs_beyond_the_most_are_no_numbers_of_reports():
+    """A loop of the script's own may be longer than ``max_epochs``."""
+    long = replace(WHOLE, max_epochs=1)
+    assert not counts_reports(long)
+    assert counts_reports(replace(WHOLE, by_reports=True))
+    assert not counts_reports(replace(run_by_samples(1, 32), by_reports=True))

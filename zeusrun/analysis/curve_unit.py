@@ -72,8 +72,8 @@ def epochs_by_samples(trial: Trial) -> float | None:
 
 
 def counts_reports(trial: Trial) -> bool:
-    """Whether the epochs of a run are numbers of reports: there are more than there can be."""
-    return not trial.by_samples and (trial.epochs or 0) > trial.max_epochs
+    """Whether only the number of its reports says how far a run went."""
+    return trial.by_reports and not trial.by_samples
 
 
 def left_out_text(trials: Iterable[Trial], unit: CurveUnit) -> str:

@@ -49,9 +49,7 @@ _NOTHING_SEEN = (
 )
 _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
-    "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md). "
-    "If each item of its data loader is a whole batch, zeusrun cannot see the size: write "
-    "instrument: false, and read the metric from lines or a file"
+    "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
 _OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|\b-?[01]\b", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"

@@ -94,6 +94,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         samples=_known_sum(trial.samples, outcome.samples),
         progress=_known_sum(trial.progress, outcome.progress),
         by_samples=thin_curve(by_samples, trial.target, trial.mode),
+        by_reports=outcome.by_reports or trial.by_reports,
         power_limit_w=limit_w,
         power_profile=outcome.power_profile or trial.power_profile,
         energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),

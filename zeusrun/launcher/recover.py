@@ -189,6 +189,7 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         samples=progress.samples,
         progress=progress.in_epochs,
         by_samples=progress.by_samples,
+        by_reports=progress.by_reports,
         batch_sizes=progress.batch_sizes,
         **progress.statistics._asdict(),
         warnings=tuple(warnings),

@@ -130,7 +130,7 @@ def _begin() -> _Rank:
         _keep_terminal()
     with _going_on("stacks cannot be dumped"):
         _dump_stacks_on_signal(f"{log}.stack")
-    tick: Callable[..., None] = _no_tick
+    tick: Callable[..., None] | None = None
     with _going_on("steps are not counted"):
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
@@ -197,7 +197,3 @@ def _dump_stacks_on_signal(path: str) -> None:
     if STACK_SIGNAL is not None:
         descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
-
-
-def _no_tick(*_: object, **__: object) -> None:
-    pass

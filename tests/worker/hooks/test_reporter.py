@@ -378,3 +378,14 @@ def test_a_tensor_with_a_gradient_is_a_number_without_a_warning():
             return 0.5
 
     assert number_of(Tensor(grad=True)) == 0.5
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_an_optimizer_promises_steps_only_where_they_can_be_counted(seen):
+    """On a full disk there is no step clock: a report must be able to meet the target."""
+    events = []
+    run = SimpleNamespace(rank=0, record=events.append)
+    observer = Observer(run)
+    observer.build(observer, 0.1, steps_are_seen=seen)
+    observer.build(observer, 0.1, steps_are_seen=seen)
+    assert len(events) == seen

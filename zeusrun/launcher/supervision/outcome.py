@@ -364,6 +364,7 @@ def outcome_now(
         samples=progress.samples,
         progress=progress.in_epochs,
         by_samples=progress.by_samples,
+        by_reports=progress.by_reports,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         **progress.statistics._asdict(),

@@ -67,7 +67,7 @@ class Hooks:
         rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
     """
 
-    def __init__(self, tick: Callable[..., None], *, launched: bool = True) -> None:
+    def __init__(self, tick: Callable[..., None] | None, *, launched: bool = True) -> None:
         run = current_run()
         self.run = run
         self.member = Member(run, tick, self.flush, launched=launched)
@@ -120,11 +120,11 @@ class Hooks:
             self.run.record(Hooked(time.monotonic(), library, version, problem))
 
 
-def install_hooks(tick: Callable[..., None], *, launched: bool = True) -> Hooks:
+def install_hooks(tick: Callable[..., None] | None, *, launched: bool = True) -> Hooks:
     """Hook every library that this process imports from now on, or has imported.
 
     Args:
-        tick: Counts an optimizer step.
+        tick: Counts an optimizer step; ``None`` if steps cannot be counted.
         launched: Whether torchrun has started this process.
     """
     global _installed  # noqa: PLW0603 - one for the process, like the modules that it changes

@@ -43,7 +43,7 @@ class Member:
     """This process: a rank that torchrun has started, a fork of one, or the child of one.
 
     Attributes:
-        tick: Counts one optimizer step.
+        tick: Counts one optimizer step; ``None`` if steps cannot be counted.
         launched_ranks: How many ranks torchrun has started.
         place: What the environment said of this process when it began.
     """
@@ -51,7 +51,7 @@ class Member:
     def __init__(
         self,
         run: RunContext,
-        tick: Callable[..., None],
+        tick: Callable[..., None] | None,
         flush: Callable[[], None],
         *,
         launched: bool,
@@ -118,11 +118,11 @@ def take_place(run: RunContext, rank: int, size: int) -> None:
     run.rank, run.world_size, run.is_grown = rank, size, size > 1
 
 
-def open_clock(run: RunContext, rank: int) -> Callable[..., None]:
-    """Return what counts the steps of a rank; a disk that refuses must not end the training."""
+def open_clock(run: RunContext, rank: int) -> Callable[..., None] | None:
+    """Return what counts the steps of a rank; ``None`` if the disk is full."""
     with contextlib.suppress(OSError):
         return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
-    return lambda *_, **__: None
+    return None
 
 
 def _is_alive(pid: int) -> bool:

@@ -175,9 +175,9 @@ class Observer:
         """Whether a loader feeds the optimizer steps."""
         return feed is self._training
 
-    def build(self, optimizer: Any, rate: float | None) -> None:
+    def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
-        if not self.has_optimizer and self._run.rank == 0:
+        if not self.has_optimizer and self._run.rank == 0 and steps_are_seen:
             self._run.record(Built(time.monotonic()))
         self.has_optimizer, self._counted = True, None  # the steps of a new one may count
         if rate is not None:

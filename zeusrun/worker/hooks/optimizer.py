@@ -47,13 +47,15 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
                 counted = step(stepped)
             finally:
                 told = observer.consumed or 0, observer.epoch or 0, observer.others
-                hooks.member.tick(*told, counts=counted)
+                if (tick := hooks.member.tick) is not None:
+                    tick(*told, counts=counted)
             if watch is not None:
                 watch.after_step(stepped)
 
     def added(owner: Any, param_group: dict[str, Any]) -> None:
         rate = param_group.get("lr")  # Adafactor may have none
-        observer.build(owner, None if rate is None else float(rate))
+        seen = hooks.member.tick is not None
+        observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
