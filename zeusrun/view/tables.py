@@ -325,7 +325,9 @@ def explain_table(
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")
-    if critical is not None and (size := _critical_text(critical)):
+    if critical is not None and (
+        size := _critical_text(critical, "samples" if by_samples else "epochs")
+    ):
         legend.append(size)
     if lead and any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
@@ -356,7 +358,7 @@ def _epochs(trial: Trial) -> str:
     return units.number(trial.epochs)
 
 
-def _critical_text(critical: CriticalSize) -> str:
+def _critical_text(critical: CriticalSize, unit: str) -> str:
     """Return the critical batch size with its range; "" if nothing is known of it."""
     low, value, high, sizes = critical
     ends = [None if end is None else units.three_digits(end) for end in (low, high)]
@@ -364,7 +366,7 @@ def _critical_text(critical: CriticalSize) -> str:
     if None in ends:
         text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
     what = "beyond it, larger ones need about as many steps"
-    return text and f"critical batch size: {text}, by the epochs of {sizes} batch sizes; {what}"
+    return text and f"critical batch size: {text}, by the {unit} of {sizes} batch sizes; {what}"
 
 
 def _expected(epochs: float | None) -> str:
