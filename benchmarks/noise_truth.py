@@ -110,6 +110,7 @@ def rank(part: str, *arguments: str) -> None:
         Path(out).write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads may need the interpreter while it ends, and would abort
 
 
 def train_known(hooks, how: str, scale: float, seeds: int) -> list:  # noqa: ANN001
