@@ -211,37 +211,6 @@ def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(sched
     assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
 
 
-def test_jitter_starts_a_process_in_the_minute_it_is_due(schedules, nightly):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
-    nightly(rules=rules)
-    start_at = rules.start_at(AT)
-    assert start_at > AT + 60  # else this tests nothing
-    assert tick(schedules, AT).due == ()
-    assert tick(schedules, start_at - 90).due == ()
-    assert tick(schedules, start_at - 30).due[0][1] == AT
-
-
-def test_what_dies_before_its_jitter_is_over_is_started_by_the_next_tick(
-    schedules, nightly, monkeypatch
-):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
-    nightly(rules=rules)
-    start_at = rules.start_at(AT)
-    tick(schedules, AT)
-    assert tick(schedules, start_at - 30).due[0][1] == AT
-    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: start_at - 30)
-
-    def end(seconds):
-        assert seconds == pytest.approx(30)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("zeusrun.schedule.occurrence.time.sleep", end)
-    with pytest.raises(KeyboardInterrupt):
-        fire(schedules, "digits", AT, pytest.fail)
-    assert schedules.read("digits").firings == ()
-    assert tick(schedules, start_at + 30).due[0][1] == AT
-
-
 def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nightly):
     nightly("a")
     nightly("b")
@@ -280,7 +249,7 @@ def test_the_command_names_the_interpreter_the_job_and_the_occurrence(nightly):
 
 
 def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightly):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules)
     tick(schedules, AT)
     fire(schedules, "digits", AT, lambda _schedule, _begun: 0)
@@ -373,7 +342,7 @@ def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(sche
 
 
 def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, nightly, tmp_path):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules, python=str(tmp_path / "gone"))
     now = schedules.directory.stat().st_mtime // DAY_S * DAY_S + 2 * 3600
     schedules.update("digits", lambda found: replace(found, cursor=Cursor(now - 60)))
@@ -386,7 +355,7 @@ def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, ni
 
 
 def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, nightly):
-    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits"))
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"))
     ticks = [tick(schedules, AT + 60 * minute) for minute in range(30)]
     assert sum(len(each.due) for each in ticks) == 5
     (sentence,) = {text for each in ticks for text in each.messages}  # until it was told
@@ -398,7 +367,7 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
 def test_a_clock_that_is_days_behind_for_a_while_runs_nothing_twice_and_loses_nothing(
     schedules, nightly, monkeypatch, catch_up
 ):
-    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up, key="digits"))
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up))
     due = []
     behind = [AT - 5 * DAY_S + 60 * number for number in range(60, 70)]
     right = [AT + 60, AT + 120, AT + DAY_S - 60, AT + DAY_S, AT + DAY_S + 60]

@@ -316,11 +316,6 @@ class ScheduleSection(Section, title="Schedule"):
         "none",
         description="Of the runs missed while the machine was off: run none, or the newest one.",
     )
-    jitter: Duration | None = Field(
-        None,
-        description="Delay each start by up to this time; the delay of an occurrence never "
-        "changes: 30s, 1h30m.",
-    )
     deadline: Duration | None = Field(
         None, description="An occurrence that cannot start within this time is missed: 30m, 2h, 1d."
     )
@@ -335,8 +330,7 @@ class ScheduleSection(Section, title="Schedule"):
     )
     by: StartBy = Field(
         "price",
-        description="With start_within: choose the start by the price of power, by its carbon, or "
-        "start now.",
+        description="With start_within: choose the start by the price of power, or by its carbon.",
     )
 
     @field_validator("finish_by", "by")

@@ -113,12 +113,12 @@ def _begins_at(
     schedule, now = schedules.read(job), read_clock()
     rules, planned = schedule.rules, schedule.cursor.planned
     if plan is None or not rules.may_defer or schedule.cursor.pending != occurrence:
-        return rules.start_at(occurrence)
+        return occurrence
     if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
         return planned.start_at
     if schedule.cursor.tries > _MOST_DEATHS:
-        begin = max(now, rules.start_at(occurrence))
-        decided = PlannedStart(begin, now, "the processes that were to decide its start died")
+        why = "the processes that were to decide its start died"
+        decided = PlannedStart(max(now, occurrence), now, why)
     else:
         decided = plan(schedule, now)
 
