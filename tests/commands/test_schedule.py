@@ -464,10 +464,6 @@ def test_removing_what_is_not_scheduled_leaves_nothing(zeusrun, schedule):
     assert not (zeusrun.home / "schedules").exists()
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_doctor_says_whether_cron_can_mail(cli, zeusrun, monkeypatch, installed):
-    monkeypatch.setattr("zeusrun.commands.upkeep.has_mail_program", lambda: installed)
-    assert "no mail program" not in cli("doctor")[1]
+def test_without_a_crontab_entry_add_says_that_nothing_starts_it(cli, zeusrun):
     added = cli("schedule", "add", zeusrun.job(), "@daily", "--no-cron")[1]
     assert "nothing starts it: run `zeusrun schedule daemon`, or add it without" in added
-    assert ("no mail program (sendmail)" in cli("doctor")[1]) is not installed

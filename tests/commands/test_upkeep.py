@@ -197,7 +197,7 @@ def test_a_restored_history_keeps_what_was_there(zeusrun):
     ("arguments", "said"),
     [
         (["--restore", "nothing"], "there is no job called 'nothing'"),
-        (["--restore", "job", "--dry-run"], "--dry-run, --restore and --deliver exclude"),
+        (["--restore", "job", "--dry-run"], "--dry-run and --restore exclude"),
     ],
 )
 def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
