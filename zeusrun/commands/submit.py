@@ -146,22 +146,9 @@ def rerun(
             spec,
             found.global_batch_size,
             why=f"as in {found.trial}, by rerun",
-            warning=_same_limit(found, spec),
             as_json=as_json,
             quiet=quiet,
         )
-    )
-
-
-def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
-    """Return a warning if the limit that stopped a trial will probably stop it again."""
-    why = stopped.reason or ""
-    if not why.startswith("timed out") or spec.timeout_s is None:
-        return None
-    return (
-        f"{stopped.trial} was stopped: {why.partition(';')[0]}; timeout_s still applies, and will "
-        f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
-        "--set timeout_s=null"
     )
 
 
@@ -203,7 +190,6 @@ def run_recurrence(
     batch_size: int | None = None,
     *,
     why: str = "chosen by --batch-size",
-    warning: str | None = None,
     note: str | None = None,
     emit: Emit = lambda _event: None,
     overlap: Overlap = "allow",
@@ -215,10 +201,9 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    ``why`` is the reason to record with a ``batch_size`` that the user chose; ``warning`` and
-    ``note`` are sentences to show first. ``emit`` gets every event, too. With ``wait``, also wait
-    for GPUs of other jobs. No wait lasts beyond ``until``, in Unix seconds; ``begun`` is called
-    after it.
+    ``why`` is the reason to record with a ``batch_size`` that the user chose; ``note`` is shown
+    first. ``emit`` gets every event, too. With ``wait``, also wait for GPUs of other jobs. No wait
+    lasts beyond ``until``, in Unix seconds; ``begun`` is called after it.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
@@ -228,8 +213,6 @@ def run_recurrence(
         told = _Told(spec.name, view, signals)
         home, history = open_own(spec, show=told.append, pause=told.pause)
         notify = functools.partial(_notify, spec, home, view)
-        if warning is not None:
-            view.show(Warned(warning))
         if note is not None:
             view.show(Noted(note))
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
-from importlib.machinery import PathFinder
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from zeusrun.jobfile.sections import BatchSizes, Section
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
@@ -196,29 +190,3 @@ class Adapt(Section):
                 f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
                 f"{', '.join(uneven)}; use multiples of {world_size}"
             )
-
-    def check_classes(self, folders: Sequence[str]) -> None:
-        """Check that the modules of the user's own classes exist, without importing them.
-
-        The ranks import them before they train.
-
-        Raises:
-            ValueError: If a module does not exist, or does not contain the name of the class.
-        """
-        for name in self.batch_size.classes:
-            module, _, class_name = name.partition(":")
-            found = PathFinder.find_spec(
-                module.partition(".")[0], [*folders, *filter(None, sys.path)]
-            )
-            if found is None:
-                raise ValueError(
-                    f"has policy {name}, but there is no module {module}, beside the script or "
-                    "installed; correct the name, or add the module"
-                )
-            if "." not in module and found.origin and found.origin.endswith(".py"):
-                text = Path(found.origin).read_text(encoding="utf-8", errors="replace")
-                if not re.search(rf"\b{class_name}\b", text):
-                    raise ValueError(
-                        f"has policy {name}, but {found.origin} has no {class_name}; correct the "
-                        "name, or add the class"
-                    )

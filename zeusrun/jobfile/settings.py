@@ -17,8 +17,7 @@ _OF_POLICY = frozenset(
         *("early_stop", "attempts", "power_limit", "adapt"),
     }
 )
-# What stands for the rest. With PYTHONPATH, the classes of ``adapt`` need not be installed here.
-_REST = {"module": "elsewhere", "env": {"PYTHONPATH": ""}, "source": Path("/job.yaml")}
+_REST = {"module": "elsewhere", "source": Path("/job.yaml")}  # what stands for the rest
 
 
 def read_settings(text: str, label: str) -> JobSpec:

@@ -224,10 +224,6 @@ class JobSpec(Section):
         launch = data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
             adapt.check_divisible(launch.nproc_per_node)
-        script, workdir, env = data.get("script"), data.get("workdir"), data.get("env", {})
-        texts = [str(workdir), *([] if script is None else [os.path.dirname(script) or "."])]  # noqa: PTH120
-        if "PYTHONPATH" not in env and not any(map(find_placeholders, texts)):
-            adapt.check_classes([str(resolve_path(data["source"], text)) for text in texts])
         return adapt
 
     def check_world_size(self, world_size: int) -> None:
