@@ -216,7 +216,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "nothing to remove without a limit" in zeusrun("gc").stdout
     dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
     assert "would go: this was a dry run" in dry.stdout
-    assert "job-3-1 stays: the " in dry.stdout
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
     assert gone

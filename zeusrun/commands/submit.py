@@ -210,15 +210,15 @@ def run_recurrence(
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
-        told = _Told(spec.name, view, signals)
-        home, history = open_own(spec, show=told.append, pause=told.pause)
+        messages = _HistoryMessages(spec.name, view, signals)
+        home, history = open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(_notify, spec, home, view)
         if note is not None:
             view.show(Noted(note))
 
         def consume(event: SubmitEvent) -> None:
-            told.show()
-            told.note(event)
+            messages.show()
+            messages.note(event)
             view.show(event)
             emit(event)
             if isinstance(event, FoundLost):
@@ -256,7 +256,7 @@ def run_recurrence(
                 notify([failure_notice(spec.name, error)])
             raise
         finally:
-            told.show()
+            messages.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
     for block in [] if quiet else savings_block(savings):
@@ -266,8 +266,8 @@ def run_recurrence(
     return result.exit_code
 
 
-class _Told:
-    """What a shared history tells, in any thread; the main thread shows it."""
+class _HistoryMessages:
+    """The messages of a shared history, from any thread; the main thread shows them."""
 
     def __init__(self, job: str, view: SubmitView, signals: CaughtSignals) -> None:
         self._job, self._view, self._signals = job, view, signals
@@ -282,7 +282,7 @@ class _Told:
             self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
 
     def show(self) -> None:
-        """Show what was told."""
+        """Show the messages that have come."""
         while self._texts:
             self._view.show(Warned(self._texts.popleft()))
 

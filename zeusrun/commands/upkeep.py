@@ -48,7 +48,7 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.place import newest_here
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
+from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.maintenance.servers import check_server, check_unused
 from zeusrun.maintenance.transfer import restore_shared
 from zeusrun.schedule.health import find_difference, find_neglect
@@ -137,15 +137,12 @@ def prune(
     job = None if job is None else job_name(job)
     now = read_clock()
     found, bounded = [], bool(given)
-    kept: dict[str, str] = {}
     damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
             bounds = given or _own_bounds(store, home, name)
             bounded = bounded or bool(bounds)
             old = collect(store, home, name, bounds, now)
-            if dry_run and bounds:
-                kept |= list_kept(store, home, name, now)
         except HistoryError as error:  # still clean up the other jobs
             damage = damage or error
             continue
@@ -158,7 +155,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     elif found or damage is None:
-        console().print(old_runs_sheet(found, kept, dry_run=dry_run))
+        console().print(old_runs_sheet(found, dry_run=dry_run))
     if damage is not None:
         raise damage
 
