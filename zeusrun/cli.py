@@ -71,7 +71,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("schedule.pause", "Pause a schedule; a run that has started continues."),
         "resume": ("schedule.resume", "Resume a paused schedule from its next time on."),
         "remove": ("schedule.remove", "Remove a schedule; the history and the log stay."),
-        "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
+        "run-now": (
+            "schedule.run_now",
+            "Submit a scheduled job now, with the variables of its schedule.",
+        ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
         "fire": ("submit.fire", ""),

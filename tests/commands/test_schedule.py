@@ -107,7 +107,7 @@ def test_a_suggested_command_can_be_pasted_into_a_shell(zeusrun, schedule):
             2,
             'put WHEN in quotes, such as "0 2 * * *"',
         ),
-        (["add", "job.yaml", "@every", "6h"], 2, "put WHEN in quotes"),
+        (["add", "job.yaml", "@daily", "6h"], 2, "put WHEN in quotes"),
         (["add", "job.yaml", "Daily"], 2, "'Daily' is not a cron expression; did you mean @daily?"),
         (["add", "job.yaml", "@daily", "--env", "NIX"], 2, "this variable is not set"),
         (["add", "nix.yaml", "@daily"], 2, "nix.yaml"),
@@ -206,13 +206,12 @@ def test_add_and_validate_warn_of_a_window_that_gains_nothing_and_of_an_old_file
     assert "the target was reached; deferred to 08:55: 0.05 EUR/kWh instead of 0.3" in out
 
 
-def test_a_run_by_hand_is_the_schedules_run(zeusrun, schedule):
+def test_a_run_by_hand_is_a_submit_and_no_occurrence(zeusrun, schedule):
     schedule("add", zeusrun.job(), "@yearly")
     done = schedule("run-now", "job")
     assert done.returncode == 0, done.stderr
     assert "REACHED" in done.stdout
-    assert firings(schedule) == [("ended", 0)]
-    assert "the target was reached" in schedule("list").stdout
+    assert firings(schedule) == []
     (trial,) = zeusrun.history()
     assert trial["status"] == "REACHED"
 
@@ -257,7 +256,7 @@ def test_a_start_waits_for_a_cheaper_hour_and_says_so(zeusrun, schedule):
     price(0.1, 0.19, 0.5, 0.5, 0.5)
     schedule("add", job)  # now it is decided anew
     schedule("tick")
-    wait_for(lambda: firings(schedule) == [("ended", 0)] * 2)
+    wait_for(lambda: firings(schedule) == [("ended", 0)])
     assert f"deferred to {start:%H:%M}" not in schedule("list").stdout  # it started at once
     log = (zeusrun.home / "schedules" / "job.log").read_text()
     said = r"started at (once|[\d:]+): no start until \S+ is cheaper than 0.1 EUR/kWh ──"
@@ -284,7 +283,6 @@ def test_forbid_skips_a_run_whose_job_runs_already(zeusrun, schedule):
     done = schedule("run-now", "job")
     assert done.returncode == 75
     assert "job is already running (job-1-1 since " in flat(done.stderr)
-    assert firings(schedule) == [("skipped", 75)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
     assert len(zeusrun.history()) == 1
@@ -351,12 +349,10 @@ def test_a_run_that_waits_can_be_ended(zeusrun, schedule, number, code):
     second = zeusrun.start("schedule", "run-now", "job")
     submits = zeusrun.home / "submits"
     wait_for(lambda: len(list(submits.glob("*.json"))) == 2)
-    assert firings(schedule) == [("waiting", None)]
     second.send_signal(number)
     said, _ = second.communicate(timeout=300)
     assert second.returncode == code
     assert f"ended by {number.name} before it began" in flat(said)
-    assert firings(schedule) == [("skipped", code)]
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
     assert len(zeusrun.history()) == 1

@@ -184,13 +184,6 @@ def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
     )
 
 
-def test_by_hand_it_starts_at_once_and_the_deferred_one_stays(nights):
-    nights.minutes(AT, AT + 600)
-    fire(nights.schedules, "digits", AT + 600, nights.run, nights.plan, by_hand=True)
-    assert len(nights.ran) == 1
-    assert nights.schedule.describe_start() == "at 05:00: 0.19 EUR/kWh instead of 0.34"
-
-
 def test_without_a_window_it_starts_at_once(schedules, nightly, monkeypatch):
     nightly(rules=replace(RULES, start_within_s=0.0))
     nights = Nights(schedules, monkeypatch)

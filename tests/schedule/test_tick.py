@@ -287,13 +287,6 @@ def test_a_job_may_be_called_daemon(schedules, nightly):
     held.release()
 
 
-def test_a_run_by_hand_is_watched_and_tells_cron_nothing(schedules, nightly):
-    nightly()
-    fire(schedules, "digits", AT + 5.25, lambda _schedule, _begun: 3, by_hand=True)
-    assert tick(schedules, AT - 30).messages == ()
-    assert schedules.read("digits").firings[-1].exit_code == 3
-
-
 def test_a_schedule_that_is_removed_while_it_runs_changes_nothing_about_the_run(schedules, nightly):
     nightly()
     tick(schedules, AT)

@@ -21,7 +21,7 @@ from zeusrun.schedule.build import build_schedule
 from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
 from zeusrun.schedule.due import Cursor
 from zeusrun.schedule.health import find_difference, find_neglect
-from zeusrun.schedule.occurrence import environment_of, fire_command
+from zeusrun.schedule.occurrence import environment_of
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.console import warning_lines
 from zeusrun.view.export import print_json
@@ -49,7 +49,7 @@ def add(
         list[str] | None,
         Argument(
             metavar="WHEN",
-            help='A cron expression ("0 2 * * *"), a macro (@daily), or @every 6h; by default '
+            help='A cron expression ("0 2 * * *") or a macro (@daily); by default '
             "schedule.cron of the job file, whose schedule section has all other rules.",
         ),
     ] = None,
@@ -67,7 +67,7 @@ def add(
     from zeusrun.jobfile.tariffs import find_expired, load_tariffs  # noqa: PLC0415 - as above
 
     if when and len(when) > 1:  # a shell has put files in the place of each *
-        raise UsageError('put WHEN in quotes, such as "0 2 * * *" or "@every 6h"')
+        raise UsageError('put WHEN in quotes, such as "0 2 * * *"')
     spec = load_spec(job)
     schedules = _schedules()
     home = schedules.directory.parent
@@ -158,10 +158,11 @@ def remove(job: Job) -> None:
 
 
 def run_now(job: Job) -> None:
-    """Run a scheduled job now, in the foreground."""
+    """Submit a scheduled job now, in the foreground, with the variables of its schedule."""
     schedules = _schedules()
     schedule = schedules.read(job)
-    argv = fire_command(schedule, read_clock(), "--by-hand")
+    argv = [schedule.python, "-m", "zeusrun", "submit", schedule.job_file, "--wait"]
+    argv += ["--overlap", schedule.overlap]
     environment = environment_of(schedules, schedule)
     terminal = ("TERM", "COLUMNS", "COLORTERM", "NO_COLOR")  # the output goes to this terminal
     environment |= {name: os.environ[name] for name in terminal if name in os.environ}

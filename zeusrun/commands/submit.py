@@ -152,9 +152,7 @@ def rerun(
     )
 
 
-def fire(
-    job: str, occurrence: float, *, by_hand: Annotated[bool, Option("--by-hand")] = False
-) -> None:
+def fire(job: str, occurrence: float) -> None:
     """Run an occurrence that a tick found due."""
 
     def run(schedule: Schedule, begun: Callable[[], None]) -> int:
@@ -169,11 +167,11 @@ def fire(
 
         def begins() -> None:
             begun()
-            if not by_hand:  # a heading in the log; a skipped run gets none
-                when = schedule.rules.timetable.local(occurrence)
-                start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
-                started = "" if start is None else f", started {start}"
-                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
+            # A heading in the log; a skipped run gets none.
+            when = schedule.rules.timetable.local(occurrence)
+            start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
+            started = "" if start is None else f", started {start}"
+            typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
 
         return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
@@ -182,7 +180,7 @@ def fire(
     def plan(schedule: Schedule, now: float) -> PlannedStart:
         return decide_start(schedule, occurrence, now, home, os.environ)
 
-    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan, by_hand=by_hand))
+    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan))
 
 
 def run_recurrence(

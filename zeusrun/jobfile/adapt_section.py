@@ -1,14 +1,17 @@
-"""The section ``adapt`` of a job file: a batch size that changes while the training runs."""
+"""The sections ``watch`` and ``adapt`` of a job file: what changes or is measured in a training."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from zeusrun.jobfile.sections import BatchSizes, Section
+from zeusrun.jobfile.section import Section
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.sections import BatchSizes
 
 ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
@@ -34,6 +37,35 @@ def read_schedule(text: str) -> dict[int, int]:
     if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}):
         raise ValueError(f"must name each epoch once, in ascending order, not {text!r}")
     return dict(pairs)
+
+
+class NoiseScaleSection(Section, title="NoiseScale"):
+    """The gradient noise scale."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class VarianceSection(Section, title="Variance"):
+    """The variance of the gradient of a rank, summed over its elements."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class Watch(Section):
+    """What the ranks measure of their gradients."""
+
+    noise_scale: NoiseScaleSection | None = Field(
+        None, description="The gradient noise scale; {} for the defaults."
+    )
+    variance: VarianceSection | None = Field(
+        None, description="The variance of the gradients over the ranks; {} for the defaults."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Watch:
+        if self.noise_scale is None and self.variance is None:
+            raise ValueError("names nothing to measure; add noise_scale: {} or variance: {}")
+        return self
 
 
 class AdaptBatchSize(Section):
