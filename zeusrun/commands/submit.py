@@ -200,8 +200,8 @@ def run_recurrence(
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
     ``forced`` is the user's own choice; ``note`` is shown first. ``emit`` gets every event, too.
-    With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix seconds;
-    ``begun`` is called after it.
+    With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix
+    seconds; ``begun`` is called after it.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
