@@ -160,14 +160,6 @@ def test_a_clock_that_was_ahead_for_hours_loses_nothing_that_is_deferred(nights)
     assert [each.result for each in nights.schedule.firings] == ["ended"]
 
 
-def test_the_daemon_starts_no_second_process_while_one_is_starting(nights):
-    ((first, occurrence),) = tick(nights.schedules, AT + 1).due
-    begun = {("digits", first.cursor.pending)}
-    assert tick(nights.schedules, AT + 61, begun).due == ()
-    assert nights.schedule.cursor.tries == 1
-    assert [due for _, due in tick(nights.schedules, AT + 121).due] == [occurrence]
-
-
 def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
     nights.minutes(AT, AT + 600)
     monkeypatch.setenv("ZEUSRUN_HOME", str(nights.schedules.directory.parent))
