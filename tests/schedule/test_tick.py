@@ -19,7 +19,7 @@ from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
-from zeusrun.schedule.occurrence import fire, fire_command, open_log
+from zeusrun.schedule.occurrence import fire, open_log, start_occurrence
 from zeusrun.schedule.store import Occurrence, decode_schedule
 from zeusrun.schedule.tick import run_daemon, start_due, tick
 
@@ -243,8 +243,14 @@ def test_the_log_begins_anew_when_it_is_long_and_old_ones_go(schedules, tmp_path
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_command_names_the_interpreter_the_job_and_the_occurrence(nightly):
-    command = fire_command(nightly(), AT)
+def test_the_command_names_the_interpreter_the_job_and_the_occurrence(
+    schedules, nightly, monkeypatch
+):
+    started = []
+    programs = "zeusrun.launcher.processes.programs"
+    monkeypatch.setattr(f"{programs}.start_detached", lambda argv, *_: started.append(argv))
+    start_occurrence(schedules, nightly(), AT)
+    (command,) = started
     assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.3f}"]
 
 
