@@ -16,10 +16,9 @@ from zeusrun.jobfile.sections import BatchSizes, Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
+ADAPT_POLICIES = ("noise-scale", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-_MEASURING = {"noise-scale", "goodput"}
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -46,8 +45,8 @@ class AdaptBatchSize(Section):
     """How the batch size changes."""
 
     policy: str | tuple[str, ...] = Field(
-        description="noise-scale or goodput (both are experiments), schedule, or a class of your "
-        "own as module:Class, or a list of such classes."
+        description="schedule, noise-scale (an experiment), or a class of your own as "
+        "module:Class, or a list of such classes."
     )
     every: str = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
@@ -150,7 +149,7 @@ class Adapt(Section):
     @property
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
-        return self.batch_size.policy in _MEASURING
+        return self.batch_size.policy == "noise-scale"
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""

@@ -48,7 +48,7 @@ def test_the_state_of_another_first_batch_size_is_not_used(path):
         "{}",
         '{"first": 32, "changes": [[1]]}',
         '{"first": 32, "x": 1}',
-        '{"first": 32, "changes": [[1, 32]], "first_noise_scale": 12.5}',  # of an earlier version
+        '{"first": 32, "changes": [[1, 32]], "first_noise_scale": 12.5}',
     ],
 )
 def test_a_damaged_state_is_refused(path, text):

@@ -459,7 +459,7 @@ def test_ranks_without_a_process_group_keep_their_batch_size(train):
 
 def test_data_that_the_ranks_cannot_share_are_refused(train):
     script = """
-    run._environment.pop("ZEUSRUN_BATCH_SIZE")
+    run._environment.batch_size = None
     refused = ({"in_order": False}, {"sampler": None}, {"batch_size": 0})
     for data, options in (([1], {}), (iter([]), {}), *(([1] * 9, o) for o in refused)):
         try:

@@ -9,11 +9,11 @@ import ddp_cases
 import fsdp_cases
 from torch import distributed
 
-from zeusrun.worker.stats import rank_sums
+from zeusrun.worker.stats import rank_meter
 
 distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
 ddp_cases.watch._observer.samples = lambda: ddp_cases.SHARE
-rank_sums.STEPS = 1  # most cases have few steps
+rank_meter.STEPS = 1  # most cases have few steps
 for name in sys.argv[1:]:
     print(name, flush=True)
     {**vars(ddp_cases), **vars(fsdp_cases)}[f"case_{name}"]()

@@ -103,13 +103,6 @@ def test_ranks_may_have_different_numbers_of_samples():
     assert scale.estimate().value == pytest.approx(500 / 5, rel=0.1)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_the_variance_of_a_gradient_is_not_biased(ranks):
-    generator = np.random.default_rng(4)
-    steps = isotropic_steps(generator, ranks, DIMENSION, 5000, 300)
-    assert np.mean([norms.variance for norms in steps]) == pytest.approx(5000 / SHARE, rel=0.02)
-
-
 @pytest.mark.parametrize("half_life", [math.inf, 20_000, 5000])
 def test_batch_sizes_agree_over_the_same_samples(half_life):
     """The noise scale grows fourfold meanwhile, so the averages must be of the same samples."""

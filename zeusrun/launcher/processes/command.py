@@ -16,7 +16,7 @@ import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.jobfile.watch_section import NoiseScaleSection
+from zeusrun.jobfile.watch_section import NoiseScaleSection, Watch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:
@@ -222,10 +222,10 @@ def build_command(
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:
     """Return the variable that says which statistics of gradients the ranks compute."""
-    asked = {} if spec.watch is None else spec.watch.model_dump(exclude_none=True)
-    if spec.adapt is not None and spec.adapt.measures and "noise_scale" not in asked:
-        asked["noise_scale"] = NoiseScaleSection().model_dump()
-    return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
+    watch = spec.watch
+    if watch is None and spec.adapt is not None and spec.adapt.measures:
+        watch = Watch(noise_scale=NoiseScaleSection())
+    return {} if watch is None else {"ZEUSRUN_WATCH": json.dumps(watch.model_dump())}
 
 
 def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from zeusrun.worker.stats.adam import AdamFactors
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import add_up, squared_norm, squared_norm_of_product
-from zeusrun.worker.stats.rank_sums import RankSums
+from zeusrun.worker.stats.numbers import add_up, squared_norm
+from zeusrun.worker.stats.rank_meter import RankMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
+
+    from zeusrun.worker.stats.model import Model
 
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
@@ -39,62 +40,36 @@ _AVERAGING: Any = (
 class BackwardPass:
     """The norms of one backward pass, while they are computed: tensors of one number each."""
 
-    def __init__(self, scale: float | Tensor, *, preconditions: bool) -> None:
+    def __init__(self, scale: float | Tensor) -> None:
         self.scale = scale  # of the loss
-        self.preconditions = preconditions
         self.each: list[Tensor] = []  # of this rank's buckets
         self.mean: list[Tensor] = []  # of the averaged buckets
-        self.preconditioned_each: list[Tensor] = []
-        self.preconditioned_mean: list[Tensor] = []
         self.is_measurable = True  # on all ranks
         self.failed = False  # on this rank
 
 
-class GradientWatch:
-    """Measures the gradients of one model.
+class GradientWatch(RankMeter):
+    """Measures the gradients of one ``DistributedDataParallel``.
 
     Args:
         ddp: The model, with more than one rank.
-        interval: Measure every so many backward passes with communication.
-        samples: Returns the samples of this rank in the present step; 0 if unknown.
-        scale: Returns by what the loss is multiplied.
-        receive: Called with the norms of a step, ``ranks``, and the norms as Adam scales the
-            gradients, some steps later; it is the same on every rank.
-        report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
-        report_own_problem: The same, on this rank alone.
+        model: Receives the measurements.
+        options: Those of ``RankMeter``.
     """
 
-    def __init__(
-        self,
-        ddp: DistributedDataParallel,
-        *,
-        interval: int,
-        samples: Callable[[], int],
-        scale: Callable[[], float | Tensor],
-        receive: Callable[[Norms, str, Norms | None], None],
-        report_problem: Callable[[str], None],
-        report_own_problem: Callable[[str], None],
-    ) -> None:
+    def __init__(self, ddp: DistributedDataParallel, model: Model, **options: Any) -> None:
+        super().__init__(ddp.process_group, model, **options)
         self.group = ddp.process_group
-        self.ranks = distributed.get_world_size(self.group)
-        self._adam = AdamFactors()
         self._reduce: Reduce = self._average
         self._is_composed = False  # whether the script has registered a hook
         self._shares_memory = ddp.gradient_as_bucket_view  # a reference to ddp would keep it alive
-        self._interval = interval
-        self._samples, self._scale = samples, scale
-        self._receive, self._report_problem = receive, report_problem
-        self._report_own_problem = report_own_problem
-        self._count = 0  # backward passes with communication
-        self._since_step = 0  # the same since the last optimizer step
         self._backward: BackwardPass | None = None
         self._has_begun = False  # the present backward pass
-        self._failed = False  # in any backward pass
-        self._rank_sums = RankSums(self.group, self._receive_sums, interval or 1)
         self._buckets: set[int] = set()  # their storages, which may be those of the gradients
         self._divides = False  # whether the reducer would divide by N now
+        self._register(ddp)
 
-    def register(self, ddp: DistributedDataParallel) -> None:
+    def _register(self, ddp: DistributedDataParallel) -> None:
         """Register the hook; DDP takes only one, and only before the first backward pass."""
         if self._shares_memory:
             ddp.register_forward_pre_hook(_ForwardHook(self._before_forward))
@@ -127,20 +102,6 @@ class GradientWatch:
             self._end(bucket)
         return future
 
-    def after_step(self, optimizer: Any) -> None:
-        """Begin another optimizer step."""
-        self._since_step = 0
-        self._adam.optimizer = optimizer
-
-    @property
-    def behind(self) -> int:
-        """Measured steps that are not received yet."""
-        return self._rank_sums.behind
-
-    def flush(self) -> None:
-        """Receive all that is measured. No collective call."""
-        self._rank_sums.flush()
-
     def _before_forward(self, ddp: DistributedDataParallel, _arguments: object) -> None:
         # DDP multiplies gradients by 1/N, but divides by N those that are already in a bucket.
         if ddp.require_backward_grad_sync:
@@ -156,32 +117,26 @@ class GradientWatch:
         self._has_begun = True
         count, self._count = self._count, self._count + 1
         if self._interval and count % self._interval == 0:
-            preconditions = self._adam.begin_step()
-            self._backward = BackwardPass(self._scale(), preconditions=preconditions)
+            self._backward = BackwardPass(self._scale())
         self._rank_sums.collect()
 
     def _measure(self, backward: BackwardPass, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket, and add its norms to those of the backward pass."""
-        buffer, factors = bucket.buffer(), None
+        buffer = bucket.buffer()
         if buffer.is_sparse or buffer.is_complex():  # so it is on every rank
             backward.is_measurable = False
             return self._reduce(bucket)
         try:
             backward.each.append(squared_norm(buffer))
-            if backward.preconditions and (factors := self._adam.find(bucket)) is not None:
-                backward.preconditioned_each.append(squared_norm_of_product(buffer, factors))
         except Exception as error:  # noqa: BLE001 - out of memory, say
-            self._fail(backward, error)
+            self._fail_in(backward, error)
 
         def finish(done: Future[Tensor]) -> Tensor:
             result = done.value()
             try:
-                mean = result.flatten()
-                backward.mean.append(squared_norm(mean))
-                if factors is not None:
-                    backward.preconditioned_mean.append(squared_norm_of_product(mean, factors))
+                backward.mean.append(squared_norm(result.flatten()))
             except Exception as error:  # noqa: BLE001 - the training goes on
-                self._fail(backward, error)
+                self._fail_in(backward, error)
             return result
 
         finished: Future[Tensor] = self._reduce(bucket).then(finish)
@@ -198,45 +153,23 @@ class GradientWatch:
             self._interval = 0
             self._report_problem("it has sparse or complex gradients, which cannot be measured")
             return
-        each, preconditioned_each = backward.each, backward.preconditioned_each
-        samples = self._samples()
+        each, samples = backward.each, self._samples()
         # Gradients that were averaged before, and those of a rank without data, are not used.
         is_unusable = backward.failed or not samples or self._since_step > 1
-        numbers = add_up(
-            (
-                each,
-                preconditioned_each,
-                [1 / (samples or 1)],
-                [is_unusable, sum(each) == 0],
-                [len(preconditioned_each) < len(each)],
-            ),
-            like=bucket.buffer(),
-        )
-        scale = [backward.scale]
-        equal = (backward.mean, backward.preconditioned_mean, scale)
-        self._rank_sums.add(numbers, equal, backward)
+        flags = [is_unusable, sum(each) == 0]
+        numbers = add_up((each, [1 / (samples or 1)], flags), like=bucket.buffer())
+        self._rank_sums.add(numbers, (backward.mean, [backward.scale]), backward)
 
-    def _receive_sums(self, numbers: list[float], backward: BackwardPass) -> None:
-        each, preconditioned_each, inverse, unusable, no_factors = numbers[:5]
-        mean, preconditioned_mean, scale = numbers[5:]
-        if unusable or backward.failed:
-            return
-        ranks, square = self.ranks, scale**2
-        norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
-        preconditioned = None
-        if not no_factors:
-            each, mean = preconditioned_each / ranks, preconditioned_mean
-            preconditioned = Norms(each / square, mean / square, inverse / ranks, ranks)
-        self._receive(norms, "ranks", preconditioned)
+    def _receive_sums(self, numbers: list[float], extra: BackwardPass) -> None:
+        each, inverse, unusable, mean, scale = numbers
+        if not (unusable or extra.failed):
+            ranks, square = self.ranks, scale**2
+            norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
+            self._receive(norms, "ranks")
 
-    def _fail(self, backward: BackwardPass, error: Exception) -> None:
-        """Report an error once; this rank still takes part in the all-reduces of the others."""
+    def _fail_in(self, backward: BackwardPass, error: Exception) -> None:
         backward.failed = True
-        if not self._failed:
-            self._failed = True
-            self._report_own_problem(
-                f"gradients were not measured ({type(error).__name__}: {error})"
-            )
+        self._fail(f"gradients were not measured ({type(error).__name__}: {error})")
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average exactly as the reducer does without a hook, to the last bit."""

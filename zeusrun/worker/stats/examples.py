@@ -14,7 +14,7 @@ import torch
 
 from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.numbers import as_number, squared_norm
 from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:

@@ -15,45 +15,50 @@ from torch import distributed
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 
+from zeusrun.worker.stats.model import UnmeasurableError
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import add_up, as_number, squared_norm
-from zeusrun.worker.stats.rank_sums import RankSums
+from zeusrun.worker.stats.numbers import add_up, as_number, squared_norm
+from zeusrun.worker.stats.rank_meter import RankMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
+
+    from zeusrun.worker.stats.model import Model
 
 _CUSTOM = "the script has a reduce-scatter or an all-reduce of its own for its gradients"
 _MAX_INCOMPLETE = 10  # optimizer steps in a row that cannot be measured, before a warning
 
 
-def find_problem(state: Any) -> str | None:  # noqa: PLR0911 - one for each reason
-    """Return why a sharded model cannot be measured; ``None`` if it can.
-
-    Args:
-        state: The ``FSDPState`` of its root module.
-    """
+def _check(state: Any) -> None:
+    """Raise ``UnmeasurableError`` if a sharded model cannot be measured."""
     groups = list(_groups_of(state))
     parameters = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
     if not parameters:
-        return "fully_shard has sharded none of its parameters"
+        raise UnmeasurableError("fully_shard has sharded none of its parameters")
     infos = [group.mesh_info for group in groups]
     if any(type(info) is not FSDPMeshInfo for info in infos):
-        return "its parameters are sharded and replicated (HSDP): use a mesh of one dimension"
+        raise UnmeasurableError(
+            "its parameters are sharded and replicated (HSDP): use a mesh of one dimension"
+        )
     mesh = infos[0].mesh
     if any(
         each != mesh for each in [*(i.mesh for i in infos), *(p.device_mesh for p in parameters)]
     ):
-        return "its parameters are sharded over several meshes: use one of one dimension"
+        raise UnmeasurableError(
+            "its parameters are sharded over several meshes: use one of one dimension"
+        )
     if mesh.size() == 1:
-        return "its parameters are sharded over one rank, so there is nothing to compare"
+        raise UnmeasurableError(
+            "its parameters are sharded over one rank, so there is nothing to compare"
+        )
     if any(
         type(group._reduce_scatter_comm) is not DefaultReduceScatter
         or group._all_reduce_hook is not None
         for group in groups
     ):
-        return _CUSTOM
+        raise UnmeasurableError(_CUSTOM)
     known = {
         id(tensor)
         for group in groups
@@ -61,11 +66,10 @@ def find_problem(state: Any) -> str | None:  # noqa: PLR0911 - one for each reas
         for tensor in (parameter.sharded_param, getattr(parameter, "_unsharded_param", None))
     }
     if any(p.requires_grad and id(p) not in known for p in state._modules[0].parameters()):
-        return "fully_shard ignores some of its parameters"
-    return None
+        raise UnmeasurableError("fully_shard ignores some of its parameters")
 
 
-class ShardedWatch:
+class ShardedWatch(RankMeter):
     """Measures the gradients of one model.
 
     It counts passes: the reduce-scatters of one backward pass, one of each group of parameters.
@@ -73,61 +77,24 @@ class ShardedWatch:
     skips an optimizer step.
 
     Args:
-        state: The ``FSDPState`` of the root module; see ``find_problem``.
-        interval: Measure every so many passes.
-        samples: Returns the samples of this rank in the present step; 0 if unknown.
-        scale: Returns by what the loss is multiplied.
-        receive: Called with the norms of a step and ``ranks``, some steps later; it is the same on
-            every rank.
-        report_problem: Called with a sentence if gradients cannot be measured, on all ranks.
-        report_own_problem: The same, on this rank alone.
+        state: The ``FSDPState`` of the root module.
+        model: Receives the measurements.
+        options: Those of ``RankMeter``.
+
+    Raises:
+        UnmeasurableError: If this model cannot be measured.
     """
 
-    def __init__(
-        self,
-        state: Any,
-        *,
-        interval: int,
-        samples: Callable[[], int],
-        scale: Callable[[], float | Tensor],
-        receive: Callable[[Norms, str], None],
-        report_problem: Callable[[str], None],
-        report_own_problem: Callable[[str], None],
-    ) -> None:
-        group = next(_groups_of(state)).mesh_info.shard_process_group
-        self._ranks = distributed.get_world_size(group)
-        self._rank_sums = RankSums(group, self._receive_sums, interval)
+    def __init__(self, state: Any, model: Model, **options: Any) -> None:
+        _check(state)
+        super().__init__(next(_groups_of(state)).mesh_info.shard_process_group, model, **options)
         self._state = weakref.ref(state)
-        self._interval = interval
-        self._samples, self._scale = samples, scale
-        self._receive, self._report_problem = receive, report_problem
-        self._report_own_problem = report_own_problem
-        self._count = 0  # passes
-        self._since_step = 0  # passes since the last optimizer step
-        self._is_complete = True  # whether the first of them had every group
+        self._is_complete = True  # whether the first pass of a step had every group
         self._incomplete = 0  # optimizer steps in a row for which it had not
-        self._failed = False
         self._task = -1  # the backward pass, by autograd's number
         self._done: set[Any] = set()  # reduce-scatters of the pass
-
-    def register(self) -> None:
-        """Register the reduce-scatters of all groups."""
-        state = self._state()
-        for each in () if state is None else state._state_ctx.all_states:
+        for each in state._state_ctx.all_states:
             each._modules[0].set_custom_reduce_scatter(_ReduceScatter(self))
-
-    def after_step(self, _optimizer: Any) -> None:
-        """Begin another optimizer step."""
-        self._since_step = 0
-
-    @property
-    def behind(self) -> int:
-        """Measured steps that are not received yet."""
-        return self._rank_sums.behind
-
-    def flush(self) -> None:
-        """Receive all that is measured. No collective call."""
-        self._rank_sums.flush()
 
     def before(self, comm: Any, arguments: dict[str, Any]) -> None:
         """Measure the gradient of this rank."""
@@ -214,14 +181,8 @@ class ShardedWatch:
     def _receive_sums(self, numbers: list[float], _extra: None) -> None:
         each, mean, inverse, unusable = numbers
         if not unusable:
-            ranks = self._ranks
+            ranks = self.ranks
             self._receive(Norms(each / ranks, mean, inverse / ranks, ranks), "ranks")
-
-    def _fail(self, problem: str) -> None:
-        """Report a problem once; this rank still takes part in the all-reduces of the others."""
-        if not self._failed:
-            self._failed = True
-            self._report_own_problem(problem)
 
 
 class _ReduceScatter(DefaultReduceScatter):

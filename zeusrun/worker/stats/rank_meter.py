@@ -1,19 +1,21 @@
-"""Sums over the ranks, read without making the host or the device wait for them. Needs torch."""
+"""What both ways to compare the gradients of ranks share: sums over the ranks. Needs torch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
 
-from zeusrun.worker.stats.deferred import DeferredNumbers
-from zeusrun.worker.stats.norms import add_up
+from zeusrun.worker.stats.numbers import DeferredNumbers, add_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from zeusrun.worker.stats.model import Model
 
     Parts = Sequence[Sequence[float | Tensor]]
 
@@ -22,6 +24,61 @@ STEPS = 8
 
 One in each step takes 1.3 ms of it on gloo and two shared cores; one in every eighth, 0.1 ms.
 """
+
+
+class RankMeter(ABC):
+    """Measures the gradients of one model on several ranks.
+
+    Args:
+        group: The ranks.
+        model: Receives the norms of a step some steps later, and problems; on every rank alike.
+        interval: Measure every so many backward passes that communicate.
+        samples: Returns the samples of this rank in the present step; 0 if unknown.
+        scale: Returns by what the loss is multiplied.
+    """
+
+    follows_copies = True  # also steps of an optimizer that has copies of the parameters
+
+    def __init__(
+        self,
+        group: Any,
+        model: Model,
+        *,
+        interval: int,
+        samples: Callable[[], int],
+        scale: Callable[[], float | Tensor],
+    ) -> None:
+        self.ranks = distributed.get_world_size(group)
+        self._rank_sums = RankSums(group, self._receive_sums, interval)
+        self._interval, self._samples, self._scale = interval, samples, scale
+        self._receive, self._report_problem = model.add, model.report_problem
+        self._report_own_problem = model.report_own_problem
+        self._count = 0  # backward passes with communication
+        self._since_step = 0  # the same since the last optimizer step
+        self._failed = False
+
+    def after_step(self) -> None:
+        """Begin another optimizer step."""
+        self._since_step = 0
+
+    @property
+    def behind(self) -> int:
+        """Measured steps that are not received yet."""
+        return self._rank_sums.behind
+
+    def flush(self) -> None:
+        """Receive all that is measured. No collective call."""
+        self._rank_sums.flush()
+
+    @abstractmethod
+    def _receive_sums(self, numbers: list[float], extra: Any) -> None:
+        """Receive the sums of a step: see ``RankSums``."""
+
+    def _fail(self, problem: str) -> None:
+        """Report a problem once; this rank still takes part in the all-reduces of the others."""
+        if not self._failed:
+            self._failed = True
+            self._report_own_problem(problem)
 
 
 class _Step(NamedTuple):
