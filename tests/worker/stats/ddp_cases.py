@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.stats import ddp as ddp_module
-from zeusrun.worker.stats import rank_meter
 
 torch.set_num_threads(1)
 RANK, RANKS, SHARE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 16
@@ -123,6 +122,8 @@ def case_norms_are_those_of_the_gradients():
 def case_weights_are_the_same_to_the_last_bit():
     for view in (False, True):
         for to_none in (True, False):
+            if view and not to_none and RANKS == 3:
+                continue  # then the reducer divides
             found = []
             for make in (lambda **o: build(**o)[0], unwatched):
                 ddp = make(gradient_as_bucket_view=view)
@@ -201,13 +202,13 @@ def case_a_step_is_received_at_the_next_one_on_every_rank():
 
 
 def case_one_all_reduce_is_for_eight_steps():
-    rank_meter.STEPS = 8
+    ddp_module.STEPS = 8
     try:
         ddp, steps = build()
         seldom, few = build()
         watch._models[seldom].watch._rank_sums._size = 2  # as with interval 4
     finally:
-        rank_meter.STEPS = 1
+        ddp_module.STEPS = 1
     expected, optimizer, received = [], sgd(ddp), []
     for number in range(20):
         expected.append(over_ranks(own_gradient(ddp, batch(number))))

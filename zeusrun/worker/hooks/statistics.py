@@ -23,23 +23,8 @@ def watch(distributed: ModuleType, hooks: Hooks) -> None:
         _refuse_other_divisors(cls, hooks.watch)
 
 
-def fsdp(fsdp_state: ModuleType, hooks: Hooks) -> None:
-    """Watch each model of FSDP2 at its first forward pass, when torch finds out which is the root.
-
-    ``fully_shard`` itself is called for each submodule, and for the root last, if at all.
-    """
-    if (watch := hooks.watch) is None:
-        return
-
-    def after_lazy_init(state: Any) -> None:
-        if state._is_root:
-            watch.attach_sharded(state)
-
-    wrap(fsdp_state.FSDPState, "_lazy_init", after_lazy_init)
-
-
 def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
-    """Follow by what a ``GradScaler`` or ``ShardedGradScaler`` multiplies the loss of a step."""
+    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
     if (watch := hooks.watch) is None:
         return
 
@@ -50,10 +35,8 @@ def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
     def update(*_: Any, **__: Any) -> None:
         watch.scale = 1.0
 
-    # The sharded one has its own methods; its module also contains the other one.
-    cls = getattr(module, "ShardedGradScaler", None) or module.GradScaler
-    wrap(cls, "scale", scale)
-    wrap(cls, "update", update)
+    wrap(module.GradScaler, "scale", scale)
+    wrap(module.GradScaler, "update", update)
 
 
 def _attach(cls: Any, watch: Watch) -> None:

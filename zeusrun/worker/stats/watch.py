@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 SHARDED = (
-    "the parameters are sharded over the ranks in a way that cannot be measured: use fully_shard "
-    "(FSDP2) or DistributedDataParallel, or remove watch from the job file"
-)
-_NEEDED_VERSION = (
-    "the gradients of fully_shard can be measured with torch 2.13, and not with this version ({})"
+    "the parameters are sharded over the ranks, which cannot be measured: use "
+    "DistributedDataParallel, or remove watch from the job file"
 )
 
 
@@ -44,7 +41,7 @@ class Watch:
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_told = False  # that a model is sharded in a way that cannot be measured
+        self._has_told = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
@@ -60,22 +57,6 @@ class Watch:
 
         self._begin(ddp, measure)
 
-    def attach_sharded(self, state: Any) -> None:
-        """Watch a model that FSDP2 shards.
-
-        Args:
-            state: The ``FSDPState`` of its root module; nothing happens if it is watched already.
-        """
-
-        def measure(model: Model) -> Any:
-            from zeusrun.worker.stats.fsdp import ShardedWatch  # noqa: PLC0415 - imports torch
-
-            return ShardedWatch(state, model, **self._options)
-
-        root = state._modules[0]
-        if root not in self._models:
-            self._begin(root, measure, _NEEDED_VERSION)
-
     def add(self, module: Any) -> None:
         """Watch the model of ``zeusrun.watch``; if it cannot be watched, it stays unchanged."""
         if not hasattr(module, "named_parameters"):
@@ -85,8 +66,7 @@ class Watch:
         is_known = module in self._models or any(
             getattr(ddp, "module", None) is module for ddp in self._models
         )
-        # FSDP2: attach_sharded comes with its first forward pass.
-        if not is_known and not hasattr(module, "set_requires_gradient_sync"):
+        if not is_known:
             self._begin(module, lambda model: self._measure_one_rank(module, model))
 
     def has(self, ddp: Any) -> bool:
@@ -94,7 +74,7 @@ class Watch:
         model = self._models.get(ddp)
         return model is not None and model.watch is not None
 
-    def _begin(self, module: Any, measure: Callable[[Model], Any], hint: str = "{}") -> None:
+    def _begin(self, module: Any, measure: Callable[[Model], Any]) -> None:
         """Add a model, with what begins to measure it."""
         model = self._models[module] = self._new_model(module.parameters())
         try:
@@ -102,7 +82,7 @@ class Watch:
         except UnmeasurableError as problem:
             model.report_problem(str(problem))
         except Exception as error:  # noqa: BLE001 - another version of torch
-            model.report_problem(hint.format(f"{type(error).__name__}: {error}"))
+            model.report_problem(f"{type(error).__name__}: {error}")
 
     def _measure_one_rank(self, module: Any, model: Model) -> Any:
         world_size = self._environment.world_size
