@@ -206,7 +206,7 @@ def case_one_all_reduce_is_for_eight_steps():
     try:
         ddp, steps = build()
         seldom, few = build()
-        watch._models[seldom].watch._rank_sums._size = 2  # as with interval 4
+        watch._models[seldom].watch._size = 2  # as with interval 4
     finally:
         ddp_module.STEPS = 1
     expected, optimizer, received = [], sgd(ddp), []

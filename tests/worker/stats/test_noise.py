@@ -129,7 +129,6 @@ def test_a_step_weighs_half_after_the_half_life_in_samples():
     ends = np.cumsum(samples) - np.sum(samples)
     weights = 2 ** (ends / 100) - 2 ** ((ends - samples) / 100)
     assert scale.trace == pytest.approx(np.average(traces, weights=weights))
-    assert scale.squared_gradient == pytest.approx(2)
 
 
 def test_a_measured_step_stands_for_those_of_its_interval():
@@ -156,7 +155,7 @@ def test_the_age_stays_about_a_half_life():
 
 def test_nothing_is_known_of_less_than_three_steps():
     scale = NoiseScale()
-    assert (scale.trace, scale.squared_gradient, scale.estimate()) == (None, None, None)
+    assert (scale.trace, scale.estimate()) == (None, None)
     for _ in range(2):
         scale.add(exactly(1, 1))
         assert scale.estimate() is None

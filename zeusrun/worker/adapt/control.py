@@ -11,7 +11,7 @@ from zeusrun.sidecar.events import Adapted
 from zeusrun.worker.adapt.policies import Observation, PolicyRunner, clip_restored
 from zeusrun.worker.adapt.rates import Rates, find_factor
 from zeusrun.worker.adapt.state import State, restore_state, write_state
-from zeusrun.worker.collectives import from_rank_0, is_grouped
+from zeusrun.worker.collectives import from_all_ranks, is_grouped
 from zeusrun.worker.stats.noise import GAUSSIAN99
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Control:
                 size, factor = before, self.rates.factor
                 text = f"{type(error).__name__}: {error}"
                 self._warn(f"the batch size stays, because the policy failed ({text}); report it")
-        self.batch_size, self.rates.factor = from_rank_0((size, factor))
+        self.batch_size, self.rates.factor = from_all_ranks((size, factor))[0]
         is_changed = self.batch_size != before
         if self.plan.betas == "tokens":
             self.rates.power = self.batch_size / self._first

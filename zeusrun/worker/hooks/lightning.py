@@ -41,18 +41,23 @@ lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
 pytorch_lightning_callbacks = functools.partial(_callbacks, "pytorch_lightning")
 
 
-class _Callback(Copyable):
-    """Reports every validation; ends the training at the target and on a stop order."""
+class _Spawnable(Copyable):
+    """A callback that a process which multiprocessing starts has, too."""
 
-    hooks: Hooks
     package: str
-    last: dict[str, Any]  # the metrics of the last call
-    poll: StopPoll | None = None  # while it trains
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return super().__reduce__()
-        return _create, (self.package, _Pickled)  # for a process that multiprocessing starts
+        return _create, (self.package, _Pickled)
+
+
+class _Callback(_Spawnable):
+    """Reports every validation; ends the training at the target and on a stop order."""
+
+    hooks: Hooks
+    last: dict[str, Any]  # the metrics of the last call
+    poll: StopPoll | None = None  # while it trains
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         ranks = self.hooks.environment.world_size
@@ -99,16 +104,10 @@ class _Callback(Copyable):
         self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
 
 
-class _Late(Copyable):
+class _Late(_Spawnable):
     """In the trainer of a process that has no hooks before it joins its process group."""
 
-    package: str
     is_said = False  # that Lightning has a hook
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is None:
-            return super().__reduce__()
-        return _create, (self.package, _Pickled)
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Make way for the callback: Lightning has joined the group."""

@@ -8,7 +8,7 @@ rest of the step, and its result is read in a later step.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -18,7 +18,7 @@ from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.numbers import DeferredNumbers, add_up, squared_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch import Tensor
     from torch._C._distributed_c10d import GradBucket
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from zeusrun.worker.stats.model import Model
 
-    Parts = Sequence[Sequence[float | Tensor]]
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
 STEPS = 8
@@ -78,7 +77,11 @@ class GradientWatch:
     ) -> None:
         self.group = ddp.process_group
         self.ranks = distributed.get_world_size(self.group)
-        self._rank_sums = RankSums(self.group, self._receive_sums, interval)
+        self.behind = 0  # measured steps that are not received yet
+        self._deferred = DeferredNumbers(self._receive_sums)
+        self._size = max(1, STEPS // interval)  # measured steps that share an all-reduce
+        self._waiting: list[tuple[Tensor, BackwardPass]] = []  # for it
+        self._started: tuple[Any, Tensor, list[tuple[Tensor, BackwardPass]]] | None = None
         self._interval, self._samples, self._scale = interval, samples, scale
         self._receive, self._report_problem = model.add, model.report_problem
         self._report_own_problem = model.report_own_problem
@@ -97,14 +100,10 @@ class GradientWatch:
         """Begin another optimizer step."""
         self._since_step = 0
 
-    @property
-    def behind(self) -> int:
-        """Measured steps that are not received yet."""
-        return self._rank_sums.behind
-
     def flush(self) -> None:
-        """Receive all that is measured. No collective call."""
-        self._rank_sums.flush()
+        """Receive all that is all-reduced. No collective call, so the last steps may be lost."""
+        self._collect()
+        self._deferred.flush()
 
     def compose(self, state: object, hook: Callable[..., Future[Tensor]]) -> str | None:
         """Average with a hook of the script; return why it cannot be measured, or ``None``."""
@@ -135,7 +134,7 @@ class GradientWatch:
         count, self._count = self._count, self._count + 1
         if self._interval and count % self._interval == 0:
             self._backward = BackwardPass(self._scale())
-        self._rank_sums.collect()
+        self._collect()
 
     def _measure(self, backward: BackwardPass, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket, and add its norms to those of the backward pass."""
@@ -175,11 +174,32 @@ class GradientWatch:
         is_unusable = backward.failed or not samples or self._since_step > 1
         flags = [is_unusable, sum(each) == 0]
         numbers = add_up((each, [1 / (samples or 1)], flags), like=bucket.buffer())
-        self._rank_sums.add(numbers, (backward.mean, [backward.scale]), backward)
+        self.behind += 1
+        self._waiting.append((numbers, backward))
+        if len(self._waiting) >= self._size:
+            sums = torch.stack([numbers for numbers, _ in self._waiting])
+            work = distributed.all_reduce(sums, group=self.group, async_op=True)
+            self._started, self._waiting = (work, sums, self._waiting), []
 
-    def _receive_sums(self, numbers: list[float], extra: BackwardPass) -> None:
+    def _collect(self) -> None:
+        """Receive earlier steps, once in every step; on a CPU, all that were all-reduced.
+
+        So ranks that compute on CPUs receive a step at the same place. A GPU may be some steps
+        behind: there, ``work.wait`` blocks only the device's stream, and the copy is polled. Until
+        then, ``backward`` is kept, because its numbers may be computed on another stream.
+        """
+        if self._started is not None:
+            (work, sums, steps), self._started = self._started, None
+            work.wait()
+            for numbers, (_, backward) in zip(sums.unbind(), steps, strict=True):
+                equal = add_up((backward.mean, [backward.scale]), numbers)  # on all ranks
+                self._deferred.add(torch.cat([numbers, equal]), backward)
+        self._deferred.flush(wait=False)
+
+    def _receive_sums(self, numbers: list[float], backward: BackwardPass) -> None:
+        self.behind -= 1
         each, inverse, unusable, mean, scale = numbers
-        if not (unusable or extra.failed):
+        if not (unusable or backward.failed):
             ranks, square = self.ranks, scale**2
             norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
             self._receive(norms, "ranks")
@@ -208,68 +228,3 @@ class GradientWatch:
 
 def _hook(watch: GradientWatch, bucket: GradBucket) -> Future[Tensor]:
     return watch.hook(bucket)
-
-
-class _Step(NamedTuple):
-    numbers: Tensor
-    equal: Parts
-    extra: Any
-
-
-class RankSums:
-    """Passes on the sums of each measured step, in order; the all-reduce is for several of them.
-
-    Args:
-        group: The ranks.
-        receive: Called with the sums, then the sums of ``equal``, then ``extra``: see ``add``.
-        interval: Training steps between two measured ones.
-    """
-
-    def __init__(self, group: Any, receive: Callable[..., None], interval: int) -> None:
-        self._group = group
-        self.behind = 0  # measured steps that are not passed on yet
-        self._receive = receive
-        self._deferred = DeferredNumbers(self._pass_on)
-        self._size = max(1, STEPS // interval)
-        self._steps: list[_Step] = []
-        self._started: tuple[Any, Tensor, list[_Step]] | None = None
-
-    def add(self, numbers: Tensor, equal: Parts = (), extra: Any = None) -> None:
-        """Add a measured step; every rank must call this at the same place.
-
-        Args:
-            numbers: float64, shape ``(n,)``.
-            equal: Lists of single numbers, equal on all ranks; each list is summed. They may grow
-                until ``collect``.
-            extra: Is passed on. It must keep a reference to the numbers of ``equal`` until a device
-                has read them, because they may be computed on another stream.
-        """
-        self.behind += 1
-        self._steps.append(_Step(numbers, equal, extra))
-        if len(self._steps) >= self._size:
-            sums = torch.stack([step.numbers for step in self._steps])
-            work = distributed.all_reduce(sums, group=self._group, async_op=True)
-            self._started, self._steps = (work, sums, self._steps), []
-
-    def collect(self) -> None:
-        """Pass on earlier steps, once in every step; on a CPU, all that were all-reduced.
-
-        So ranks that compute on CPUs receive a step at the same place. A GPU may be some steps
-        behind: there, ``work.wait`` blocks only the device's stream, and the copy is polled.
-        """
-        if self._started is not None:
-            (work, sums, steps), self._started = self._started, None
-            work.wait()
-            for numbers, step in zip(sums.unbind(), steps, strict=True):
-                equal = [add_up(step.equal, numbers)] if step.equal else []
-                self._deferred.add(torch.cat([numbers, *equal]), step.extra)
-        self._deferred.flush(wait=False)
-
-    def _pass_on(self, numbers: list[float], extra: Any) -> None:
-        self.behind -= 1
-        self._receive(numbers, extra)
-
-    def flush(self) -> None:
-        """Pass on all that is all-reduced. No collective call, so the last steps may be lost."""
-        self.collect()
-        self._deferred.flush()

@@ -105,11 +105,6 @@ class NoiseScale:
         return self._sums[0] / self._weight if self._weight else None
 
     @property
-    def squared_gradient(self) -> float | None:
-        """The average of |G|²; ``None`` before the first step."""
-        return self._sums[1] / self._weight if self._weight else None
-
-    @property
     def age(self) -> float:
         """How many samples ago the middle of what is averaged was."""
         return self.done - self._sums[5] / self._weight if self._weight else 0.0
