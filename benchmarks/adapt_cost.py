@@ -45,7 +45,6 @@ ADAPT = {
     "max": BATCH_SIZE,
     "per_device_max": None,
     "learning_rate": "sqrt",
-    "betas": "keep",
 }
 
 

@@ -15,8 +15,8 @@ from zeusrun.worker.adapt.policies import POLICIES, Plan
 SIZES = {"default": 64, "candidates": [32, 64, 128]}
 
 
-def load(folder, *, learning_rate="none", betas="keep", sizes=SIZES, job=None, **batch_size):
-    adapt = {"batch_size": batch_size, "learning_rate": learning_rate, "betas": betas}
+def load(folder, *, learning_rate="none", sizes=SIZES, job=None, **batch_size):
+    adapt = {"batch_size": batch_size, "learning_rate": learning_rate}
     return load_job(folder, batch_size=sizes, adapt=adapt, **(job or {}))
 
 
@@ -139,14 +139,13 @@ def test_the_ranks_get_the_section_as_it_is(tmp_path, zeusrun):
     adapt = {
         "batch_size": {"policy": "noise-scale", "every": "100 steps", "growth": 1.5},
         "learning_rate": "sqrt",
-        "betas": "tokens",
     }
     job = zeusrun.job(batch_size=SIZES, adapt=adapt)
     env = json.loads(zeusrun("submit", job, "--dry-run", "--json").stdout)["env"]
     plan = Plan.read(env["ZEUSRUN_ADAPT"])
     assert (plan.policies, plan.interval, plan.unit) == (("noise-scale",), 100, "step")
     assert (plan.limits.least, plan.limits.most, plan.limits.growth) == (32, 128, 1.5)
-    assert (plan.learning_rate, plan.betas) == ("sqrt", "tokens")
+    assert plan.learning_rate == "sqrt"
     assert json.loads(env["ZEUSRUN_WATCH"]) == {"noise_scale": {"interval": 1}}
 
 
@@ -157,7 +156,7 @@ def test_schedules_are_read():
 @pytest.mark.parametrize("policy", ["noise-scale", "mine:Mine", ["mine:Mine", "mine:Other"]])
 def test_the_copy_of_a_job_file_is_the_same_job(tmp_path, policy):
     (tmp_path / "mine.py").write_text("class Mine: ...\nclass Other: ...\n")
-    spec = load(tmp_path, policy=policy, every="5 steps", betas="tokens")
+    spec = load(tmp_path, policy=policy, every="5 steps")
     copy = tmp_path / "elsewhere" / "job.yaml"
     copy.parent.mkdir()
     copy.write_text(spec.to_yaml())

@@ -133,10 +133,6 @@ class Adapt(Section):
     learning_rate: Literal["none", "linear", "sqrt"] = Field(
         "none", description="How the learning rate follows the batch size within a run."
     )
-    betas: Literal["keep", "tokens"] = Field(
-        "keep",
-        description="Adam's beta2. tokens: its half-life stays the same number of samples.",
-    )
 
     @property
     def variant(self) -> str:

@@ -28,7 +28,7 @@ def moments(low=None, value=None, high=None):
 def train(policy, noises):
     """Train an epoch of four steps with each noise scale; return the batch sizes."""
     now = [moments()]
-    plan = Plan((policy,), 1, "epoch", Limits(64, 512), "none", "keep")
+    plan = Plan((policy,), 1, "epoch", Limits(64, 512), "none")
     control = Control(Environment(), plan, lambda: now[0])
     control.prepare(64)
     sizes = []
@@ -55,7 +55,7 @@ def simulate(seed, noise_at, data=2000, decisions=40):
     ``noise_at``: returns the noise scale at a decision.
     """
     generator, scale = np.random.default_rng(seed), NoiseScale(data)
-    plan = Plan(("noise-scale",), 1, "epoch", Limits(4, 4096, ranks=2), "none", "keep")
+    plan = Plan(("noise-scale",), 1, "epoch", Limits(4, 4096, ranks=2), "none")
     control = Control(Environment(), plan, lambda: scale)
     control.prepare(16)
     sizes = []

@@ -245,7 +245,6 @@ def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
         "schedule": list(chosen.planned.items()),
         "per_device_max": spec.batch_size.per_device_max,
         "learning_rate": spec.adapt.learning_rate,
-        "betas": spec.adapt.betas,
     }
     return {"ZEUSRUN_ADAPT": json.dumps(asked)}
 

@@ -32,7 +32,7 @@ class Control:
 
     Attributes:
         batch_size: The present one, over all ranks; 0 before the first epoch.
-        rates: Changes the learning rate and β2 with the batch size.
+        rates: Changes the learning rate with the batch size.
     """
 
     def __init__(
@@ -198,8 +198,6 @@ class Control:
                 self._warn(f"the batch size stays, because the policy failed ({text}); report it")
         self.batch_size, self.rates.factor = from_all_ranks((size, factor))[0]
         is_changed = self.batch_size != before
-        if self.plan.betas == "tokens":
-            self.rates.power = self.batch_size / self._first
         if self._environment.rank == 0:
             if is_first and not is_changed:
                 is_new = self.batch_size == self._first

@@ -51,7 +51,6 @@ class Plan:
         unit: ``epoch`` or ``step``.
         limits: Of the batch size.
         learning_rate: The rule by which it follows the batch size.
-        betas: ``keep`` or ``tokens``.
     """
 
     policies: tuple[str, ...]
@@ -59,7 +58,6 @@ class Plan:
     unit: str
     limits: Limits
     learning_rate: str
-    betas: str
 
     @classmethod
     def read(cls, text: str) -> Plan:
@@ -77,7 +75,6 @@ class Plan:
                 schedule=tuple(map(tuple, section["schedule"])),
             ),
             learning_rate=section["learning_rate"],
-            betas=section["betas"],
         )
 
 
