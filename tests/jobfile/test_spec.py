@@ -309,6 +309,7 @@ def test_the_schema_requires_what_has_no_default():
         "objective": {"metric", "target"},
         "batch_size": {"candidates"},
         "learning_rate": {"base"},
+        "watch": {"noise_scale"},
         "adapt": {"batch_size"},
         "price": {"currency"},
     }
