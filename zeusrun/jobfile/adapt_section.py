@@ -6,17 +6,16 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from zeusrun.jobfile.section import Section
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.sections import BatchSizes
 
-ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
+ADAPT_POLICIES = ("noise-scale", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-_MEASURING = {"noise-scale", "goodput"}
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -45,35 +44,20 @@ class NoiseScaleSection(Section, title="NoiseScale"):
     interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
 
 
-class VarianceSection(Section, title="Variance"):
-    """The variance of the gradient of a rank, summed over its elements."""
-
-    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
-
-
 class Watch(Section):
     """What the ranks measure of their gradients."""
 
-    noise_scale: NoiseScaleSection | None = Field(
-        None, description="The gradient noise scale; {} for the defaults."
+    noise_scale: NoiseScaleSection = Field(
+        description="The gradient noise scale; {} for the defaults."
     )
-    variance: VarianceSection | None = Field(
-        None, description="The variance of the gradients over the ranks; {} for the defaults."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Watch:
-        if self.noise_scale is None and self.variance is None:
-            raise ValueError("names nothing to measure; add noise_scale: {} or variance: {}")
-        return self
 
 
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
     policy: str | tuple[str, ...] = Field(
-        description="noise-scale or goodput (both are experiments), schedule, or a class of your "
-        "own as module:Class, or a list of such classes."
+        description="schedule, noise-scale (an experiment), or a class of your own as "
+        "module:Class, or a list of such classes."
     )
     every: str = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
@@ -160,10 +144,6 @@ class Adapt(Section):
     learning_rate: Literal["none", "linear", "sqrt"] = Field(
         "none", description="How the learning rate follows the batch size within a run."
     )
-    betas: Literal["keep", "tokens"] = Field(
-        "keep",
-        description="Adam's beta2. tokens: its half-life stays the same number of samples.",
-    )
 
     @property
     def variant(self) -> str:
@@ -176,7 +156,7 @@ class Adapt(Section):
     @property
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
-        return self.batch_size.policy in _MEASURING
+        return self.batch_size.policy == "noise-scale"
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""

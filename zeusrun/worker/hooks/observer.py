@@ -13,7 +13,7 @@ from zeusrun.sidecar.events import Built, Loading, Observed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps between records, for loaders that never end
@@ -33,7 +33,6 @@ class Feed:
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     batches: int = 0  # seen
     passes: int = 0  # in which an optimizer stepped
-    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -72,9 +71,6 @@ class Observer:
 
     Attributes:
         current: The pass that yielded last.
-        previous: The pass over another loader that yielded before it.
-        on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
-            ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
         steps: Optimizer steps of this rank; of several optimizers, those of one count.
         others: Passes over loaders that did not feed the steps when they began.
@@ -86,10 +82,8 @@ class Observer:
         built: The learning rates of the groups that optimizers were built with.
     """
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, environment: WorkerEnvironment) -> None:
         self.current: Pass | None = None
-        self.previous: Pass | None = None
-        self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
         self.switches = 0
         self.steps: int = 0
         self.others: int = 0
@@ -101,7 +95,7 @@ class Observer:
         self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
         self.built: weakref.WeakKeyDictionary[Any, set[float]] = weakref.WeakKeyDictionary()
-        self._run = run
+        self._environment = environment
         self._loading = False  # whether any pass has begun
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
@@ -142,8 +136,8 @@ class Observer:
         """Return a new pass over a loader."""
         if not self._loading:
             self._loading = True
-            if self._run.rank == 0:
-                self._run.record(Loading(time.monotonic()))
+            if self._environment.rank == 0:
+                self._environment.record(Loading(time.monotonic()))
         try:
             feed = self._feeds.get(loader)
             if feed is None:
@@ -155,7 +149,6 @@ class Observer:
             self.on_training(None)
         else:
             self.others += 1
-        feed.left = getattr(loader, "_zeusrun_left", ())
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
         batches = getattr(loader, "batch_sampler", None)
@@ -169,7 +162,7 @@ class Observer:
         ended.ended = True
         self.on_end(ended)
         if ended.steps:
-            self._look()
+            self.record()
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
@@ -177,8 +170,8 @@ class Observer:
 
     def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
-        if not self.has_optimizer and self._run.rank == 0 and steps_are_seen:
-            self._run.record(Built(time.monotonic()))
+        if not self.has_optimizer and self._environment.rank == 0 and steps_are_seen:
+            self._environment.record(Built(time.monotonic()))
         self.has_optimizer, self._counted = True, None  # the steps of a new one may count
         if rate is not None:
             self.built.setdefault(optimizer, set()).add(rate)
@@ -189,8 +182,7 @@ class Observer:
         The first step of a pass may have a batch too many, and the last one too few: accelerate's
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
-        run = self._run
-        run.look_for_groups()
+        self._environment.look_for_groups()
         current = self.current
         fed = current if current is not None and current.pending else None
         counts = self._counts(optimizer, fed)
@@ -206,7 +198,7 @@ class Observer:
             self._train_on(current.feed)
         if self._consumed is not None:
             sized = None not in current.feed.sizes
-            ranks = 1 if self._alone else current.feed.replicas or run.world_size
+            ranks = 1 if self._alone else current.feed.replicas or self._environment.world_size
             self._consumed = self._consumed + current.samples * ranks if sized else None
         pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
@@ -221,7 +213,7 @@ class Observer:
         self._count += 1
         if self._count >= self._due:
             self._optimizer = optimizer
-            self._look()
+            self.record()
             self._due = self._count + _AGAIN
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
@@ -242,32 +234,19 @@ class Observer:
 
     def _train_on(self, feed: Feed) -> None:
         """Begin a pass in which an optimizer steps."""
-        self._check(feed)
         before = self._training
         if before is not feed:
-            if (
-                before is not None and before.loader() is None
-            ):  # the script builds one for each pass
-                self._earlier += before.passes
-            elif before is not None:
-                self._earlier = 0
+            if before is not None:  # a loader that is gone: the script builds one for each pass
+                self._earlier = self._earlier + before.passes if before.loader() is None else 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
-
-    def _check(self, feed: Feed) -> None:
-        if feed.left and self.on_left is not None:
-            self.on_left(feed.left, self._recorded is None)
+        self._alone = self._environment.world_size > 1 and (
+            self.is_separate or not self._environment.grouped
+        )
 
     def _is_mixed(self) -> bool:
         """Whether several loaders feed most steps."""
         return 2 * self._mixed > sum(self._steps.values())
-
-    def _look(self) -> None:
-        other = self.previous
-        if other is not None and not other.ended and self._is_mixed():  # ended: an evaluation
-            self._check(other.feed)
-        self.record()
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
@@ -289,7 +268,9 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            self._run.record(Observed(time.monotonic(), self._run.rank, *seen, step=self.steps))
+            self._environment.record(
+                Observed(time.monotonic(), self._environment.rank, *seen, step=self.steps)
+            )
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
         """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.
