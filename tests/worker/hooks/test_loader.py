@@ -264,7 +264,7 @@ def test_a_script_does_the_same_with_and_without_the_hooks(run, tmp_path):
 APPLY = {"ZEUSRUN_BATCH_SIZE": "32", "ZEUSRUN_GIVEN_BATCH_SIZE": "16"}
 
 
-def test_a_loader_that_is_built_with_the_defaults_share_gets_the_chosen_one(run):
+def test_the_loader_that_was_built_with_the_defaults_share_gets_the_chosen_one(run):
     rank, code, log = run(
         """
         loader = DataLoader(data, batch_size=16, shuffle=True)
@@ -284,37 +284,147 @@ def test_a_loader_that_is_built_with_the_defaults_share_gets_the_chosen_one(run)
     assert observed(rank) == [(32, 1)]
 
 
+SPLIT = """
+from torch.utils.data import Subset, SubsetRandomSampler
+
+class Base(DataLoader):
+    def __init__(self, data, size, held_out):
+        order = torch.randperm(len(data)).tolist()
+        self.options = {"dataset": data, "batch_size": size}
+        self.rest = SubsetRandomSampler(order[:held_out])
+        super().__init__(sampler=SubsetRandomSampler(order[held_out:]), **self.options)
+    def split(self): return DataLoader(sampler=self.rest, **self.options)
+
+def build(data, **options): return DataLoader(data, 16, **options)
+
+def train(loader):
+    for batch in loader: step()
+
+sets = {"train": data, "val": others}
+parts = [range(60), range(60, 100)]
+"""
+
+
 @pytest.mark.parametrize(
-    ("options", "size"),
+    ("script", "sizes"),
     [
-        ("16, True", 32),
-        ("16, sampler=RandomSampler(data)", 32),
-        ("16, sampler=SubsetRandomSampler(range(60))", 32),
-        ("16", 16),
-        ("16, sampler=SequentialSampler(data)", 16),
-        ("8, shuffle=True", 8),
+        pytest.param(
+            "first = Base(data, 16, 20)\nsecond = first.split()\nfor _ in range(3): train(first)",
+            [32, 16],
+            id="two samplers over one dataset",
+        ),
+        pytest.param(
+            "first, second = (build(data, sampler=SubsetRandomSampler(part)) for part in parts)",
+            [32, 16],
+            id="two samplers by one function",
+        ),
+        pytest.param(
+            "loaders = {name: DataLoader(sets[name], 16, shuffle=True) for name in sets}\n"
+            "first, second = loaders.values()",
+            [32, 16],
+            id="two datasets in one line",
+        ),
+        pytest.param(
+            "first = DataLoader(data, 16, True)\nsecond = DataLoader(data, 16, True)",
+            [32, 16],
+            id="one dataset in two lines",
+        ),
+        pytest.param(
+            "print(len(build(data, shuffle=True)))\nfirst = build(data, sampler=RandomSampler(data))\n"
+            "second = build(others, shuffle=True)",
+            [32, 16],
+            id="by a function, and once for its length",
+        ),
+        pytest.param(
+            "next(iter(DataLoader(others, 16, shuffle=True)))\n"
+            "first = DataLoader(data, 16, shuffle=True)\nsecond = DataLoader(others, 16, True)",
+            [32, 16],
+            id="one that is gone before the first step",
+        ),
+        pytest.param(
+            "sizes = []\n"
+            "for fold in range(2):\n"
+            "    first = build(Subset(data, range(50 * fold, 50 * fold + 50)), shuffle=True)\n"
+            "    second = build(Subset(data, range(9 * fold)), sampler=[0] * 30)\n"
+            "    train(first)\n"
+            "    sizes.append((first.batch_size, second.batch_size))\n"
+            "assert sizes == [(32, 16)] * 2, sizes",
+            [32, 16],
+            id="the next fold",
+        ),
+        pytest.param(
+            "first, second = (DataLoader(each, 16, True) for each in (Subset(data, range(9)), others))\n"
+            "for _ in range(20):\n    for batch in second: pass\n    train(first)",
+            [32, 16],
+            id="evaluation before every step",
+        ),
+        pytest.param(
+            "def val_dataloader(): return build(others, shuffle=True)\n"
+            "second = val_dataloader()\nfirst = build(data, shuffle=True)",
+            [32, 16],
+            id="a function for evaluation",
+        ),
+        pytest.param(
+            "first = DataLoader(data, 16, shuffle=True)\n"
+            "library = {'__name__': 'lightning_fabric.utilities', 'DataLoader': DataLoader}\n"
+            "exec('def rebuild(*a, **o): return DataLoader(*a, **o)', library)\n"
+            "second = library['rebuild'](others, 16, sampler=RandomSampler(others))\n"
+            "assert second.batch_size == 16\n"
+            "second = library['rebuild'](data, 16, sampler=RandomSampler(data))",
+            [32, 32],
+            id="rebuilt by a library",
+        ),
     ],
 )
-def test_loaders_in_random_order_are_changed_wherever_they_are_built(run, options, size):
+def test_only_the_loader_that_trains_is_changed(run, script, sizes):
+    rank, code, log = run(f"{SPLIT}\n{script}\nprint(first.batch_size, second.batch_size)", **APPLY)
+    assert code == 0, log
+    assert log.splitlines()[-1] == " ".join(map(str, sizes))
+    assert all((e.given, e.chosen) == (16, 32) for e in rank.events if isinstance(e, Applied))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for batch in second: step()",
+        "for batch in DataLoader(others, 16, shuffle=True): step()",
+        "for pair in zip(first, second): step()",
+        "for _ in range(9):\n    for pair in zip(second, first): step()",
+        "for _ in range(9):\n    for pair in zip(DataLoader(second.dataset, 2), second): step()",
+        "for pair in zip(second, DataLoader(data, 20)): step()\ntrain(second)",
+    ],
+)
+def test_a_loader_that_trains_and_was_not_changed_ends_the_run_in_its_first_steps(run, loop):
     rank, code, log = run(
-        f"""
-        from torch.utils.data import SequentialSampler, SubsetRandomSampler
-
-        class Base(DataLoader):
-            def __init__(self, *args, **options): super().__init__(*args, **options)
-
-        library = {{"__name__": "lightning_fabric.utilities", "DataLoader": DataLoader}}
-        exec("def rebuild(*a, **o): return DataLoader(*a, **o)", library)
-        loaders = [build(data, {options}) for build in (DataLoader, Base, library["rebuild"])]
-        print(*(loader.batch_size for loader in loaders))
-        """,
+        f"{SPLIT}first = build(data, shuffle=True)\nsecond = build(others, shuffle=True)\n{loop}",
         **APPLY,
     )
-    assert (code, log) == (0, f"{size} {size} {size}\n")
-    applied = [e for e in rank.events if isinstance(e, Applied)]
-    assert all((e.given, e.chosen) == (16, 32) for e in applied)
-    assert all(e.where.startswith("script.py:") for e in applied)
-    assert len(applied) == (2 if size == 32 else 0)  # one for each line
+    assert code == 1, log
+    lines = (rank.run_dir.parent / "script.py").read_text().splitlines()
+    starts = ("first =", "second =") if "second" in loop else ("def build", "for batch")
+    changed, trains = (
+        f"script.py:{number}" for number, line in enumerate(lines, 1) if line.startswith(starts)
+    )
+    message = rank.error["message"]
+    assert f"the data loader of {trains} feeds the optimizer steps, but zeusrun changed" in message
+    assert f"changed that of {changed}: " in message
+    assert "${local_batch_size}" in message
+    assert rank.steps.steps <= 9
+
+
+def test_a_loader_that_trains_later_and_was_not_changed_is_told(run):
+    rank, code, log = run(
+        f"""{SPLIT}
+first = DataLoader(data, 16, shuffle=True)
+second = DataLoader(others, 16, shuffle=True)
+for loader in [first] * 4 + [second] * 4: train(loader)
+""",
+        **APPLY,
+    )
+    assert code == 0, log
+    applied = [(e.given, e.chosen) for e in rank.events if isinstance(e, Applied)]
+    assert applied == [(16, 32), (16, 16)]
+    assert observed(rank)[-1] == (16, 1)
 
 
 EPOCHS = """

@@ -10,14 +10,18 @@ import functools
 import math
 import sys
 import time
+import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Applied
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType, ModuleType
 
     from zeusrun.worker.environment import WorkerEnvironment
+    from zeusrun.worker.hooks.observer import Observer
 
 _LIBRARIES = {
     "torch",
@@ -28,29 +32,144 @@ _LIBRARIES = {
     "pytorch_lightning",
 }
 
+_EVALUATE = {"val_dataloader", "test_dataloader", "predict_dataloader"}  # Lightning's names
 
-def apply_batch_size(dataloader: ModuleType, environment: WorkerEnvironment) -> None:
-    """Give the chosen batch size to every data loader that is built as one for training.
 
-    That is one with the batch size that the script gives to this rank, and random order.
+@dataclass(frozen=True)
+class _Built:
+    """A data loader about to be built."""
+
+    data: int  # id of its dataset
+    sampler: Any
+    lines: tuple[str, ...]  # of the script, innermost first
+    by_library: bool
+    to_evaluate: bool  # says the name of a function
+
+
+class _TrainingLoader:
+    """Tells which data loaders get the chosen batch size: those that feed the optimizer steps.
+
+    That is known only at the first step, when a batch size is fixed. So it is the first loader that
+    draws batches of the size that the script gives, outside Lightning's functions for evaluation.
+    A later one is left as it is, unless
+
+    - the one before it is gone and has fed no step, so that it was not for training;
+    - it is the same one again, as Lightning rebuilds it or a function of the script: over the same
+      dataset, and not another part of it;
+    - it was built in the same way after steps, as in the next fold or epoch.
+    """
+
+    def __init__(self, environment: WorkerEnvironment, observer: Observer) -> None:
+        self._environment, self._observer = environment, observer
+        self._last: _Built | None = None  # which got the chosen batch size
+        self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
+        self._steps = 0  # before it
+        self._left: set[int] = set()  # ids of the datasets of those that were left as they are
+        self._told: set[tuple[str, ...]] = set()
+        observer.on_left = self._check
+
+    @property
+    def given(self) -> int:
+        """The batch size that the script gives to this rank; that of a fork is another one."""
+        return self._environment.batch_size_to_replace or 0
+
+    @property
+    def chosen(self) -> int:
+        """The batch size of this rank that zeusrun chose."""
+        return self._environment.share or self.given
+
+    def is_it(self, built: _Built) -> bool:
+        """Whether a loader gets the chosen batch size."""
+        last, stepped = self._last, self._observer.steps > self._steps
+        same_data = last is not None and built.data == last.data
+        if built.to_evaluate or (built.by_library and built.data in self._left and not same_data):
+            return False
+        if last is None or (stepped and built.lines == last.lines):
+            return True
+        if not stepped and self._batches() is None:
+            return True
+        again = built.by_library or built.lines[0] == last.lines[0]
+        return again and same_data and not self._is_split_off(built)
+
+    def _is_split_off(self, built: _Built) -> bool:
+        """Whether both draw from known parts of the dataset that have no sample in common."""
+        mine = _indices(getattr(self._batches(), "sampler", None))
+        theirs = _indices(built.sampler)
+        return bool(mine and theirs) and mine.isdisjoint(theirs)
+
+    def take(self, built: _Built, loader: Any) -> None:
+        """Remember the loader that got the chosen batch size, and record a new place."""
+        last, place = self._last, built.lines[:1]
+        is_rebuilt = last is not None and built.by_library and built.data == last.data
+        if not is_rebuilt and place not in self._told:
+            self._told.add(place)
+            self._record(self.chosen, built.lines[0])
+        self._left.discard(built.data)
+        self._last, self._steps = built, self._observer.steps
+        self._batches = weakref.ref(loader.batch_sampler)
+
+    def leave(self, built: _Built, loader: Any) -> None:
+        """Remember a loader that kept its batch size."""
+        self._left.add(built.data)
+        loader._zeusrun_left = built.lines
+
+    def _check(self, left: tuple[str, ...], early: bool) -> None:
+        """Say that a loader feeds steps that was left as it is.
+
+        Raises:
+            RuntimeError: If it is early, so that nothing is lost.
+        """
+        if self._last is None:
+            return
+        # Both may have been built by the same function.
+        pairs = zip(left, self._last.lines, strict=False)
+        trains, changed = next((pair for pair in pairs if pair[0] != pair[1]), left[:1] * 2)
+        if early:
+            raise RuntimeError(
+                f"zeusrun: batch_size.apply: dataloader: the data loader of {trains} feeds the "
+                f"optimizer steps, but zeusrun changed that of {changed}: the first one with "
+                f"batches of {self.given} in random order. Build the one that trains first, give "
+                "the other one another batch size, or pass ${local_batch_size} in args"
+            )
+        if left not in self._told:
+            self._told.add(left)
+            self._record(self.given, trains)
+
+    def _record(self, chosen: int, where: str) -> None:
+        applied = Applied(time.monotonic(), "batch_size", self.given, chosen, where)
+        self._environment.record_on_0(applied)
+
+
+def apply_batch_size(
+    dataloader: ModuleType, environment: WorkerEnvironment, observer: Observer
+) -> None:
+    """Give the chosen batch size to the data loader that feeds the optimizer steps.
+
+    If that turns out to be another one, the script fails in its first steps.
 
     Args:
         dataloader: ``torch.utils.data.dataloader``.
         environment: This rank.
+        observer: Knows which loader feeds the steps.
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    places: set[str] = set()  # a script may build one in every epoch
+    training = _TrainingLoader(environment, observer)
 
     @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
         loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **options: Any
     ) -> None:
-        given = environment.batch_size_to_replace  # that of a fork is another one
-        if type(batch_size) is int and batch_size == given and _draws(args, options):
-            batch_size = environment.share or given
-            _record(environment, "batch_size", given, batch_size, places)
-        build(loader, dataset, batch_size, *args, **options)
+        if not (type(batch_size) is int and batch_size == training.given and _draws(args, options)):
+            build(loader, dataset, batch_size, *args, **options)
+            return
+        built = _Built(id(dataset), _options(args, options)[1], *_callers())
+        if training.is_it(built):
+            build(loader, dataset, training.chosen, *args, **options)
+            training.take(built, loader)
+        else:
+            build(loader, dataset, batch_size, *args, **options)
+            training.leave(built, loader)
 
     cls.__init__ = __init__
 
@@ -68,7 +187,7 @@ def apply_learning_rate(
     cls: Any = optimizer.Optimizer
     build = cls.__init__
     chosen = environment.learning_rate or given
-    places: set[str] = set()
+    places: set[str] = set()  # a script may build one in every epoch
 
     @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
@@ -80,32 +199,27 @@ def apply_learning_rate(
         ]
         for options in found:
             options["lr"] = chosen
-        if found:
-            _record(environment, "learning_rate", given, chosen, places)
+        if found and (where := _callers()[0][0]) not in places:
+            places.add(where)
+            applied = Applied(time.monotonic(), "learning_rate", given, chosen, where)
+            environment.record_on_0(applied)
         build(self, params, defaults)
 
     cls.__init__ = __init__
 
 
-def _record(
-    environment: WorkerEnvironment, choice: str, given: float, chosen: float, places: set[str]
-) -> None:
-    """Record a replacement, once for each place in the script."""
-    frame: FrameType = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
-        frame = frame.f_back
-    where = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-    if where not in places:
-        places.add(where)
-        environment.record_on_0(Applied(time.monotonic(), choice, given, chosen, where))
-
-
-def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a loader draws its samples in random order, as training loaders do."""
+def _options(args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the arguments ``shuffle``, ``sampler`` and ``batch_sampler`` of a loader."""
     shuffle, sampler, batches = (
         options.get(name, args[place] if len(args) > place else None)
         for place, name in enumerate(("shuffle", "sampler", "batch_sampler"))
     )
+    return shuffle, sampler, batches
+
+
+def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether a loader draws its samples in random order, as training loaders do."""
+    shuffle, sampler, batches = _options(args, options)
     if batches is not None:
         return False
     if sampler is None:
@@ -113,5 +227,31 @@ def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     return bool(getattr(sampler, "shuffle", type(sampler).__name__ != "SequentialSampler"))
 
 
+def _indices(sampler: Any) -> set[int]:
+    """Return the samples that a ``SubsetRandomSampler`` draws; empty for another sampler."""
+    try:
+        return set(map(int, getattr(sampler, "indices", ())))
+    except (TypeError, ValueError):
+        return set()
+
+
 def _is_rate(rate: Any, given: float) -> bool:
     return isinstance(rate, (int, float)) and math.isclose(rate, given, rel_tol=1e-9)
+
+
+def _callers() -> tuple[tuple[str, ...], bool, bool]:
+    """Return file and line of the script's frames, innermost first, and the rest of ``_Built``."""
+    frame: FrameType | None = sys._getframe(2)
+    caller, functions, lines = "", set(), []
+    while frame is not None:
+        package, function = (
+            frame.f_globals.get("__name__", "").partition(".")[0],
+            frame.f_code.co_name,
+        )
+        functions.add(function)
+        if not caller and package not in {"torch", "zeusrun"} and function != "wrapper":
+            caller = package  # Lightning wraps what a script calls
+        if package not in _LIBRARIES or frame.f_back is None:
+            lines.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(lines), caller in _LIBRARIES, not functions.isdisjoint(_EVALUATE)

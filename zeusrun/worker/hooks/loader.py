@@ -24,7 +24,7 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
     """Replace four methods of the iterators' base class, all of them or none."""
     observer = hooks.observer
     if hooks.environment.batch_size_to_replace is not None:
-        apply_batch_size(dataloader, hooks.environment)
+        apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__
@@ -55,7 +55,7 @@ def install(dataloader: ModuleType, hooks: Hooks) -> None:
             raise
         part = iterator._zeusrun
         if part is not observer.current:
-            observer.current = part
+            observer.previous, observer.current = observer.current, part
             observer.switches += 1
         part.pending += 1
         size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes

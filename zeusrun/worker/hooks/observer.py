@@ -33,6 +33,7 @@ class Feed:
     sizes: set[int | None] = field(default_factory=set)  # of the batches seen
     batches: int = 0  # seen
     passes: int = 0  # in which an optimizer stepped
+    left: tuple[str, ...] = ()  # where it was built, if it kept its batch size (``hooks/apply.py``)
 
     def sees(self, size: int | None) -> None:
         """Take in the size of a batch; ``None`` if the loader does not form batches."""
@@ -71,6 +72,9 @@ class Observer:
 
     Attributes:
         current: The pass that yielded last.
+        previous: The pass over another loader that yielded before it.
+        on_left: Called when a loader feeds steps that did not get the chosen batch size, with its
+            ``left`` and whether these are among the first steps of the training; it may raise.
         switches: How often another pass than before has yielded since the last step.
         steps: Optimizer steps of this rank; of several optimizers, those of one count.
         others: Passes over loaders that did not feed the steps when they began.
@@ -84,6 +88,8 @@ class Observer:
 
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.current: Pass | None = None
+        self.previous: Pass | None = None
+        self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
         self.switches = 0
         self.steps: int = 0
         self.others: int = 0
@@ -149,6 +155,7 @@ class Observer:
             self.on_training(None)
         else:
             self.others += 1
+        feed.left = getattr(loader, "_zeusrun_left", ())
         part = Pass(feed)
         # After a change of its batch size, a loader goes on with the same pass over the data.
         batches = getattr(loader, "batch_sampler", None)
@@ -162,7 +169,7 @@ class Observer:
         ended.ended = True
         self.on_end(ended)
         if ended.steps:
-            self.record()
+            self._look()
 
     def trains_on(self, feed: Feed) -> bool:
         """Whether a loader feeds the optimizer steps."""
@@ -213,7 +220,7 @@ class Observer:
         self._count += 1
         if self._count >= self._due:
             self._optimizer = optimizer
-            self.record()
+            self._look()
             self._due = self._count + _AGAIN
         elif self._recorded is None:
             self._optimizer = optimizer  # for a training of few steps
@@ -234,19 +241,34 @@ class Observer:
 
     def _train_on(self, feed: Feed) -> None:
         """Begin a pass in which an optimizer steps."""
+        self._check(feed)
         before = self._training
         if before is not feed:
-            if before is not None:  # a loader that is gone: the script builds one for each pass
-                self._earlier = self._earlier + before.passes if before.loader() is None else 0
+            if (
+                before is not None and before.loader() is None
+            ):  # the script builds one for each pass
+                self._earlier += before.passes
+            elif before is not None:
+                self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
         self._alone = self._environment.world_size > 1 and (
             self.is_separate or not self._environment.grouped
         )
 
+    def _check(self, feed: Feed) -> None:
+        if feed.left and self.on_left is not None:
+            self.on_left(feed.left, self._recorded is None)
+
     def _is_mixed(self) -> bool:
         """Whether several loaders feed most steps."""
         return 2 * self._mixed > sum(self._steps.values())
+
+    def _look(self) -> None:
+        other = self.previous
+        if other is not None and not other.ended and self._is_mixed():  # ended: an evaluation
+            self._check(other.feed)
+        self.record()
 
     def record(self) -> None:
         """Write what was observed to the sidecar, if it is new."""
