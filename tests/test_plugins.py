@@ -534,7 +534,7 @@ def test_doctor_lists_damaged_packages(zeusrun, damaged):
 
 def test_the_tables_of_a_database_are_made_beside_damaged_packages(zeusrun, damaged, tmp_path):
     url = f"sqlite:///{tmp_path / 'history.db'}"
-    done = zeusrun("db", "upgrade", "--database-url", url, PYTHONPATH=damaged)
+    done = zeusrun("db", "create", "--database-url", url, PYTHONPATH=damaged)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -276,7 +276,7 @@ def open_shared(tmp_path, told):
     opened = []
 
     def open_(url):
-        opened.append(HttpHistory(url, environment={}))
+        opened.append(HttpHistory(url))
         return SharedHistory(opened[-1], tmp_path / "s", url, show=told.append)
 
     yield open_

@@ -36,7 +36,7 @@ def aim(case, version):
 
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)
 def test_no_request_makes_the_server_fail_or_answer_what_is_not_described(start, mode):
-    server = start(limits={"rate": 1e6})
+    server = start()
     for number in (1, 2):  # something to find
         server.begin(build_trial(number, uuid=f"{number:032x}"))
     server.ask("POST", "/api/v1/trials/job-2-1/outcome", DONE.to_json())

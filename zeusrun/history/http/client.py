@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +20,8 @@ from zeusrun.history.base import (
     UnavailableError,
     UnknownTrialError,
 )
-from zeusrun.history.http.transport import Transport
 from zeusrun.job_name import check_job_name
+from zeusrun.plugins import check_extra
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -57,26 +56,21 @@ class HttpHistory:
     Requests are idempotent: a trial has a uuid of its own.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        source: str = "",
-    ) -> None:
+    def __init__(self, url: str, token: str | None = None, source: str = "") -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             url: The address of the server, such as ``https://zeus.example.org/prefix``.
             token: What it is asked with; ``None`` for a server that needs none.
-            environment: Says which proxy to use.
             source: What messages add to the address.
 
         Raises:
-            UsageError: If the address or the proxy is not usable.
+            UsageError: If the address or the proxy is not usable, or urllib3 is missing.
         """
-        given = os.environ if environment is None else environment
-        self._transport = Transport(url, given, source)
+        check_extra("a history on a server", "http", "urllib3")
+        from zeusrun.history.http.transport import Transport  # noqa: PLC0415 - an extra, 50 ms
+
+        self._transport = Transport(url, source)
         self.url = self._transport.url
         self._headers = {
             "Accept": "application/json",

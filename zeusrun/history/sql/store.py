@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
-from zeusrun.history.sql.audit import keep_audit
+from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
 from zeusrun.history.sql.engine import (
     insert_missing,
     now_s,
@@ -23,7 +23,6 @@ from zeusrun.history.sql.engine import (
     reading,
     write,
 )
-from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
 from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import check_job_name
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
-_CHECKED_S = 10.0  # a newer zeusrun may migrate the database at any time
 _VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 # Built once, as those of rows.py.
@@ -68,8 +66,7 @@ class SqlHistory:
             UsageError: If the URL cannot be read, or a driver is missing.
         """
         self.engine = open_engine(parse_url(url))
-        self._check_t = 0.0  # when to look at the revision of the tables next
-        keep_audit(self.engine)
+        self._checked = False  # whether the tables are those of this zeusrun
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,7 +74,7 @@ class SqlHistory:
 
     def identify(self) -> tuple[str, float]:
         """See ``Shared.identify``; it always looks whether the tables are those of this zeusrun."""
-        self._check_t = 0.0
+        self._checked = False
         with self._reading() as connection:
             now = connection.scalar(sa.select(now_s()))
             return read_incarnation(connection), float(now or 0)
@@ -303,10 +300,9 @@ class SqlHistory:
         return write(self.engine, work)
 
     def _check(self) -> None:
-        now_t = time.monotonic()
-        if now_t >= self._check_t:
-            check_revision(self.engine)
-            self._check_t = now_t + _CHECKED_S
+        if not self._checked:
+            check_tables(self.engine)
+            self._checked = True
 
 
 def _read_changes(
