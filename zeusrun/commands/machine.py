@@ -13,7 +13,6 @@ from zeusrun.errors import ZeusrunError
 from zeusrun.files.private import read_file, write_file
 from zeusrun.history.registry import known_servers, open_named
 from zeusrun.history.shared.spool import Spool
-from zeusrun.history.shared.store import SharedHistory
 from zeusrun.schedule.store import Schedules
 
 if TYPE_CHECKING:
@@ -69,11 +68,10 @@ def tend_servers(home: Path, environment: Mapping[str, str], show: Callable[[str
             continue
         with contextlib.suppress(ZeusrunError, ValueError):
             history = open_named(home, environment, url, show=show)
-            if isinstance(history, SharedHistory):
-                history.deliver()
-                if due:
-                    history.report_host(os.uname().nodename, describe_machine(home))
-                    _note_report(home, folder)
+            history.deliver()
+            if due:
+                history.report_host(os.uname().nodename, describe_machine(home))
+                _note_report(home, folder)
 
 
 def _is_due(home: Path, folder: Path) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from zeusrun.history.shared.delivery import Remote
+    from zeusrun.history.base import Shared
     from zeusrun.history.shared.store import Offline
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
@@ -98,13 +98,15 @@ def open_named(
     if name in HISTORIES:
         return HISTORIES[name](home)
     if "://" in name:
-        folder = shared_directory(home) / _folder_name(name)
-        remote, shown = _open_remote(home, environment, name, source), hide_password(name)
-        if shown == name:
-            with contextlib.suppress(OSError):  # a home that cannot be written
-                _note(folder / "url", name)
-        return SharedHistory(
-            remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
+        return open_shared(
+            home,
+            environment,
+            name,
+            wait_s=wait_s,
+            offline=offline,
+            show=show,
+            pause=pause,
+            source=source,
         )
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
@@ -116,11 +118,26 @@ def open_named(
     return history
 
 
-def shared_of(history: History, job: str) -> SharedHistory | None:
-    """Return the shared history of a job; ``None`` if its history is that of this home."""
-    if isinstance(history, RoutedHistory):
-        history = history.of(job)
-    return history if isinstance(history, SharedHistory) else None
+def open_shared(
+    home: Path,
+    environment: Mapping[str, str],
+    url: str,
+    *,
+    wait_s: float = PATIENCE_S,
+    offline: Offline = "fail",
+    show: Callable[[str], None] = lambda _text: None,
+    pause: Callable[[float], None] | None = None,
+    source: str = "",
+) -> SharedHistory:
+    """Open a shared history by its URL, as ``open_named`` does."""
+    folder = shared_directory(home) / _folder_name(url)
+    remote, shown = _open_remote(home, environment, url, source), hide_password(url)
+    if shown == url:
+        with contextlib.suppress(OSError):  # a home that cannot be written
+            _note(folder / "url", url)
+    return SharedHistory(
+        remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
+    )
 
 
 def known_servers(home: Path) -> dict[str, Path]:
@@ -172,7 +189,7 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
         raise unwritable(path, error) from error
 
 
-def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Remote:
+def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Shared:
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 

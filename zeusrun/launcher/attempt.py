@@ -19,7 +19,7 @@ from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
-from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.history.base import NEWEST, Conflict, OfflineError
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
@@ -92,7 +92,7 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
             _begin(submission, dispatched, snapshot.version)
             with suppress(HistoryError):  # else the next submit cleans up
                 remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
-        except Conflict:
+        except (Conflict, OfflineError):
             _give_up(submission, dispatched)
             continue
         except BaseException:

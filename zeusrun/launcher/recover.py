@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.choice.preempted import CANCELLED_LATER
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.control_group import end_group
@@ -51,7 +50,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     ``LOST`` because no heartbeat came. The lease decides about the trials of other machines.
     """
     recovered = []
-    shared = shared_of(history, job) is not None
+    shared = history.is_shared(job)
     trials = history.unfinished(job)
     if shared:
         trials += [each for each in history.trials(job, _MOST_EXPIRED) if has_expired(each)]

@@ -13,17 +13,16 @@ from zeusrun.clock import local_time, read_clock
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
-from zeusrun.history.registry import HISTORY_VARIABLE, open_named, shared_of, waiting_spools
-from zeusrun.history.shared.delivery import deliver
-from zeusrun.history.shared.store import SharedHistory
+from zeusrun.history.registry import HISTORY_VARIABLE, open_shared, waiting_spools
 from zeusrun.maintenance.doctor import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from zeusrun.history.base import History
     from zeusrun.history.shared.spool import Spool
+    from zeusrun.history.shared.store import SharedHistory
 
 _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across machines
 
@@ -54,7 +53,6 @@ def deliver_elsewhere(
     home: Path,
     environment: Mapping[str, str],
     address: str,
-    tell: Callable[[str], None],
 ) -> dict[str, int]:
     """Deliver what waits for an address to the shared histories in use; return how much, by job.
 
@@ -67,28 +65,23 @@ def deliver_elsewhere(
     if spool is None:
         raise UsageError(f"nothing waits for {address!r}; what waits is for {list(spools)}")
     counts = Counter(entry.trial.job for entry in spool.entries())
-    targets = {}
     for job in counts:
-        target = shared_of(history, job)
-        if target is None or target.name == address:
+        if history.address(job) in {None, address}:
             raise UsageError(
                 f"{job} has no other shared history; write the new address into its job file and "
                 f"submit that, or set {HISTORY_VARIABLE} if its job file names none"
             )
-        targets[job] = target
     if _responds(home, environment, address):
         raise UsageError(f"{address} responds: `zeusrun schedule tick` delivers what waits for it")
-    for job, target in targets.items():
-        deliver(spool, target.remote, tell, job)
+    for job in counts:
+        history.deliver(job, spool.folder)
     return dict(counts - Counter(entry.trial.job for entry in spool.entries()))
 
 
 def _responds(home: Path, environment: Mapping[str, str], address: str) -> bool:
     with suppress(HistoryError, UsageError):
-        old = open_named(home, environment, address)
-        if isinstance(old, SharedHistory):
-            old.remote.identify()
-            return True
+        open_shared(home, environment, address).remote.identify()
+        return True
     return False
 
 

@@ -16,6 +16,7 @@ from zeusrun.history.base import (
     Changes,
     Conflict,
     RefusedError,
+    Shared,
     Snapshot,
     UnavailableError,
     UnknownTrialError,
@@ -50,8 +51,8 @@ _ADVICE = (
 )
 
 
-class HttpHistory:
-    """A ``History`` and ``Shared`` on a server; safe for threads.
+class HttpHistory(Shared):
+    """A history on a server; safe for threads.
 
     Requests are idempotent: a trial has a uuid of its own.
     """
@@ -143,16 +144,16 @@ class HttpHistory:
         return self._change(trial, "forgotten", {"forgotten": forgotten})
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """See ``Shared.renew``."""
+        """See ``History.renew``."""
         self._ask("PUT", f"{_path_of(trial)}/lease", dict, {"live": live})
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``."""
+        """See ``History.live``."""
         found = self._ask("GET", f"{_path_of(trial)}/lease", lambda found: found.get("live"))
         return found if isinstance(found, dict) else None
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``; many trials are sent in several requests, each all or none."""
+        """See ``History.add``; many trials are sent in several requests, each all or none."""
         stored: list[Trial] = []
         for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
             body, path = {"trials": records}, f"/jobs/{job}/imports"
@@ -160,17 +161,17 @@ class HttpHistory:
         return stored
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``."""
+        """See ``History.report_host``."""
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host[:200]!r} is no name of a machine that a URL can contain")
         self._ask("PUT", f"/hosts/{quote(host, safe='')}", dict, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``Shared.keep_trace``."""
+        """See ``History.keep_trace``."""
         self._ask("PUT", f"{_path_of(trial)}/trace", dict, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``."""
+        """See ``History.keep_settings``."""
         self._ask("PUT", f"/jobs/{job}/settings", dict, {"settings": settings})
 
     def _change(self, trial: str, what: str, body: dict[str, Any]) -> Trial:

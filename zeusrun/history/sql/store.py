@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
+from zeusrun.history.base import LEASE_S, Changes, Shared, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
 from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
 from zeusrun.history.sql.engine import (
@@ -48,7 +48,7 @@ _EXPIRED = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < 
 _EXPIRED_OF_JOB = _EXPIRED.where(LEASES.c.job == _NAME)
 
 
-class SqlHistory:
+class SqlHistory(Shared):
     """A ``History`` and ``Shared`` over SQLAlchemy; safe for threads, processes and machines.
 
     Each write is one transaction that first locks the row of its job. So the writes of a job come
@@ -178,7 +178,7 @@ class SqlHistory:
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``."""
+        """See ``History.add``."""
 
         def work(connection: Connection) -> list[Trial]:
             # Always in the same order: two imports would otherwise wait for each other.
@@ -191,7 +191,7 @@ class SqlHistory:
     def renew(
         self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
     ) -> None:
-        """See ``Shared.renew``; a trial that has ended gets no lease."""
+        """See ``History.renew``; a trial that has ended gets no lease."""
         values: dict[str, Any] = {"expires_at": now_s() + lease_s}
         if live is not None:
             values["live"] = encode_json(live, f"what {trial} reports")
@@ -220,7 +220,7 @@ class SqlHistory:
         return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``."""
+        """See ``History.report_host``."""
         rows.check_host(host)
         values = {"updated_at": now_s(), "facts": encode_json(facts, f"what {host} reports")}
 
@@ -241,7 +241,7 @@ class SqlHistory:
         return [(host, age, json.loads(facts)) for host, age, facts in found]
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``Shared.keep_trace``."""
+        """See ``History.keep_trace``."""
         text = encode_json(trace, f"the power of {trial}")
 
         def work(connection: Connection) -> None:
@@ -257,11 +257,11 @@ class SqlHistory:
         return self._read_json(trial, TRIALS.c.trace)
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``; ``None`` for a trial that has ended, unless it is LOST."""
+        """See ``History.live``; ``None`` for a trial that has ended, unless it is LOST."""
         return self._read_json(trial, sa.func.coalesce(LEASES.c.live, TRIALS.c.live))
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``."""
+        """See ``History.keep_settings``."""
         check_job_name(job)
         text = encode_json(settings, f"the job file of {job}")
 
