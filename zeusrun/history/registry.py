@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 from uuid import uuid4
 
 from zeusrun.errors import UsageError, unwritable
@@ -17,7 +17,6 @@ from zeusrun.files.home import shared_directory
 from zeusrun.files.private import make_folder, read_file
 from zeusrun.history.base import History
 from zeusrun.history.routed import RoutedHistory
-from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -28,6 +27,8 @@ from zeusrun.redaction import hide_password
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
+
+    from typing_extensions import Unpack
 
     from zeusrun.history.base import Shared
     from zeusrun.history.shared.store import Offline
@@ -79,35 +80,31 @@ def default_name(environment: Mapping[str, str]) -> str:
     return environment.get(HISTORY_VARIABLE) or "tinydb"
 
 
+class Options(TypedDict, total=False):
+    """What ``SharedHistory`` takes besides; other histories need none of it."""
+
+    wait_s: float
+    offline: Offline
+    show: Callable[[str], None]
+    pause: Callable[[float], None] | None
+
+
 def open_named(
     home: Path,
     environment: Mapping[str, str],
     name: str,
     *,
-    wait_s: float = PATIENCE_S,
-    offline: Offline = "fail",
-    show: Callable[[str], None] = lambda _text: None,
-    pause: Callable[[float], None] | None = None,
     source: str = "",
+    **options: Unpack[Options],
 ) -> History:
     """Open one history by its name or URL; raises ``UsageError`` if there is none.
 
-    See ``SharedHistory`` for ``wait_s`` and what follows it. ``source`` is what messages add to the
-    address of a server, such as who has named it.
+    ``source`` is what messages add to the address of a server, such as who has named it.
     """
     if name in HISTORIES:
         return HISTORIES[name](home)
     if "://" in name:
-        return open_shared(
-            home,
-            environment,
-            name,
-            wait_s=wait_s,
-            offline=offline,
-            show=show,
-            pause=pause,
-            source=source,
-        )
+        return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
         raise UsageError(
@@ -123,11 +120,8 @@ def open_shared(
     environment: Mapping[str, str],
     url: str,
     *,
-    wait_s: float = PATIENCE_S,
-    offline: Offline = "fail",
-    show: Callable[[str], None] = lambda _text: None,
-    pause: Callable[[float], None] | None = None,
     source: str = "",
+    **options: Unpack[Options],
 ) -> SharedHistory:
     """Open a shared history by its URL, as ``open_named`` does."""
     folder = shared_directory(home) / _folder_name(url)
@@ -135,9 +129,7 @@ def open_shared(
     if shown == url:
         with contextlib.suppress(OSError):  # a home that cannot be written
             _note(folder / "url", url)
-    return SharedHistory(
-        remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
-    )
+    return SharedHistory(remote, folder, shown, **options)
 
 
 def known_servers(home: Path) -> dict[str, Path]:

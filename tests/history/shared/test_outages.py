@@ -188,22 +188,16 @@ def test_a_trial_that_never_began_is_not_withdrawn(history, open_shared, proxy, 
     assert not history.spool
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_refused_trial_is_withdrawn_only_if_an_answer_was_lost_before(
-    history, open_shared, proxy, monkeypatch, lost
-):
+def test_a_refused_trial_is_not_withdrawn(history, open_shared, monkeypatch):
     def begin(*_, **__):
-        if answers:
-            raise answers.pop()
         raise RefusedError("this token may only read")
 
-    answers = [UnavailableError("it took too long")] if lost else []
     history = open_shared(wait_s=5.0)
     version = history.snapshot("digits").version
     monkeypatch.setattr(history.remote, "begin", begin)
     with pytest.raises(RefusedError):
         history.begin(with_uuid(), after=version)
-    assert bool(history.spool) is lost
+    assert not history.spool
 
 
 def test_a_preempted_trial_whose_resumption_was_lost_is_preempted_still(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -40,8 +41,7 @@ _TOKEN_FILE = "token"  # noqa: S105 - a name
 _LIMIT_S = 60.0  # of a request that may read a whole history
 _SHORT_S = 10.0  # of one that reads or writes a trial
 _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
-_MOST_ADDED = 500  # trials in one request
-_MOST_ADDED_BYTES = 4 << 20
+_MOST_ADDED = 100  # trials in one request; one of 1,000 epochs has about 100 kB
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
@@ -155,9 +155,12 @@ class HttpHistory(Shared):
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
         """See ``History.add``; many trials are sent in several requests, each all or none."""
         stored: list[Trial] = []
-        for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
-            body, path = {"trials": records}, f"/jobs/{job}/imports"
-            stored += self._ask("POST", path, _read_trials, body, _LIMIT_S)
+        encoded = [rules.encode_trial(trial) for trial in trials]
+        for job, own in groupby(encoded, key=lambda record: record["job"]):
+            records = list(own)
+            for at in range(0, len(records), _MOST_ADDED):
+                body = {"trials": records[at : at + _MOST_ADDED]}
+                stored += self._ask("POST", f"/jobs/{job}/imports", _read_trials, body, _LIMIT_S)
         return stored
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
@@ -294,21 +297,6 @@ def _read_trials(found: dict[str, Any]) -> list[Trial]:
             f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
             "zeusrun here"
         ) from error
-
-
-def _in_parts(records: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return records in parts that are short enough for one request, each of one job."""
-    parts: list[tuple[str, list[dict[str, Any]]]] = []
-    size = 0
-    for record in records:
-        size += len(json.dumps(record))
-        job = record["job"]
-        full = not parts or len(parts[-1][1]) >= _MOST_ADDED or size > _MOST_ADDED_BYTES
-        if full or parts[-1][0] != job:
-            parts.append((job, []))
-            size = len(json.dumps(record))
-        parts[-1][1].append(record)
-    return parts
 
 
 def _seconds(text: str | None) -> float | None:
