@@ -276,7 +276,7 @@ def open_shared(tmp_path, told):
     opened = []
 
     def open_(url):
-        opened.append(HttpHistory(url, environment={}))
+        opened.append(HttpHistory(url))
         return SharedHistory(opened[-1], tmp_path / "s", url, show=told.append)
 
     yield open_
@@ -289,8 +289,8 @@ class Bare:
 
     host = "node-1"
 
-    def __init__(self, spec):
-        self.spec = spec
+    def __init__(self, spec, history):
+        self.spec, self.history = spec, history
 
     @staticmethod
     def describe_machine():
@@ -311,7 +311,7 @@ def beat(open_shared, server, zeusrun, job, monkeypatch):
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
-        return trial, paths, Heartbeat(Bare(spec), shared, trial, paths)
+        return trial, paths, Heartbeat(Bare(spec, shared), trial, paths)
 
     return start
 

@@ -112,7 +112,7 @@ def test_a_database_without_a_server(sqlite_url, check, tmp_path):
     assert check(sqlite_url)[0][2].startswith(f"{sqlite_url}: 1 job, ")
     ((_, well, found),) = check(f"sqlite:///{tmp_path}/nosuch.db")
     assert not well
-    assert "zeusrun db upgrade" in found
+    assert "zeusrun db create" in found
 
 
 def test_what_waits_for_an_old_address_is_shown(server, tmp_path):

@@ -11,7 +11,6 @@ from zeusrun.clock import read_clock
 from zeusrun.errors import ZeusrunError
 from zeusrun.history.registry import known_servers, open_named
 from zeusrun.history.shared.spool import Spool
-from zeusrun.history.shared.store import SharedHistory
 from zeusrun.schedule.store import Schedules
 
 if TYPE_CHECKING:
@@ -60,6 +59,4 @@ def deliver_waiting(
     for url, folder in known_servers(home).items():
         if Spool(folder / "spool"):
             with contextlib.suppress(ZeusrunError, ValueError):
-                history = open_named(home, environment, url, show=show)
-                if isinstance(history, SharedHistory):
-                    history.deliver()
+                open_named(home, environment, url, show=show).deliver()

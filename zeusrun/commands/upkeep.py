@@ -29,17 +29,7 @@ from zeusrun.errors import (
 )
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import (
-    HISTORY_VARIABLE,
-    chosen_histories,
-    default_name,
-    open_history,
-    open_named,
-    shared_of,
-)
-from zeusrun.history.routed import RoutedHistory
-from zeusrun.history.shared.store import SharedHistory
-from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.history.registry import chosen_histories, default_name, open_history, open_shared
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
@@ -50,7 +40,6 @@ from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.maintenance.servers import check_server, check_unused
-from zeusrun.maintenance.transfer import restore_shared
 from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
@@ -96,17 +85,13 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
-    if (shared := shared_of(store, job)) is not None:
-        added = restore_shared(shared, job, found)
+    done = store.restore(job, found)
+    if store.is_shared(job):
+        added = len(done.found)
         typer.echo(
             f"{job}: {added} of {len(found)} runs of this machine were missing on the server"
         )
-        return
-    store = store.of(job) if isinstance(store, RoutedHistory) else store
-    if not isinstance(store, TinyDBHistory):
-        raise UsageError(f"--restore rebuilds zeusrun's own history; unset {HISTORY_VARIABLE}")
-    done = store.restore(job, found)
-    if as_json:
+    elif as_json:
         print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
         console().print(restore_sheet(job, done))
@@ -193,9 +178,7 @@ def _check_servers(home: Path) -> list[Check]:
     checks = []
     for name in sorted(each for each in names if "://" in each):
         try:
-            history = open_named(home, os.environ, name)
-            if isinstance(history, SharedHistory):
-                checks += check_server(history, os.environ, home)
+            checks += check_server(open_shared(home, os.environ, name), os.environ, home)
         except ZeusrunError as error:
             checks.append(Check("server", well=False, found=str(error)))
     return checks + check_unused(home, names)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from zeusrun import __version__
 from zeusrun.clock import local_time, read_clock
 from zeusrun.errors import HistoryError
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
-from zeusrun.history.http.transport import is_loopback
 from zeusrun.history.registry import waiting_spools
 from zeusrun.maintenance.doctor import Check
 

@@ -23,24 +23,6 @@ DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
 
 
-class Limits(Section):
-    """What one client, or all of them, can take of each worker process."""
-
-    body: Size = Field("32 MiB", description="The largest request.")
-    requests: int = Field(256, ge=1, description="Requests at a time; others are refused (503).")
-    rate: float = Field(
-        500, gt=0, description="Requests a second of one token, or else of one address (429)."
-    )
-    patience_s: float = Field(
-        15, gt=0, description="Seconds in which a client must send the head of a request."
-    )
-
-    @property
-    def body_bytes(self) -> int:
-        """The largest request in bytes."""
-        return size_bytes(self.body)
-
-
 class Settings(Section):
     """The settings of a server; ``load_settings`` reads them."""
 
@@ -49,7 +31,6 @@ class Settings(Section):
     port: int = Field(8787, ge=0, le=65535, description="The port to listen on.")
     path_prefix: str = Field("", description="The path of the server behind a proxy: /zeusrun.")
     workers: int = Field(1, ge=1, le=64, description="Processes.")
-    migrate: bool = Field(False, description="Bring the database up to date first.")
     ssl_certfile: str | None = Field(None, description="A certificate chain, for HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Its private key.")
     require_token: bool = Field(
@@ -62,8 +43,12 @@ class Settings(Section):
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
     )
     access_log: bool = Field(False, description="Log every request.")
-    audit_days: float = Field(400, gt=0, description="How long the audit log is kept.")
-    limits: Limits = Limits()
+    largest_request: Size = Field("32 MiB", description="The largest body of a request.")
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest body in bytes."""
+        return size_bytes(self.largest_request)
 
     @field_validator("path_prefix")
     @classmethod

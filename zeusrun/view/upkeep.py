@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.history.tinydb.restore import Restoration
+    from zeusrun.history.base import Restoration
     from zeusrun.maintenance.doctor import Check
     from zeusrun.maintenance.repair import Finding
     from zeusrun.maintenance.retention import OldRun
