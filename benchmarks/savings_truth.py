@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.estimate import Estimate
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
@@ -146,7 +146,9 @@ class Turns(WalkingPolicy):
 
     name = "turns"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: np.random.Generator) -> Decision:
+    def choose(
+        self, problem: Problem, runs: Sequence[Observation], rng: np.random.Generator
+    ) -> Decision:
         """Choose the next one."""
         del runs, rng
         arm = problem.candidates[problem.recurrence % len(problem.candidates)]

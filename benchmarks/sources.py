@@ -19,7 +19,7 @@ from timing import describe_machine
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.metrics.base import open_source
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def measure(name: str, seconds: float) -> tuple[float, int]:
         folder = Path(temporary)
         (folder / "logs").mkdir()
         section = Metrics.model_validate({"source": name, **SECTIONS[name]})
-        source = open_source(Run(folder, folder, section, "accuracy"))
+        source = open_source(SourceContext(folder, folder, section, "accuracy"))
         write = open_writer(name, folder)
         ticks, used_s, events = round(seconds / TICK_S), 0.0, 0
         for tick in range(ticks):

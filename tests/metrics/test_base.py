@@ -12,7 +12,7 @@ from tests.metrics.reading import open_source
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import SIDECAR_NAME, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
@@ -49,7 +49,7 @@ class TestSidecar(MetricSourceContract):
 
 
 def test_the_sidecar_is_read_once_where_it_is_the_source(tmp_path):
-    run = Run(tmp_path, tmp_path, Metrics(source="sidecar"))
+    run = SourceContext(tmp_path, tmp_path, Metrics(source="sidecar"))
     assert len(open_sources(run)) == 1
 
 
@@ -59,13 +59,13 @@ def test_what_a_hook_says_of_a_file_that_the_job_names_is_left_out(tmp_path):
         writer.write(Reported(1.0, 1, {"accuracy": 0.5}, source))
     for name, seen in (("tensorboard", ["report"]), ("auto", ["tensorboard", "report"])):
         path = "runs" if name == "tensorboard" else None
-        run = Run(tmp_path, tmp_path, Metrics(source=name, path=path))
+        run = SourceContext(tmp_path, tmp_path, Metrics(source=name, path=path))
         sidecar, _ = open_sources(run).values()
         assert [event.source for event in sidecar.read()] == seen
 
 
 def test_a_source_looks_for_logs_and_clocks_where_the_launcher_puts_them(tmp_path):
-    run, paths = Run(tmp_path, tmp_path), RunPaths(tmp_path)
+    run, paths = SourceContext(tmp_path, tmp_path), RunPaths(tmp_path)
     assert run.log(2) == paths.rank_log(2)
     assert not run.has_trained_a_minute(1000.0)
     paths.clocks.mkdir()

@@ -163,13 +163,13 @@ def test_a_column_that_never_comes_is_named_after_three_epochs(tmp_path):
 
 
 def test_a_file_that_never_comes_is_missed_after_a_minute_of_training_once(tmp_path):
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
     source = open_source(tmp_path, source="csv", path="log.csv")
     source.read()
     assert list(source.warnings) == []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "has_trained_a_minute", lambda *_: True)
+        patch.setattr(SourceContext, "has_trained_a_minute", lambda *_: True)
         source.read()
     source.read(final=True)
     (warning,) = source.warnings

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.auto.beliefs import Array
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
@@ -57,8 +57,8 @@ class Comparison:
     problem: Problem  # the conditions of the newest run that shows its cost
     newest: Trial  # that run
     trials: Sequence[Trial]
-    read: Sequence[Run | None]  # the trials under ``problem``
-    era: Sequence[Run]  # runs since the training last changed, oldest first
+    read: Sequence[Observation | None]  # the trials under ``problem``
+    era: Sequence[Observation]  # runs since the training last changed, oldest first
     looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
@@ -152,7 +152,7 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
 
 
-def _draw_looks(problem: Problem, era: Sequence[Run]) -> list[dict[int, Array]]:
+def _draw_looks(problem: Problem, era: Sequence[Observation]) -> list[dict[int, Array]]:
     """Draw what runs cost, as known now and before each of the last recurrences.
 
     A look is empty if nothing was known of the default.

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.bandit.observation import Run, timed_runs, usual_speed
+from zeusrun.bandit.observation import Observation, timed_runs, usual_speed
 from zeusrun.bandit.stopping import is_repeat
 from zeusrun.trial import TrialStatus
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Bound, Decision, Trial
 
-    Choose: TypeAlias = Callable[[Problem, Sequence[Run]], Decision]
+    Choose: TypeAlias = Callable[[Problem, Sequence[Observation]], Decision]
 
 _MOST_EPOCHS = 1e300  # JSON has no infinity
 
@@ -24,7 +24,7 @@ _MOST_EPOCHS = 1e300  # JSON has no infinity
 def bounded_choice(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     made: Sequence[Trial],
     *,
     moves_on: bool = False,
@@ -47,7 +47,7 @@ def bounded_choice(
     )
 
 
-def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> Bound:
+def fit_bound(problem: Problem, runs: Sequence[Observation], arm: int, bound: Bound) -> Bound:
     """Return a bound that fits how fast the machine is now.
 
     If the speed of the batch size is known, the bound is in epochs: those that it usually pays for.
@@ -69,12 +69,12 @@ def fit_bound(problem: Problem, runs: Sequence[Run], arm: int, bound: Bound) -> 
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
 
 
-def _is_at_least(run: Run) -> bool:
+def _is_at_least(run: Observation) -> bool:
     """Whether an epoch of a run costs more than known: it was stopped within the first one."""
     return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
 
 
-def _may_another_run(problem: Problem, runs: Sequence[Run], decision: Decision) -> bool:
+def _may_another_run(problem: Problem, runs: Sequence[Observation], decision: Decision) -> bool:
     """Whether attempts are left, and another batch size that nothing speaks against.
 
     None as large has ever run out of memory, and it has never crashed.
@@ -90,7 +90,7 @@ def _may_another_run(problem: Problem, runs: Sequence[Run], decision: Decision) 
 def _is_last_possible(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     made: Sequence[Trial],
     decision: Decision,
 ) -> bool:
@@ -100,7 +100,7 @@ def _is_last_possible(
     if problem.attempts_left <= 1:
         return True
     arm, left = decision.global_batch_size, problem.attempts_left - 1
-    stopped = Run(arm, problem.recurrence, TrialStatus.STOPPED, decision.stage, epochs=1)
+    stopped = Observation(arm, problem.recurrence, TrialStatus.STOPPED, decision.stage, epochs=1)
     then = replace(problem, attempts_left=left, last_attempt=left == 1)
     after = choose(then, [*runs, stopped])
     same = after.global_batch_size == arm and after.bound is not None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 
@@ -23,13 +23,15 @@ class Fixed(WalkingPolicy):
 
     name = "fixed"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the default batch size."""
         limit_w = first_limit_w(problem, runs, problem.default)
         why = f"{problem.default} is the default, and policy fixed never leaves it"
         return Decision(problem.default, Stage.EXPLOIT, why, limit_w)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         verdicts = dict.fromkeys(problem.candidates, "never chosen")
         verdicts[problem.default] = "next: the default"

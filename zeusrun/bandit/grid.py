@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 
@@ -29,7 +29,7 @@ class Grid(SweepingPolicy):
 
     name = "grid"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next batch size of the grid, or the cheapest once it is complete."""
         tally = build_tally(problem, runs)
         arm, stage, why = _next(problem, tally, runs)
@@ -40,7 +40,9 @@ class Grid(SweepingPolicy):
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
@@ -48,7 +50,7 @@ class Grid(SweepingPolicy):
         return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
 
 
-def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:
+def _next(problem: Problem, tally: Tally, runs: Sequence[Observation]) -> tuple[int, Stage, str]:
     likeliest = likeliest_arm(tally) if problem.last_attempt else None
     if likeliest is not None:
         return likeliest[0], Stage.RETRY, likeliest[1]

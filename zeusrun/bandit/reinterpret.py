@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.observation import FAILED, Run, step_cost_j
+from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
 from zeusrun.bandit.power import chosen_point
 from zeusrun.bandit.proof import CRASHED, Doubt, Way, prove, undisturbed, whole_way
 from zeusrun.cost import cost_j
@@ -36,13 +36,15 @@ _UNITS = 20  # so that rounding to whole units does no harm
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
-def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
+def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Observation]]:
     """Return ``read_trials`` without what teaches nothing."""
     problem, runs = read_trials(problem, trials)
     return problem, [run for run in runs if run is not None]
 
 
-def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list[Run | None]]:
+def read_trials(
+    problem: Problem, every: Sequence[Trial]
+) -> tuple[Problem, list[Observation | None]]:
     """Read the trials of a job, oldest first; those of another variant do not count.
 
     Returns:
@@ -65,7 +67,7 @@ def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list
     return problem, [next(runs) if each.variant == problem.variant else None for each in every]
 
 
-def read_trial(problem: Problem, trial: Trial) -> Run | None:
+def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
     ``prove`` says what of it counts. Every number is computed from the learning curve under today's
@@ -77,7 +79,7 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     cost is then the most that it may cost.
     """
     status = trial.status
-    run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
+    run = Observation(trial.global_batch_size, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
@@ -199,7 +201,7 @@ def samples_per_epoch(trial: Trial) -> float | None:
     return trial.steps * trial.global_batch_size / epochs
 
 
-def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
+def _with_learning(problem: Problem, trial: Trial, run: Observation) -> Observation:
     """Add the outcome of a trial under today's rules, its cost and its speed."""
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
@@ -302,7 +304,7 @@ def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: in
     return left_j if _LEAST_J < left_j < spent_j else spent_j
 
 
-def _with_speed(problem: Problem, trial: Trial, run: Run, end: Way | None) -> Run:
+def _with_speed(problem: Problem, trial: Trial, run: Observation, end: Way | None) -> Observation:
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
     whole = trial.status is TrialStatus.STOPPED and not trial.interruptions

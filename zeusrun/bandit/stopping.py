@@ -12,7 +12,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.observation import Pace, Run, Running
+    from zeusrun.bandit.observation import Observation, Pace, Running
     from zeusrun.trial import Bound, Decision, Trial
 
 
@@ -90,7 +90,7 @@ def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
     return arm in failed or arm >= min(too_large, default=arm + 1)
 
 
-def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Run]) -> bool:
+def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Observation]) -> bool:
     """Whether two arms missed the target and no run ever reached it: the target may be wrong."""
     missed = {trial.global_batch_size for trial in made if trial.status in FAILED}
     return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)

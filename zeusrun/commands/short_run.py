@@ -27,7 +27,7 @@ from zeusrun.metrics.audit import is_alike
 from zeusrun.metrics.places import HANDFUL
 from zeusrun.metrics.propose import propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.seen import names_an_evaluation
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
@@ -185,7 +185,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
         def consume(event: SubmitEvent) -> None:
             nonlocal progress, stopped
             if isinstance(event, TrialStarts):
-                watch.log = Run(Path(event.trial.run_dir), scratch).log(0)
+                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log(0)
             elif isinstance(event, Advanced):
                 progress = event.progress
                 enough = watch.take(progress)

@@ -15,7 +15,7 @@ from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
-from zeusrun.bandit.observation import FAILED, Run
+from zeusrun.bandit.observation import FAILED, Observation
 from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.clock import timestamp
@@ -47,7 +47,7 @@ class Choice:
 
     trial: Trial  # a new one, or a preempted one that is continued
     problem: Problem  # what the policy was asked
-    runs: tuple[Run, ...]  # the history as it reads under the problem
+    runs: tuple[Observation, ...]  # the history as it reads under the problem
     decision: Decision
     kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
@@ -239,7 +239,7 @@ def _size_that_fit(grown: Trial) -> int:
 def decide(
     submission: Submission,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     attempt: int,
     made: Sequence[Trial] = (),
 ) -> Decision:
@@ -263,7 +263,7 @@ def decide(
     if control is not None:
         return control
 
-    def choose(problem: Problem, runs: Sequence[Run]) -> Decision:
+    def choose(problem: Problem, runs: Sequence[Observation]) -> Decision:
         rng = np.random.default_rng([submission.spec.policy.seed, problem.recurrence, attempt])
         return submission.policy.choose(problem, runs, rng)
 
@@ -274,7 +274,7 @@ def decide(
 def decide_after_miss(
     submission: Submission,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     first: Decision,
     epoch_cost_j: float | None,
 ) -> Decision | None:
@@ -284,7 +284,9 @@ def decide_after_miss(
     """
     if submission.spec.attempts == 1:
         return None
-    missed = Run(first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage)
+    missed = Observation(
+        first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage
+    )
     missed = missed._replace(epochs=problem.max_epochs, epoch_cost_j=epoch_cost_j)
     left = submission.spec.attempts - 1
     problem = replace(problem, last_attempt=left == 1, attempts_left=left)

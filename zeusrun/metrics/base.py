@@ -13,7 +13,7 @@ from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Reported,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
     from zeusrun.sidecar.events import Event
 
 
@@ -45,7 +45,7 @@ SOURCES = {
 """By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
-def open_source(run: Run) -> MetricSource:
+def open_source(run: SourceContext) -> MetricSource:
     """Open the source that the job file names, one of ``SOURCES``."""
     module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
     source: MetricSource = module.open_source(run)
@@ -80,7 +80,7 @@ def _plain_event(event: Event, name: str) -> Event:
     return event
 
 
-def open_sources(run: Run) -> Mapping[str, MetricSource]:
+def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     """Open the sidecar, which every run has, and the source that the job file names.
 
     The keys name the sources in messages. Call it before the training begins: sources ignore what

@@ -13,7 +13,7 @@ from zeusrun.metrics.rows import KnownRows, Rows, RowSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
 _NAME = "trainer_state.json"
 _MAX_BYTES = 64 << 20
@@ -22,7 +22,7 @@ _MAX_BYTES = 64 << 20
 class TrainerStates(RowSource):
     """Reads the log in the newest state; each state has the whole log so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SourceContext) -> None:
         super().__init__(Rows(run, "key", epoch="epoch"))
         inside = (_NAME, f"*/{_NAME}")
         self._files = NewestFile(run, self._rows, names=_NAME, inside=inside, one=False)

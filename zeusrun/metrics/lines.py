@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
     Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
 
@@ -70,7 +70,7 @@ class LineFile(RowSource):
     returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
     """
 
-    def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
+    def __init__(self, run: SourceContext, kind: str, create_parser: Callable[[], Parse]) -> None:
         super().__init__(Rows(run, kind, epoch="epoch"))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
@@ -146,7 +146,7 @@ def _to_utf8(line: bytes, encoding: str | None) -> bytes:
     return text.decode(encoding, errors="replace").removeprefix("\ufeff").encode(errors="replace")
 
 
-def open_source(run: Run) -> LineFile:
+def open_source(run: SourceContext) -> LineFile:
     """Open the file that ``metrics.path`` names. Blank cells and ``null`` are no values."""
     if run.section.source == "csv":
         return LineFile(run, "column", _Table)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
     Value: TypeAlias = tuple[str, object, int, float]  # key, value, step, Unix seconds
 
@@ -37,7 +37,7 @@ _META_BYTES = 64 << 10
 class TrackedRun(RowSource):
     """Reads the newest run that began after the trial did."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SourceContext) -> None:
         super().__init__(Rows(run, "key"))
         self._steps = StepRows(self._rows, run.section.epoch)
         names = [run.section.path] if run.section.path else ["mlflow.db", "mlruns"]

@@ -16,7 +16,7 @@ from zeusrun.jobfile.placeholders import expand_placeholders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zeusrun.metrics.rows import Rows, Run
+    from zeusrun.metrics.rows import Rows, SourceContext
 
 _PAUSE = 100  # times the duration of a search, so that searching takes 1 % of the time
 _LAST_BYTES = 64
@@ -36,7 +36,7 @@ class NewestFile:
 
     def __init__(
         self,
-        run: Run,
+        run: SourceContext,
         rows: Rows,
         *,
         names: str = "*",

@@ -29,7 +29,7 @@ _MAX_NAMES = 1000
 
 
 @dataclass(frozen=True)
-class Run:
+class SourceContext:
     """What a source gets to know of its trial before the trial begins."""
 
     run_dir: Path
@@ -76,7 +76,7 @@ class Rows:
     k, and one at step 0 is an evaluation before training.
     """
 
-    def __init__(self, run: Run, kind: str, epoch: str = "", step: str = "step") -> None:
+    def __init__(self, run: SourceContext, kind: str, epoch: str = "", step: str = "step") -> None:
         """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
         section = run.section
         self.warnings: list[str] = []

@@ -13,7 +13,7 @@ from zeusrun.metrics.rows import Rows, RowSource, StepRows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
 _MAX_CHUNKS = 2  # 2 MB at a time, so that supervision never waits long
 
@@ -21,7 +21,7 @@ _MAX_CHUNKS = 2  # 2 MB at a time, so that supervision never waits long
 class EventFile(RowSource):
     """Reads the newest event file of a trial. What a writer does not flush comes late."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SourceContext) -> None:
         super().__init__(Rows(run, "tag"))
         self._steps = StepRows(self._rows, run.section.epoch)
         names = "*tfevents*"

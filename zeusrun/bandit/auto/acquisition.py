@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.auto.beliefs import Array, Beliefs
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 # The job is expected to recur as often as it has, plus this.
@@ -40,7 +40,7 @@ class Assessment:
     values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
 
 
-def assess(problem: Problem, runs: Sequence[Run]) -> Assessment:
+def assess(problem: Problem, runs: Sequence[Observation]) -> Assessment:
     """Assess all runs of the job, oldest first."""
     evidence = gather(problem, runs)
     beliefs = believe(problem, evidence)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
@@ -38,7 +38,7 @@ class Auto(WalkingPolicy):
 
     name = "auto"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next trial."""
         now = assess(problem, runs)
         index, stage, why = _select(now)
@@ -46,7 +46,9 @@ class Auto(WalkingPolicy):
         bound = _bound(now, index, proven=stage in PROVEN)
         return Decision(arm, stage, why, first_limit_w(problem, runs, arm), bound)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what is believed of every candidate."""
         now = assess(problem, runs)
         index, _, why = _select(now)
@@ -56,7 +58,7 @@ class Auto(WalkingPolicy):
         ]
 
 
-def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
+def bound_of_proven(problem: Problem, runs: Sequence[Observation]) -> Bound | None:
     """Return the bound of a trial that does not explore; ``None`` if nothing bounds its cost.
 
     Used for a trial that continues after preemption.

@@ -22,7 +22,7 @@ from zeusrun.trial import PowerPoint, Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.choose import Choice
@@ -169,7 +169,7 @@ def measure_speed(
 
 def read_speed_check(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
-) -> Run | None:
+) -> Observation | None:
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
         progress = replace(progress, epochs=0, curve=())  # only its steps show its speed

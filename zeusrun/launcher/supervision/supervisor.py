@@ -41,7 +41,7 @@ from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, settle, take_step_clock, take_time
 from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.seen import Seen
 from zeusrun.metrics.sight import describe_applied
 from zeusrun.plain_text import storable_text
@@ -102,7 +102,9 @@ class Supervisor:
         )
         values, ranks = placeholder_values(spec, trial, paths), trial.world_size
         folder = spec.workdir_path(values)
-        run = Run(paths.run_dir, folder, spec.metrics, trial.metric, values, ranks, trial.target)
+        run = SourceContext(
+            paths.run_dir, folder, spec.metrics, trial.metric, values, ranks, trial.target
+        )
         self._sources = open_sources(run)
         self._logs = log_tails(self._paths, Ranks(trial.world_size))
         self._neighbours = Neighbours(submission.home, on_cpu=not submission.gpus)
