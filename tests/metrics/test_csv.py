@@ -219,13 +219,12 @@ def test_the_path_may_hold_placeholders_whose_values_are_no_globs(tmp_path):
     assert values_of(source) == [(1, 0.5)]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
-def test_a_table_is_read_by_its_byte_order_mark_while_it_grows(tmp_path, encoding):
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
     source = open_source(tmp_path, source="csv", path="log.csv", name="güte")
     found = []
     with (tmp_path / "log.csv").open("wb", buffering=0) as file:
         for row in ["\ufeffepoch,güte\r\n", "1,0.25\r\n", "2,0.5\r\n"]:
-            content = row.encode(encoding)
+            content = row.encode()
             for part in (content[:3], content[3:]):
                 file.write(part)
                 found += source.read()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
-    "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
+    "zeusrun can read them (stdout, csv, jsonl), or call run.report() in the "
     "script: docs/metrics.md"
 )
 _NOT_ARRIVED = (

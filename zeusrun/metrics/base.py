@@ -33,15 +33,7 @@ class MetricSource(Protocol):
         """
 
 
-SOURCES = {
-    "auto": "stdout",
-    "stdout": "stdout",
-    "csv": "lines",
-    "jsonl": "lines",
-    "hf": "hf",
-    "tensorboard": "tensorboard",
-    "mlflow": "mlflow",
-}
+SOURCES = {"auto": "stdout", "stdout": "stdout", "csv": "lines", "jsonl": "lines"}
 """By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
@@ -92,8 +84,7 @@ def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
         return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        # A hook of the same library would report the same values at other times.
-        return {str(sidecar): SidecarReader(sidecar, without=name), key: open_source(run)}
+        return {str(sidecar): SidecarReader(sidecar), key: open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(

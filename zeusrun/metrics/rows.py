@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -203,8 +202,7 @@ class Rows:
         if found or "file" in self._warned:
             return
         if final or self._run.has_trained_a_minute(self._now_t):
-            path = self._run.section.path or "mlflow.db, mlruns"
-            when = "" if final else " so far; zeusrun keeps looking"
+            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
             self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
 
     def warn(self, kind: str, text: str) -> None:
@@ -235,54 +233,3 @@ class RowSource(ABC):
     @abstractmethod
     def _collect(self, *, final: bool) -> bool:
         """Take in the rows; return whether this run has a file."""
-
-
-class StepRows:
-    """Makes rows of single values: consecutive values of one step form a row.
-
-    If a name counts epochs, a row waits for it, because loggers write it last.
-    """
-
-    def __init__(self, rows: Rows, epoch: str | None) -> None:
-        self._rows = rows
-        self._awaited = None if epoch == "step" else epoch
-        self._row: dict[str, object] = {}
-        self._counted: object = None  # the step whose epoch is known
-        self._written_s = 0.0
-
-    def take(self, name: str, value: object, step: int, written_s: float) -> None:
-        """Take in a value that was written at a Unix second."""
-        if self._row and (self._row["step"] != step or name in self._row):
-            self._flush()
-        self._row.setdefault("step", step)
-        self._row.setdefault(name, value)
-        if name == self._awaited:
-            self._counted = step
-        self._written_s = written_s
-
-    def end(self, *, final: bool) -> None:
-        """End to read: the last row is complete, unless it has to wait."""
-        if self._row and (final or self._awaited is None or self._row["step"] == self._counted):
-            self._flush()
-
-    def _flush(self) -> None:
-        self._rows.take(self._row, self._written_s)
-        self._row = {}
-
-
-class KnownRows:
-    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
-
-    def __init__(self) -> None:
-        self._marks = array("q")
-        self.position = 0
-
-    def is_new(self, mark: int) -> bool:
-        """Whether the next row of the file differs from the previous row at this place."""
-        at, self.position = self.position, self.position + 1
-        if at < len(self._marks):
-            if self._marks[at] == mark:
-                return False
-            del self._marks[at:]
-        self._marks.append(mark)
-        return True

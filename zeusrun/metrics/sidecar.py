@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.sidecar.decode import decode_event
-from zeusrun.sidecar.events import Reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,15 +17,11 @@ MAX_WARNINGS = 5
 
 
 class SidecarReader:
-    """Reads the events that ranks append to the sidecar; bad lines become warnings.
+    """Reads the events that ranks append to the sidecar; bad lines become warnings."""
 
-    ``without``: a source whose reports are left out, since the job file names its files.
-    """
-
-    def __init__(self, path: Path, without: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self._without = without
         self._tail = LineTail(path)
         self._line_number = self._bad_lines = 0
 
@@ -45,8 +40,6 @@ class SidecarReader:
                     event = decode_event(line) if line else None
                 except ValueError as error:
                     self._warn(str(error))
-                    continue
-                if isinstance(event, Reported) and event.source == self._without:
                     continue
                 if event is not None:
                     events.append(event)
