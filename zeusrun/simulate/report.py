@@ -95,7 +95,7 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode]) -> Summary:
     regrets = np.array([_regrets(each) for each in own])
     never_j = float(np.mean([each.never[:, 0].sum() for each in own]))
     arms = sum((Counter(each.arms) for each in own), Counter[int]())
-    attempts, recurrences = sum(arms.values()), len(own[0].starts_s)
+    attempts, recurrences = sum(arms.values()), len(own[0].reached)
     of_zeus = float(np.mean([_regrets(each)[-1] for each in zeus])) if zeus else None
     in_bests = [_in_bests(each) for each in own]
     to_zeus = Ratios()
