@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from zeusrun.bandit.reinterpret import find_unit, samples_per_epoch, spread_samples
+from zeusrun.bandit.samples import by_epochs_done, find_unit, samples_per_epoch, spread_samples
 from zeusrun.target import meets_target
-from zeusrun.trial import TrialStatus, counts_from_zero, epochs_of, is_baseline
+from zeusrun.trial import TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,11 +32,7 @@ def curve_in(trial: Trial, unit: CurveUnit) -> Sequence[CurvePoint]:
     """Return the curve of a run by epochs done, or by samples; empty if these are unknown."""
     if unit == "samples":
         return trial.by_samples or spread_samples(trial.curve, _samples(trial))
-    baseline = bool(trial.curve) and is_baseline(trial.curve[0])
-    if not counts_from_zero(tuple(point.epoch for point in trial.curve[baseline:])):
-        return trial.curve
-    begin, own = trial.curve[:baseline], trial.curve[baseline:]
-    return *begin, *(point._replace(epoch=point.epoch + 1) for point in own)
+    return by_epochs_done(trial.curve)
 
 
 def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
