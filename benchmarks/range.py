@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from timing import describe_machine
 
-from zeusrun.bandit.auto.acquisition import assess
+from zeusrun.bandit.auto.beliefs import assess
 from zeusrun.bandit.auto.explain import belief_of
 from zeusrun.bandit.auto.spread import student
 from zeusrun.bandit.registry import create_policy
@@ -33,7 +33,7 @@ from zeusrun.simulate.replay import build_problem, replay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.auto.acquisition import Assessment
+    from zeusrun.bandit.auto.beliefs import Assessment
     from zeusrun.bandit.observation import Observation
 
 SCENARIOS = ALONE, SLOWED, EXPLORING, MOVED = (

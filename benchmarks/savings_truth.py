@@ -25,7 +25,7 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.base import WalkingPolicy
+from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
@@ -38,7 +38,7 @@ from zeusrun.view.what_if import saved_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.estimate import Estimate
+    from zeusrun.analysis.amounts import Estimate
     from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 

@@ -541,7 +541,7 @@ def test_the_tables_of_a_database_are_made_beside_damaged_packages(zeusrun, dama
 
 
 def test_an_entry_point_into_zeusrun_itself_takes_no_blame_for_how_zeusrun_ends(zeusrun, install):
-    site = install("[zeusrun.policies]\nalias = zeusrun.bandit.grid:Grid\n")
+    site = install("[zeusrun.policies]\nalias = zeusrun.bandit.baselines:Grid\n")
     job = zeusrun.job(policy={"name": "alias"})
     done = zeusrun("submit", job, PYTHONPATH=f"{FAKE_TORCHRUN}:{site}")
     assert "repair or uninstall" not in done.stderr

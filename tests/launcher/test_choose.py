@@ -10,11 +10,11 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.history.memory import MemoryHistory
-from zeusrun.bandit.attempts import fit_bound
 from zeusrun.bandit.auto.policy import bound_of_proven
 from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import fit_bound
 from zeusrun.launcher.choose import Attempt, NothingLeft, choose_attempt, choose_next, decide
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.problem import build_problem

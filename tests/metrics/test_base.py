@@ -11,9 +11,8 @@ from tests.contracts.source import MetricSourceContract
 from tests.metrics.reading import open_source
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.metrics.base import open_sources
+from zeusrun.metrics.base import SidecarReader, open_sources
 from zeusrun.metrics.rows import SourceContext
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.events import SIDECAR_NAME, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter

@@ -11,8 +11,15 @@ import pytest
 from tests.simulate.traces import job
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate
-from zeusrun.simulate.report import pooled_regret, summarise
-from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study, simulate
+from zeusrun.simulate.study import (
+    Scenario,
+    Settings,
+    build_scenarios,
+    pooled_regret,
+    run_study,
+    simulate,
+    summarise,
+)
 from zeusrun.simulate.synthetic import FAMILIES
 
 TEN = Settings(recurrences=10)

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zeusrun.analysis.amounts import find_ended, is_forced, is_other
-from zeusrun.analysis.charges import lost_j, rate_of
+from zeusrun.analysis.amounts import (
+    Estimate,
+    NetAmounts,
+    Savings,
+    find_ended,
+    is_forced,
+    is_other,
+    lost_j,
+    rate_of,
+)
 from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
-from zeusrun.analysis.estimate import Estimate, NetAmounts, Savings
 from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
-from zeusrun.bandit.likeness import same_learning
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.proof import Doubt, prove
+from zeusrun.bandit.proof import Doubt, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
 from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus

@@ -5,8 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.proof import CRASHED, Doubt, changed_parts, prove
+from zeusrun.bandit.proof import (
+    CRASHED,
+    Doubt,
+    changed_parts,
+    prove,
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+)
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
 from zeusrun.trial import TrialStatus
 

@@ -6,8 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.fixed import Fixed
-from zeusrun.bandit.grid import Grid
+from zeusrun.bandit.baselines import Fixed, Grid
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError

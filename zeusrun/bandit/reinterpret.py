@@ -8,10 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
-from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
 from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
 from zeusrun.bandit.power import chosen_point
-from zeusrun.bandit.proof import CRASHED, Doubt, Way, prove, undisturbed, whole_way
+from zeusrun.bandit.proof import (
+    CRASHED,
+    Doubt,
+    Way,
+    prove,
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+    undisturbed,
+    whole_way,
+)
 from zeusrun.bandit.samples import count_missing, find_unit, in_units, samples_per_epoch
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches

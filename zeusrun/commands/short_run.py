@@ -23,11 +23,9 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
-from zeusrun.metrics.audit import is_alike
-from zeusrun.metrics.places import HANDFUL
-from zeusrun.metrics.propose import propose
+from zeusrun.metrics.propose import is_alike, propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
-from zeusrun.metrics.rows import SourceContext
+from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import names_an_evaluation
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text

@@ -10,7 +10,6 @@ from uuid import uuid4
 import numpy as np
 
 from zeusrun.bandit import stopping
-from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.differences import describe_kept
@@ -18,6 +17,7 @@ from zeusrun.bandit.eras import compare_training, continue_training, describe_er
 from zeusrun.bandit.observation import FAILED, Observation
 from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.clock import timestamp
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory

@@ -18,8 +18,8 @@ from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.metrics.advance import advance
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import (
     Outcome,

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto import explain
-from zeusrun.bandit.auto.acquisition import Assessment, assess
-from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
+from zeusrun.bandit.auto.beliefs import Assessment, assess, newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
-from zeusrun.bandit.base import WalkingPolicy
+from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.power import first_limit_w
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 

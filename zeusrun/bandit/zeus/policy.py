@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.base import SweepingPolicy
+from zeusrun.bandit.baselines import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import sweep_limit_w
 from zeusrun.bandit.tally import (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.torchrun import TICK_S

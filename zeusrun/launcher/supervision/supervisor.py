@@ -43,7 +43,7 @@ from zeusrun.metrics.progress import Progress, settle, take_step_clock, take_tim
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.seen import Seen
-from zeusrun.metrics.sight import describe_applied
+from zeusrun.metrics.summary import describe_applied
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.sidecar.step_clock import read_step_clock

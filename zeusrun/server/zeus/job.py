@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.evidence import PROVEN
 from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.job_name import is_job_name
 from zeusrun.server.zeus.progress import LATE
 from zeusrun.trial import Decision, Trial, TrialStatus

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
