@@ -24,7 +24,6 @@ class Change(NamedTuple):
 
     part: str
     since: int  # the recurrence of that run
-    back_to: tuple[int, int] | None = None  # the first and last recurrence that had it before
 
 
 class Eras(NamedTuple):
@@ -57,7 +56,7 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
             if not any(_is_ignored(changed[:end]) for end in range(len(changed))):
                 newly.append(part)
         elif changed[-1]:
-            changes.append(Change(part, list(known)[-1], _newest_stretch(known, value)))
+            changes.append(Change(part, list(known)[-1]))
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
 
 
@@ -130,18 +129,6 @@ def _is_ignored(changed: Sequence[bool]) -> bool:
     return sum(changed[-_COMPARISONS:]) >= _CHANGES and 2 * sum(earlier) >= len(earlier)
 
 
-def _newest_stretch(known: Mapping[int, str], value: str) -> tuple[int, int] | None:
-    """Return the first and last of the newest successive recurrences with a value."""
-    first: int | None = None
-    last: int | None = None
-    for recurrence in reversed(list(known)):
-        if known[recurrence] == value:
-            first, last = recurrence, recurrence if last is None else last
-        elif last is not None:
-            break
-    return None if first is None or last is None else (first, last)
-
-
 _NAMES = {
     "args": "the arguments",
     "env": "the variables in env",
@@ -156,19 +143,15 @@ def name_part(part: str, script: str = "the script") -> str:
 
 def describe_eras(eras: Eras, script: str) -> list[str]:
     """Describe in sentences what has changed; ``script`` is what to call the script."""
-    told: dict[str, list[str]] = {}  # the parts by what is said of them
+    parts: dict[str, list[str]] = {}  # by since when they differ
     for change in eras.changes:
         since = f"changed since run {change.since}"
-        if change.back_to is not None:
-            first, last = change.back_to
-            runs = f"run {first}" if first == last else f"runs {first} to {last}"
-            since += f", back to what {runs} had"
-        elif change.part != "learning":  # the learning rate and the metric have their own sentences
+        if change.part != "learning":  # the learning rate and the metric have their own sentences
             since += "; {its} first runs will show how far earlier ones count"
-        told.setdefault(since, []).append(name_part(change.part, script))
+        parts.setdefault(since, []).append(name_part(change.part, script))
     sentences = [
         f"{' and '.join(names)} {since.format(its='its' if names == [script] else 'their')}"
-        for since, names in told.items()
+        for since, names in parts.items()
     ]
     sentences += [
         f"{name_part(part, script)} changed in nearly every run; from now on zeusrun ignores this"

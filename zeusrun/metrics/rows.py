@@ -131,7 +131,6 @@ class SourceContext:
     values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
     target: float | None = None  # of the metric
-    began_s: float = field(default_factory=read_clock)  # now, in Unix seconds
 
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""
