@@ -60,19 +60,6 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
 
 
-def find_difference(
-    then: Mapping[str, str], now: Mapping[str, str], ignored: Collection[str] = ()
-) -> str | None:
-    """Return the parts of a trial's fingerprint that are not as today, with their hashes.
-
-    Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown.
-    """
-    if then == now:
-        return None
-    parts = _changed_parts(then, now, ignored)
-    return " ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None
-
-
 def _changed_parts(
     then: Mapping[str, str], now: Mapping[str, str], ignored: Collection[str]
 ) -> list[str]:
@@ -86,15 +73,19 @@ def _changed_parts(
 def find_differences(
     trials: Sequence[Trial], now: Mapping[str, str], ignored: Collection[str] = ()
 ) -> list[str | None]:
-    """Return ``find_difference`` of each of a job's trials, oldest first.
+    """Return what of each of a job's trials is not as today, oldest first.
 
-    A part that is absent from a fingerprint, as in runs of an earlier zeusrun, is taken to be that
-    of the next trial that has it, else today's.
+    Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown. A part
+    that is absent from a fingerprint is taken to be that of the next trial that has it, else
+    today's.
     """
-    found, later = [], dict(now)
+    found: list[str | None] = []
+    later = dict(now)
     for trial in reversed(trials):
         own = trial.fingerprint or {}
-        found.append(find_difference({**later, **own}, now, ignored))
+        then = {**later, **own}
+        parts = [] if then == now else _changed_parts(then, now, ignored)
+        found.append(" ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None)
         later |= {part: print_.partition(THEN)[0] for part, print_ in own.items()}
     return found[::-1]
 
