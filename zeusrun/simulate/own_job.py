@@ -186,6 +186,8 @@ def _doubt(
 
 def _log_cost(problem: Problem, arm: KnownArm) -> float:
     """Return the log of what a run costs, in joules; infinite if it never reaches the target."""
+    if arm.missing == 1:
+        return math.inf
     epoch_j = [
         cost_j(rate.epoch_s * rate.power_w, problem.max_power_w, rate.epoch_s, problem.eta_knob)
         for rate in arm.rates.values()
