@@ -265,8 +265,8 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
             "launch:",
             "metrics: {source: cvs}\nlaunch:",
             (
-                "12: 'metrics.source' must be 'auto', 'sidecar', 'stdout', 'csv', 'jsonl', 'hf', "
-                "'tensorboard' or 'mlflow', not 'cvs'; did you mean 'csv'?"
+                "12: 'metrics.source' must be 'auto', 'sidecar', 'stdout', 'csv' or 'jsonl', "
+                "not 'cvs'; did you mean 'csv'?"
             ),
         ),
         (
@@ -276,13 +276,13 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
         ),
         (
             "launch:",
-            "metrics: {source: mlflow, pattern: nanogpt}\nlaunch:",
-            "12: 'metrics.pattern' only goes with source: stdout, not mlflow",
+            "metrics: {source: csv, path: log, pattern: nanogpt}\nlaunch:",
+            "12: 'metrics.pattern' only goes with source: stdout, not csv",
         ),
         (
             "launch:",
             "metrics: {path: log.csv}\nlaunch:",
-            "12: 'metrics.path' only goes with source: csv, jsonl, hf, tensorboard, mlflow, not auto",
+            "12: 'metrics.path' only goes with source: csv, jsonl, not auto",
         ),
         (
             "launch:",

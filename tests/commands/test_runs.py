@@ -17,7 +17,7 @@ import pytest
 
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
-from zeusrun.analysis.estimate import SAVED
+from zeusrun.analysis.amounts import SAVED
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import TrialStatus
 

@@ -14,7 +14,7 @@ import pytest
 
 import zeusrun
 from tests.worker.rank import Rank
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.events import Asked, Reported
 from zeusrun.worker.environment import WorkerEnvironment
 from zeusrun.worker.run import Run

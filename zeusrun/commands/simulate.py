@@ -20,8 +20,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.report import BASELINE, summarise
-from zeusrun.simulate.study import Settings, build_scenarios, run_study
+from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
 from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret
@@ -55,10 +54,7 @@ def simulate(
     ] = None,
     workload: Annotated[
         list[str] | None,
-        Option(
-            metavar="W",
-            help="By default all. With --trace-dir also: name:default:target:max_epochs[:min].",
-        ),
+        Option(metavar="W", help="By default all."),
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -80,9 +76,6 @@ def simulate(
     in_flight: Annotated[
         int, Option(metavar="N", min=1, help="Number of runs at the same time.")
     ] = 1,
-    cluster: Annotated[
-        _PATH, Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
-    ] = None,
     as_json: AsJson = False,
     plot: Annotated[
         _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
@@ -113,11 +106,12 @@ def simulate(
         attempts=attempts,
         in_flight=in_flight,
     )
-    _check(settings, cluster)
+    if settings.cost_factor is not None and not settings.cost_factor > 0:
+        raise UsageError(f"--cost-factor {cost_factor:g}: must be above 0")
     if plot:
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
-    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
+    scenarios = build_scenarios(workload or [], trace_dir, gpu)
     with progress(console(stderr=True)) as on_progress:
         episodes = run_study(
             scenarios,
@@ -129,11 +123,11 @@ def simulate(
         )
     summaries = summarise(episodes, policies)
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
-    title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
+    title = f"{source}, {_described(settings)}, {plural(seeds, 'seed')}"
     if as_json:
         given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
-        given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
-        given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
+        given |= {"first_seed": first_seed, "seeds": seeds, "policies": policies}
+        given |= asdict(settings)
         print_json({"settings": given, "results": [asdict(each) for each in summaries]})
     else:
         sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
@@ -204,19 +198,9 @@ def _check_own(ctx: typer.Context) -> None:
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
 
 
-def _check(settings: Settings, cluster: Path | None) -> None:
-    factor = settings.cost_factor
-    if factor is not None and not factor > 0:
-        raise UsageError(f"--cost-factor {factor:g}: must be above 0")
-    if settings.in_flight > 1 and cluster is not None:
-        raise UsageError("--in-flight and --cluster exclude each other; choose one")
-
-
-def _described(settings: Settings, cluster: Path | None) -> str:
+def _described(settings: Settings) -> str:
     runs = plural(settings.recurrences, "recurrence")
-    if cluster:
-        runs = f"{cluster.name}, at most {runs} a group"
-    elif settings.in_flight > 1:
+    if settings.in_flight > 1:
         runs += f", {settings.in_flight} in flight"
     factor = f", cost factor {settings.cost_factor:g}" if settings.cost_factor else ""
     return f"{runs}, eta_knob {settings.eta_knob:g}{factor}"

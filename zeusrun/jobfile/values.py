@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
 """The policies that zeusrun has; ``bandit.registry`` makes them."""
 
-SOURCE_NAMES = ("auto", "sidecar", "stdout", "csv", "jsonl", "hf", "tensorboard", "mlflow")
+SOURCE_NAMES = ("auto", "sidecar", "stdout", "csv", "jsonl")
 """The metric sources that zeusrun has; ``metrics.base`` opens them."""
 
 

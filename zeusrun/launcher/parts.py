@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from zeusrun.bandit.reinterpret import spread_samples
+from zeusrun.bandit.samples import spread_samples
 from zeusrun.cost import cost_j
 from zeusrun.noise_curve import join_curves
 from zeusrun.trial import (

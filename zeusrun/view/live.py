@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.analysis.curve_unit import amount_in, counts_reports
+from zeusrun.analysis.curves import amount_in, counts_reports
 from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
