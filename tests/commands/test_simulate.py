@@ -137,7 +137,7 @@ def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
     assert (done.returncode, done.stderr) == (0, "zeusrun: the figure is in f.svg\n")
     found = json.loads(done.stdout)
     assert found["settings"] == {
-        "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "seeds": 2,
+        "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
         "policies": ["fixed"], "recurrences": 6, "eta_knob": 0.5, "cost_factor": None,
         "attempts": 3, "in_flight": 2,
     }  # fmt: skip
@@ -147,15 +147,26 @@ def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
     assert (tmp_path / "f.svg").is_file()
 
 
+def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
+    rows = "".join(f"g,{n},{n + 3},cifar100,1\n" for n in range(9))
+    (tmp_path / "c.csv").write_text("group,start_time,end_time,dataset,runtime_ratio\n" + rows)
+    traces = ("--trace-dir", write(tmp_path), "--gpu", "toy", "--cluster", "c.csv")
+    done = zeusrun("simulate", *traces, "--seeds", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {each["recurrences"] for each in json.loads(done.stdout)["results"]} == {9}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--gpu", "v100"), "--gpu v100 needs --trace-dir"),
         (("--workload", "lew"), "unknown synthetic workload 'lew'; did you mean 'law'?"),
         (("--policy", "zues"), "unknown policy 'zues'; did you mean 'zeus'?"),
+        (("--in-flight", 2, "--cluster", "c.csv"), "--in-flight and --cluster exclude each other"),
         (("--cost-factor", 0), "--cost-factor 0: must be above 0"),
         (("--cost-factor", "-inf"), "--cost-factor -inf: must be above 0"),
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
+        (("--cluster", "none.csv"), "none.csv cannot be read: No such file"),
         (("--trace-dir", "none", "--gpu", "a"), "none has no power traces: no such directory"),
         (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
         (("--plot", "taken.png"), "--plot taken.png cannot be written; name a file"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import lzma
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from tests.simulate.traces import job
+from tests.simulate.traces import job, write
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate
+from zeusrun.simulate.job import LearningCurve, Rate, never_optimising
+from zeusrun.simulate.replay import replay
 from zeusrun.simulate.study import (
     Scenario,
     Settings,
@@ -21,7 +23,16 @@ from zeusrun.simulate.study import (
     summarise,
 )
 from zeusrun.simulate.synthetic import FAMILIES
+from zeusrun.simulate.traces import ClusterRun, Group, load_groups
 
+HEADER = "group,start_time,end_time,dataset,runtime_ratio\n"
+CLUSTER = HEADER + (
+    "b,50,60,cifar100,2\n"
+    "a,100,110,cifar100,1\n"
+    "a,0,40,cifar100,0.5\n"
+    "c,0,1,elsewhere,1\n"
+    "a,20,30,cifar100,1.5\n"
+)
 TEN = Settings(recurrences=10)
 
 
@@ -93,13 +104,100 @@ def test_other_seeds_make_other_jobs_of_a_family():
     assert Scenario("law").build(0) == one
 
 
-def test_unknown_names_are_refused(tmp_path):
+def test_unknown_names_are_refused():
     with pytest.raises(UsageError, match="unknown policy 'zues'; did you mean 'zeus'"):
         run_study([Scenario("law")], ["zues"], [0])
     with pytest.raises(UsageError, match="unknown synthetic workload 'lw'; did you mean 'law'"):
         build_scenarios(["lw"])
-    with pytest.raises(UsageError, match="unknown workload 'imagnet'; did you mean 'imagenet'"):
-        build_scenarios(["imagnet"], tmp_path, "toy")
+
+
+def cluster(tmp_path, text=CLUSTER, name="cluster.csv"):
+    path = tmp_path / name
+    if path.suffix == ".xz":
+        with lzma.open(path, "wt") as file:
+            file.write(text)
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["cluster.csv", "cluster.csv.xz"])
+def test_a_cluster_trace_is_sorted_into_groups(tmp_path, name):
+    path = cluster(tmp_path, name=name)
+    assert load_groups(path, ["cifar100"]) == [
+        Group(
+            "a",
+            "cifar100",
+            (ClusterRun(0, 40, 0.5), ClusterRun(20, 10, 1.5), ClusterRun(100, 10, 1)),
+        ),
+        Group("b", "cifar100", (ClusterRun(50, 10, 2),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CLUSTER.replace("a,0,40", "a,0,-1"), "cluster.csv:4: end_time -1 is before start_time 0"),
+        (CLUSTER.replace("a,20", "a,soon"), "cluster.csv:6: start_time is 'soon', not a number"),
+        (
+            CLUSTER.replace("30,cifar100", "30,squad"),
+            "cluster.csv:6: group a is of dataset 'cifar10",
+        ),
+        (CLUSTER.replace("cifar100,2", "cifar100,0"), "cluster.csv:2: runtime_ratio is '0'"),
+        (
+            CLUSTER.replace("cifar100,2", "cifar100,1e308"),
+            "cluster.csv:2: runtime_ratio is '1e308', not a number from 1e-09 to 1e+15",
+        ),
+        (
+            CLUSTER.replace("b,50", "b,-1e308"),
+            "cluster.csv:2: start_time is '-1e308', not a number from",
+        ),
+        (
+            CLUSTER.replace("runtime_ratio", "ratio"),
+            "cluster.csv:1: there is no column 'runtime_rat",
+        ),
+        (HEADER, "none of its datasets is simulated (no rows)"),
+        (HEADER + "a,0,1,cifar,1\n", "(cifar); did you mean 'cifar100'?"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_trace_is_told(tmp_path, text, words):
+    with pytest.raises(UsageError) as caught:
+        load_groups(cluster(tmp_path, text), ["cifar100", "squad"])
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_packed_is_told(tmp_path):
+    path = tmp_path / "cluster.csv.xz"
+    path.write_text(CLUSTER)
+    with pytest.raises(UsageError, match=r"\.xz cannot be read: "):
+        load_groups(path, ["cifar100"])
+
+
+def test_groups_are_charged_by_their_ratio_and_merged_by_time(tmp_path):
+    scenarios = build_scenarios([], write(tmp_path), "toy", cluster(tmp_path))
+    assert [(each.name, len(each.runs)) for each in scenarios] == [
+        ("cifar100", 3),
+        ("cifar100", 1),
+    ]
+    assert scenarios[0].salt != scenarios[1].salt
+    (episode,) = run_study(scenarios, ["fixed"], [0], TEN)
+    assert episode.starts_s.tolist() == [0, 20, 50, 100]
+    ratios = np.array([0.5, 1.5, 2, 1])
+    assert episode.best[:, 2] == pytest.approx(50 * ratios)
+    rest = simulate(scenarios[1], "fixed", 0, TEN)
+    assert rest.spent[0, 0] == pytest.approx(episode.spent[2, 0])
+
+
+def test_a_trial_lasts_as_long_as_the_trace_says_of_the_default(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "zeusrun.simulate.study.replay",
+        lambda *args, arrivals, **options: seen.extend(arrivals) or replay(*args, **options),
+    )
+    (scenario, _) = build_scenarios([], write(tmp_path), "toy", cluster(tmp_path))
+    simulate(scenario, "fixed", 0, TEN)
+    assert [arrival.start_s for arrival in seen] == [0, 20, 100]
+    assert seen[0].stretch == 40 / never_optimising(scenario.build(0), 0.5, 1).time_s
 
 
 def test_a_summary_is_plain_json():

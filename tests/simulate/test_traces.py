@@ -19,7 +19,7 @@ from zeusrun.simulate.job import (
     never_optimising,
 )
 from zeusrun.simulate.study import Scenario, Settings, run_study
-from zeusrun.simulate.traces import WORKLOADS, Workload, gpus, load_jobs
+from zeusrun.simulate.traces import WORKLOADS, Workload, gpus, load_jobs, parse_workload
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PUBLIC = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public traces are not in {SHARED}")
@@ -78,7 +78,7 @@ def test_expected_costs_by_hand(tmp_path):
 
 
 def test_a_metric_that_falls_is_read_downwards(tmp_path):
-    wanted = Workload("other", 8, 3, 9, "min")
+    wanted = parse_workload("other:8:3:9:min")
     (job,) = load_jobs(write(tmp_path), "toy", [wanted])
     assert job.curves(8, 1) == [LearningCurve(9, ((2, 5.0), (9, 3.0)))]
 
@@ -145,7 +145,7 @@ def test_a_job_pickles(tmp_path):
         ('"dataset' + TRAINING, POWER, "summary_train.csv, after line 0: not CSV: "),
         (TRAINING, POWER.splitlines()[0] + "\n", "summary_power_toy.csv has no rows"),
         (TRAINING, "", "summary_power_toy.csv:1: there is no column 'dataset'; found no header"),
-        (TRAINING, POWER.replace("cifar100", "mnist"), "has none of the workloads cifar100, "),
+        (TRAINING, POWER.replace("cifar100", "mnist"), "has none of the workloads known by name"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_with_its_place(tmp_path, training, power, words):
@@ -195,6 +195,36 @@ def test_a_directory_without_traces(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             load_jobs(path, "toy")
+
+
+def test_workloads_are_known_by_name_or_described():
+    assert parse_workload("librispeech") == Workload("librispeech", 256, 40, 16, "min")
+    assert parse_workload("a:8:0.5:9") == Workload("a", 8, 0.5, 9)
+    assert parse_workload("a:8:0.5:9:min").mode == "min"
+
+
+def test_an_unknown_workload_is_told_with_the_nearest_one():
+    with pytest.raises(UsageError, match="did you mean 'imagenet'"):
+        parse_workload("imagnet")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:8:0.5",
+        "a:8:0.5:9:up",
+        "a:8:0.5:9:min:x",
+        ":8:0.5:9",
+        "a:b:0.5:9",
+        "a:8:inf:9",
+        "a:8:0.5:0",
+        "a:8:0.5:10000000",
+        "a:8.5:1:2",
+    ],
+)
+def test_a_workload_that_cannot_be_read_is_told_with_the_form(text):
+    with pytest.raises(UsageError, match=f"--workload {text}: write name:default:target:max_ep"):
+        parse_workload(text)
 
 
 @PUBLIC

@@ -54,7 +54,10 @@ def simulate(
     ] = None,
     workload: Annotated[
         list[str] | None,
-        Option(metavar="W", help="By default all."),
+        Option(
+            metavar="W",
+            help="By default all. With --trace-dir also: name:default:target:max_epochs[:min].",
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -76,6 +79,9 @@ def simulate(
     in_flight: Annotated[
         int, Option(metavar="N", min=1, help="Number of runs at the same time.")
     ] = 1,
+    cluster: Annotated[
+        _PATH, Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
+    ] = None,
     as_json: AsJson = False,
     plot: Annotated[
         _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
@@ -106,12 +112,11 @@ def simulate(
         attempts=attempts,
         in_flight=in_flight,
     )
-    if settings.cost_factor is not None and not settings.cost_factor > 0:
-        raise UsageError(f"--cost-factor {cost_factor:g}: must be above 0")
+    _check(settings, cluster)
     if plot:
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
-    scenarios = build_scenarios(workload or [], trace_dir, gpu)
+    scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
     with progress(console(stderr=True)) as on_progress:
         episodes = run_study(
             scenarios,
@@ -123,11 +128,11 @@ def simulate(
         )
     summaries = summarise(episodes, policies)
     source = f"{gpu} traces" if trace_dir else "made-up jobs"
-    title = f"{source}, {_described(settings)}, {plural(seeds, 'seed')}"
+    title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
     if as_json:
         given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
-        given |= {"first_seed": first_seed, "seeds": seeds, "policies": policies}
-        given |= asdict(settings)
+        given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
+        given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
         print_json({"settings": given, "results": [asdict(each) for each in summaries]})
     else:
         sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
@@ -198,9 +203,19 @@ def _check_own(ctx: typer.Context) -> None:
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
 
 
-def _described(settings: Settings) -> str:
+def _check(settings: Settings, cluster: Path | None) -> None:
+    factor = settings.cost_factor
+    if factor is not None and not factor > 0:
+        raise UsageError(f"--cost-factor {factor:g}: must be above 0")
+    if settings.in_flight > 1 and cluster is not None:
+        raise UsageError("--in-flight and --cluster exclude each other; choose one")
+
+
+def _described(settings: Settings, cluster: Path | None) -> str:
     runs = plural(settings.recurrences, "recurrence")
-    if settings.in_flight > 1:
+    if cluster:
+        runs = f"{cluster.name}, at most {runs} a group"
+    elif settings.in_flight > 1:
         runs += f", {settings.in_flight} in flight"
     factor = f", cost factor {settings.cost_factor:g}" if settings.cost_factor else ""
     return f"{runs}, eta_knob {settings.eta_knob:g}{factor}"

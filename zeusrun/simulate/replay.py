@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,8 +34,15 @@ SPEED_CHECKS = 50  # after so many, a recurrence ends without the target
 _END, _START = 0, 1  # at the same moment, ends come first: a trial that starts sees them
 
 
+class Arrival(NamedTuple):
+    """When a recurrence is submitted, on the clock of the cluster."""
+
+    start_s: float
+    stretch: float = 1.0  # seconds on that clock for each second that the job runs
+
+
 class Played(NamedTuple):
-    """A trial and when it ran, in seconds since the first one began."""
+    """A trial and when it ran, in seconds on the clock of the cluster."""
 
     trial: Trial
     start_s: float
@@ -71,6 +78,7 @@ def replay(
     *,
     attempts: int = ATTEMPTS,
     in_flight: int = 1,
+    arrivals: Sequence[Arrival] = (),
     before: Sequence[Observation] = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
@@ -86,6 +94,7 @@ def replay(
         seed: Of the learning curves that the runs follow, and of the draws of the policy.
         attempts: How many a recurrence may make.
         in_flight: Recurrences that run at the same time; the next one begins when one ends.
+        arrivals: One for each recurrence, by time; it begins then, whatever else runs.
         before: Runs that the policy knows already, of recurrences below 1.
 
     Returns:
@@ -93,7 +102,7 @@ def replay(
     """
     entropy = [seed] if isinstance(seed, int) else seed
     world, rng = (np.random.default_rng([*entropy, stream]) for stream in (1, 2))
-    state = _Replay(job, policy, problem, world, rng, attempts, len(before))
+    state = _Replay(job, policy, problem, world, rng, attempts, arrivals, len(before))
     state.runs += before
     return state.play(recurrences, in_flight)
 
@@ -108,16 +117,22 @@ class _Replay:
     world: Generator  # draws the learning curves
     rng: Generator  # for the policy
     attempts: int
+    arrivals: Sequence[Arrival]
     before: int  # runs that were known
     played: list[Played] = field(default_factory=list)
-    runs: list[Observation] = field(default_factory=list)  # those, then the trials played
+    runs: list[Observation] = field(
+        default_factory=list
+    )  # those, and ``played`` as policies see it
     ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     # (time, _END, index of the trial) or (time, _START, recurrence)
     events: list[tuple[float, int, int]] = field(default_factory=list)
 
     def play(self, recurrences: int, in_flight: int) -> list[Played]:
-        following = min(in_flight, recurrences) + 1
-        self.events = [(0.0, _START, number) for number in range(1, following)]
+        starts = [arrival.start_s for arrival in self.arrivals]
+        starts = starts or [0.0] * min(in_flight, recurrences)
+        self.events = [(time_s, _START, n) for n, time_s in enumerate(starts, 1)]
+        heapify(self.events)
+        following = len(starts) + 1
         while self.events:
             now_s, kind, number = heappop(self.events)
             if kind == _START:
@@ -163,7 +178,8 @@ class _Replay:
         curve = curves[int(self.world.integers(len(curves)))]
         name = f"{job.name}-{recurrence}-{attempt}"
         trial = run_trial(setting, decision, curve, attempt=attempt, name=name)
-        end_s = now_s + (trial.time_s or 0.0)
+        stretch = self.arrivals[recurrence - 1].stretch if self.arrivals else 1.0
+        end_s = now_s + (trial.time_s or 0.0) * stretch
         heappush(self.events, (end_s, _END, len(self.played)))
         self.played.append(Played(trial, now_s, end_s))
         running = Observation(

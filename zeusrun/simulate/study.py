@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import zlib
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
-from zeusrun.simulate.replay import ATTEMPTS, ask_about, replay
+from zeusrun.simulate.replay import ATTEMPTS, Arrival, ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
-from zeusrun.simulate.traces import WORKLOADS, did_you_mean, load_jobs
+from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.simulate.job import Expected, SimulatedJob
@@ -37,10 +38,12 @@ _JOB_STREAM = 77  # with a seed: the generator that a synthetic job is made from
 
 @dataclass(frozen=True)
 class Scenario:
-    """A recurring job to simulate."""
+    """A recurring job to simulate. Scenarios of one name are reported together."""
 
     name: str
     job: SimulatedJob | None = None  # ``None``: the family ``name`` makes one for each seed
+    runs: tuple[ClusterRun, ...] = ()  # of a cluster trace; empty: each waits for one before it
+    salt: tuple[int, ...] = ()  # added to every seed, so that groups of a cluster trace differ
 
     def build(self, seed: int) -> SimulatedJob:
         """Return the job of a seed."""
@@ -48,11 +51,15 @@ class Scenario:
 
 
 def build_scenarios(
-    workloads: Sequence[str], trace_dir: Path | None = None, gpu: str | None = None
+    workloads: Sequence[str],
+    trace_dir: Path | None = None,
+    gpu: str | None = None,
+    cluster: Path | None = None,
 ) -> list[Scenario]:
     """Build the scenarios of some workloads; no workload means all.
 
-    Without ``trace_dir`` a workload is a synthetic family.
+    Without ``trace_dir`` a workload is a synthetic family. Each group of a ``cluster`` trace is one
+    scenario.
 
     Raises:
         UsageError: If something that the user named does not exist.
@@ -60,24 +67,30 @@ def build_scenarios(
     if trace_dir is None:
         if gpu is not None:
             raise UsageError(f"--gpu {gpu} needs --trace-dir, the directory of its power trace")
-        _check_names("synthetic workload", workloads, FAMILIES)
-        return [Scenario(name) for name in dict.fromkeys(workloads or FAMILIES)]
-    _check_names("workload", workloads, WORKLOADS)
-    wanted = [WORKLOADS[name] for name in dict.fromkeys(workloads)]
-    return [Scenario(job.name, job) for job in load_jobs(trace_dir, gpu, wanted)]
-
-
-def _check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown {what} {name!r}; {did_you_mean(name, known)}")
+        for name in workloads:
+            if name not in FAMILIES:
+                hint = did_you_mean(name, FAMILIES)
+                raise UsageError(f"unknown synthetic workload {name!r}; {hint}")
+        scenarios = [Scenario(name) for name in workloads or FAMILIES]
+    else:
+        wanted = [parse_workload(text) for text in workloads]
+        scenarios = [Scenario(job.name, job) for job in load_jobs(trace_dir, gpu, wanted)]
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    if cluster is None:
+        return list(by_name.values())
+    groups = defaultdict(list)
+    for group in load_groups(cluster, by_name):
+        salt = zlib.crc32(group.name.encode())
+        scenario = replace(by_name[group.dataset], runs=group.runs, salt=(salt,))
+        groups[group.dataset].append(scenario)
+    return [scenario for name in by_name for scenario in groups[name]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How to simulate; the fields are those of a job file and the flags of ``simulate``."""
 
-    recurrences: int = 50  # of every job
+    recurrences: int = 50  # of every job; a group of a cluster trace may have fewer
     eta_knob: float = 0.5
     cost_factor: float | None = 2.0
     attempts: int = ATTEMPTS
@@ -91,6 +104,7 @@ class Episode:
     name: str  # of the scenario
     policy: str
     seed: int
+    starts_s: NDArray[np.float64]
     spent: Amounts  # failed attempts, speed checks and probes included
     best: Amounts  # of the best batch size on average, at its best power limit
     never: Amounts  # of the default on average, at its highest power limit
@@ -120,8 +134,8 @@ def run_study(
     """Simulate every scenario under every policy with every seed; episodes come in that order.
 
     The result does not depend on the number of processes. With more than one, a script that calls
-    this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``. ``on_progress``
-    receives the share that is done.
+    this needs the usual ``if __name__ == "__main__":``, see ``multiprocessing``. Scenarios of one
+    name are merged by time. ``on_progress`` receives the share that is done.
 
     Raises:
         UsageError: If there is no such policy, or no batch size that reaches a job's target.
@@ -129,43 +143,53 @@ def run_study(
     for policy in policies:
         create_policy(policy)
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
-    episodes: list[Episode] = []
-    for episode in _simulate_all(cells, settings or Settings(), processes):
-        episodes.append(episode)
+    by_key: defaultdict[tuple[str, str, int], list[Episode]] = defaultdict(list)
+    for done, episode in enumerate(_simulate_all(cells, settings or Settings(), processes), 1):
+        by_key[episode.name, episode.policy, episode.seed].append(episode)
         if on_progress:
-            on_progress(len(episodes) / len(cells))
-    return episodes
+            on_progress(done / len(cells))
+    return [_merged(same) for same in by_key.values()]
 
 
 def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> Episode:
     """Simulate one seed of one scenario."""
     job = scenario.build(seed)
-    recurrences = settings.recurrences
+    runs = scenario.runs[: settings.recurrences]
+    recurrences = len(runs) or settings.recurrences
     best, never = _references(job, settings.eta_knob, recurrences)
+    default_s = never[0, 2]
+    if not np.isfinite(default_s):  # the default never reaches the target: its runs all fail
+        rates = job.rates[job.default]
+        default_s = job.max_epochs * rates[max(rates)].epoch_s
     played = replay(
         job,
         create_policy(policy),
         ask_about(job, settings.eta_knob, settings.cost_factor),
         recurrences,
-        seed,
+        [seed, *scenario.salt],
         attempts=settings.attempts,
         in_flight=settings.in_flight,
+        arrivals=[Arrival(run.start_s, run.duration_s / default_s) for run in runs],
     )
+    starts_s = np.full(recurrences, np.inf)
     spent = np.zeros((recurrences, 3))
     reached = np.zeros(recurrences, dtype=np.bool_)
-    for trial, *_ in played:
+    for trial, start_s, _ in played:
         at = trial.recurrence - 1
+        starts_s[at] = min(starts_s[at], start_s)
         spent[at] += (trial.cost_j or 0.0, trial.energy_j or 0.0, trial.time_s or 0.0)
         reached[at] |= trial.status is TrialStatus.REACHED
     attempts = [each.trial for each in played if each.trial.status is not TrialStatus.CANCELLED]
     made = np.bincount([trial.recurrence - 1 for trial in attempts], minlength=recurrences)
+    scale = np.array([run.ratio for run in runs] or [1.0] * recurrences)[:, None]
     return Episode(
         name=scenario.name,
         policy=policy,
         seed=seed,
-        spent=spent,
-        best=best,
-        never=never,
+        starts_s=starts_s,
+        spent=spent * scale,
+        best=best * scale,
+        never=never * scale,
         reached=reached,
         arms=Counter(trial.global_batch_size for trial in attempts),
         failed=sum(trial.status is not TrialStatus.REACHED for trial in attempts),
@@ -190,6 +214,21 @@ def _references(job: SimulatedJob, eta_knob: float, recurrences: int) -> tuple[A
         best.append(least)
         never.append(now)
     return np.array(best), np.array(never)
+
+
+def _merged(episodes: Sequence[Episode]) -> Episode:
+    """Merge the groups of a cluster trace of one name, policy and seed, by start."""
+    if len(episodes) == 1:
+        return episodes[0]
+    order = np.argsort(np.concatenate([each.starts_s for each in episodes]), kind="stable")
+    values: dict[str, Any] = {
+        name: np.concatenate([getattr(each, name) for each in episodes])[order]
+        for name in ("starts_s", "spent", "best", "never", "reached")
+    }
+    for name in ("failed", "last_attempts", "speed_checks"):
+        values[name] = sum(getattr(each, name) for each in episodes)
+    values["arms"] = sum((Counter(each.arms) for each in episodes), Counter[int]())
+    return replace(episodes[0], **values)
 
 
 def _simulate_all(
@@ -295,7 +334,7 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode]) -> Summary:
     regrets = np.array([_regrets(each) for each in own])
     never_j = float(np.mean([each.never[:, 0].sum() for each in own]))
     arms = sum((Counter(each.arms) for each in own), Counter[int]())
-    attempts, recurrences = sum(arms.values()), len(own[0].reached)
+    attempts, recurrences = sum(arms.values()), len(own[0].starts_s)
     of_zeus = float(np.mean([_regrets(each)[-1] for each in zeus])) if zeus else None
     in_bests = [_in_bests(each) for each in own]
     to_zeus = Ratios()
