@@ -30,7 +30,6 @@ OWNERS = {
     "mlflow": "export/mlflow.py",
     "sqlalchemy": "history/sql/",
     "plotext": "view/terminal_plot.py",
-    "pyarrow": "export/parquet.py",
 }
 
 

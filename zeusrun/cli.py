@@ -38,7 +38,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "plot": ("plot.plot", "Draw costs, batch sizes, curves or power in the terminal."),
         "export": (
             "export.export",
-            "Export runs: as a table, to CodeCarbon, MLflow or Prometheus.",
+            "Export runs: as a table, to MLflow or Prometheus.",
         ),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.totals import Group, add_up, find_totals
 from zeusrun.commands.options import (
     AnyJob,
@@ -38,7 +37,7 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import print_csv, print_json, sight_json, trial_records
+from zeusrun.view.export import all_records, print_csv, print_json, sight_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,12 +100,7 @@ def history(
         if by_job or damage is None:
             _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
     elif programs:
-        found = (
-            trial_records(trials[-last:] if last else trials, find_savings(trials))
-            for trials in by_job.values()
-        )
-        records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
-        (print_json if as_json else print_csv)(records)
+        (print_json if as_json else print_csv)(all_records(by_job.values(), last))
     elif not names:
         typer.echo("No runs yet. Start one with: zeusrun submit JOB.yaml")
     else:

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.estimate import SAVED, name_ends
+from zeusrun.analysis.savings import find_savings
 from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
@@ -65,6 +66,16 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
         }
         for trial in trials
     ]
+
+
+def all_records(by_job: Iterable[Sequence[Trial]], last: int | None = None) -> list[dict[str, Any]]:
+    """Return the ``last`` trials of each job as records, the oldest first; ``None``: all."""
+    records = [
+        record
+        for trials in by_job
+        for record in trial_records(trials[-last:] if last else trials, find_savings(trials))
+    ]
+    return sorted(records, key=lambda record: str(record["started_at"]))
 
 
 def print_json(value: object) -> None:
