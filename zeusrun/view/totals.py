@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
 from zeusrun.view import units
-from zeusrun.view.console import fitting_columns, plain_table
+from zeusrun.view.columns import CARBON, COST, TIME, Column, column_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,33 +39,30 @@ def totals_table(
         width: Of the console; columns for which it has no room are not shown.
     """
     heading = "GPU" if group == "gpu" else group
-    rows = []
-    for total in [*totals, whole] if len(totals) > 1 else totals:
-        estimated = "~" if total.estimated_j else ""
-        prices = [units.money(amount, name) for name, amount in sorted(total.prices.items())]
-        cells = {
-            heading: total.name,
-            "runs": f"{total.runs:,}",
-            "time": units.duration(total.time_s),
-            "energy": estimated + units.energy(total.energy_j),
-            "price": "\n".join(prices) or units.UNKNOWN,
-            "carbon": units.carbon(total.carbon_g),
-            "cost": units.energy(total.cost_j),
-        }
-        rows.append(cells)
-    names = [heading, "runs", "time", "energy", *_known(whole), "cost"]
-    short = [{**cells, heading: cells[heading][:_NAME]} for cells in rows]
-    names = fitting_columns(names, short, ("carbon", "price", "time", "energy"), width)
-    table = plain_table()
-    table.add_column(heading, overflow="fold")  # the column that shrinks on a narrow terminal
-    for name in names[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, cells in enumerate(rows, 1):
-        is_whole = number == len(rows) > 1
-        if is_whole:
-            table.add_section()
-        table.add_row(*(Text(cells[name]) for name in names), style="bold" if is_whole else None)
+    columns = [
+        Column(heading, lambda each: each.name, left=True, folds=_NAME),
+        Column("runs", lambda each: f"{each.runs:,}"),
+        replace(TIME, leaves=3),
+        Column("energy", _energy, leaves=4),
+        Column("price", _prices, optional=True, leaves=2),
+        CARBON,
+        COST,
+    ]
+    if len(totals) > 1:
+        rows, bold = [*totals, whole], {len(totals): "bold"}
+        table = column_table(columns, rows, width, bold, total=True)
+    else:
+        table = column_table(columns, totals, width)
     return Group(table, *[Text(f"  {note}", style="dim") for note in _notes(whole, eta_knobs)])
+
+
+def _energy(total: Total) -> str:
+    return ("~" if total.estimated_j else "") + units.energy(total.energy_j)
+
+
+def _prices(total: Total) -> str:
+    sums = (units.money(amount, name) for name, amount in sorted(total.prices.items()))
+    return "\n".join(sums) or units.UNKNOWN
 
 
 def _known(whole: Total) -> list[str]:
