@@ -27,9 +27,8 @@ from zeusrun.launcher.choose import choose_next
 from zeusrun.launcher.problem import build_problem
 from zeusrun.launcher.recover import find_preempted
 from zeusrun.target import describe_target
-from zeusrun.view.explain import describe_choice, in_samples
+from zeusrun.view.explain import describe_choice, explain_table, in_samples
 from zeusrun.view.export import print_json
-from zeusrun.view.tables import explain_table
 
 
 def explain(

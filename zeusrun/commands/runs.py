@@ -205,7 +205,7 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
     elif not ended:
         typer.echo("No run has ended yet. Start one with: zeusrun submit JOB.yaml")
     else:
-        from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
+        from zeusrun.view.tables import totals_table  # noqa: PLC0415 - see the top
 
         shown = console()
         knobs = {trial.eta_knob for trial in ended if trial.cost_j is not None}

@@ -29,9 +29,9 @@ from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
-from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.sheets import limit_text, target_text
 from zeusrun.view.tables import STATUS_STYLES, trial_head
+from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

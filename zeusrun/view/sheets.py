@@ -23,8 +23,8 @@ from zeusrun.trial import epochs_of
 from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
-from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.tables import dead_note, status_text
+from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The tables of ``history``, ``status``, ``explain`` and ``show``; each fits 80 columns."""
+"""The tables of ``history`` and ``status``; each fits 80 columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_shifts import describe_shifts
@@ -29,13 +28,12 @@ from zeusrun.view.columns import (
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.critical import CriticalSize
     from zeusrun.analysis.estimate import Savings
-    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.analysis.totals import Total
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
@@ -55,15 +53,9 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
+_GROUP = 8  # characters of the name of a group that a table shows; longer ones fold
 _HOST = 15  # characters of the name of a host
 _NAME = 24  # characters of the name of a run that a table shows before it leaves out numbers
-_LEGEND = {
-    "epochs, cost": "expected of the next run, until it reaches the target",
-    "90 % range": "of the cost of the next run",
-    "risk": "the probability that the next run is stopped, or misses the target",
-    "worth": "what a try is expected to save in later recurrences, less its own cost",
-    "next": "the probability that the next run uses this batch size",
-}
 
 
 def net_lines(savings: Savings) -> list[Text]:
@@ -106,10 +98,11 @@ def plan_sheet(
 ) -> RenderableType:
     """Return what a submit would choose and start; ``kept`` as for ``explain_table``."""
     variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
-    return Group(_remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
+    return Group(remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 
-def _remarks(kept: Sequence[str]) -> Labelled:
+def remarks(kept: Sequence[str]) -> Labelled:
+    """Return remarks about past trials that are interpreted differently now."""
     texts = [Text(f"history: {text}", style="dim") for text in kept]
     return Labelled([(Text("·", style="dim"), text) for text in texts], gap=1)
 
@@ -313,60 +306,6 @@ def _running_time(running: Live) -> Text:
     return Text("starting" if time_s is None else units.duration(time_s))
 
 
-def explain_table(
-    title: str,
-    beliefs: Sequence[ArmBelief],
-    kept: Sequence[str] = (),
-    limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
-    critical: CriticalSize | None = None,
-    *,
-    lead: Sequence[str] = (),
-    width: int = 80,
-    by_samples: bool = False,
-) -> RenderableType:
-    """Return what a policy believes about each batch size: a table, then a verdict on each.
-
-    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``lead``: a headline,
-    and sentences that come first. ``width``: of the console; columns for which it has no room are
-    not shown. ``by_samples``: what is said of epochs is of samples.
-    """
-    columns = _BELIEF_COLUMNS
-    if by_samples:
-        columns = [replace(each, name=each.name.replace("epoch", "sample")) for each in columns]
-    likely = [belief.chance >= 0.5 for belief in beliefs]
-    bold = {number: "bold" for number, each in enumerate(likely) if each}
-    table = column_table(columns, beliefs, width, bold)
-    names = {column.header for column in table.columns}
-    verdicts = Table.grid(padding=(0, 2, 0, 0))
-    verdicts.add_column(justify="right", no_wrap=True, min_width=5)
-    verdicts.add_column(overflow="fold")
-    for belief, bright in zip(beliefs, likely, strict=True):
-        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
-        verdict = "the next run uses it; see above" if next_ else belief.verdict
-        size = Text(str(belief.global_batch_size))
-        verdicts.add_row(size, Text(verdict), style=None if bright else "dim")
-    told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
-    legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]
-    if limits:
-        best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
-        legend.append(f"power limit: {' · '.join(best)}")
-    if critical is not None and (
-        size := _critical_text(critical, "samples" if by_samples else "epochs")
-    ):
-        legend.append(size)
-    if lead and any(belief.reached for belief in beliefs):
-        legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
-    notes = [Text(f"  {text}", style="dim") for text in legend]
-    blank = Text("")
-    first: list[RenderableType] = []
-    if lead:
-        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
-        first = [Text(lead[0], style="bold"), sentences, blank]
-    head = Text(title, style="dim" if lead else "bold")
-    return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
-
-
 def _epoch(trial: Trial) -> str:
     """Return how far a run is: ``3/10``, or ``12.8k samples`` if it reports within epochs."""
     if trial.by_samples:
@@ -384,41 +323,70 @@ def _epochs(trial: Trial) -> str:
     return units.number(trial.epochs)
 
 
-def _critical_text(critical: CriticalSize, unit: str) -> str:
-    """Return the critical batch size with its range; "" if nothing is known of it."""
-    low, value, high, sizes = critical
-    ends = [None if end is None else units.three_digits(end) for end in (low, high)]
-    text = f"{units.three_digits(value)} ({ends[0]} to {ends[1]})"
-    if None in ends:
-        text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
-    what = "beyond it, larger ones need about as many steps"
-    return text and f"critical batch size: {text}, by the {unit} of {sizes} batch sizes; {what}"
+def totals_table(
+    group: str,
+    totals: Sequence[Total],
+    whole: Total,
+    eta_knobs: Collection[float] = (),
+    width: int = 80,
+) -> RenderableType:
+    """Return a row for each group and one for all of them, and what is not included.
+
+    Args:
+        group: What each of ``totals`` stands for.
+        totals: A row each.
+        whole: The last row.
+        eta_knobs: Of the runs whose costs are added.
+        width: Of the console; columns for which it has no room are not shown.
+    """
+    heading = "GPU" if group == "gpu" else group
+    columns = [
+        Column(heading, lambda each: each.name, left=True, folds=_GROUP),
+        Column("runs", lambda each: f"{each.runs:,}"),
+        replace(TIME, leaves=3),
+        Column("energy", _total_energy, leaves=4),
+        Column("price", _prices, optional=True, leaves=2),
+        CARBON,
+        COST,
+    ]
+    if len(totals) > 1:
+        rows, bold = [*totals, whole], {len(totals): "bold"}
+        table = column_table(columns, rows, width, bold, total=True)
+    else:
+        table = column_table(columns, totals, width)
+    return Group(
+        table, *[Text(f"  {note}", style="dim") for note in _total_notes(whole, eta_knobs)]
+    )
 
 
-def _expected(epochs: float | None) -> str:
-    """Return expected epochs, or samples: with a fraction below 10, else three digits at most."""
-    if epochs is None or epochs < 9.95:
-        return units.number(epochs, ".1f")
-    return units.three_digits(epochs)
+def _total_energy(total: Total) -> str:
+    return ("~" if total.estimated_j else "") + units.energy(total.energy_j)
 
 
-_BELIEF_COLUMNS = [
-    Column("batch", lambda each: str(each.global_batch_size)),
-    Column(
-        "reached",
-        lambda each: f"{each.reached}/{each.trials}" if each.trials else units.UNKNOWN,
-        leaves=2,
-    ),
-    Column("epochs", lambda each: _expected(each.epochs), leaves=4),
-    Column("cost/\nepoch", lambda each: units.energy(each.epoch_cost_j), leaves=1),
-    COST,
-    Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6),
-    Column("risk", lambda each: units.percent(each.failure_chance), leaves=3),
-    Column(
-        "worth",
-        lambda each: units.gain(each.value_j) if each.value_j else units.UNKNOWN,
-        optional=True,
-        leaves=5,
-    ),
-    Column("next", lambda each: units.percent(each.chance)),
-]
+def _prices(total: Total) -> str:
+    sums = (units.money(amount, name) for name, amount in sorted(total.prices.items()))
+    return "\n".join(sums) or units.UNKNOWN
+
+
+def _known(whole: Total) -> list[str]:
+    """Return which of price and carbon is known of a run."""
+    return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
+
+
+def _total_notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
+    lacking: dict[int, list[str]] = {}
+    for name in ("energy", *_known(whole)):
+        lacking.setdefault(whole.unknown[name], []).append(name)
+    notes = ["~ includes energy that was estimated from CPU time"] if whole.estimated_j else []
+    notes += [
+        f"unknown, so not included: {' and '.join(names)} of {units.plural(count, 'run')}"
+        for count, names in lacking.items()
+        if count
+    ]
+    if len(eta_knobs) > 1:
+        knobs = ", ".join(f"{each:g}" for each in sorted(eta_knobs))
+        notes.append(f"the cost adds costs of different eta_knob ({knobs})")
+    if not whole.prices:
+        notes.append("no run has a price; the section price of a job file sets one")
+    notes.append("a run counts from its first step to its target, else to its end")
+    return notes

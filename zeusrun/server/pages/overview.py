@@ -10,14 +10,12 @@ from zeusrun.analysis.amounts import sum_known
 from zeusrun.analysis.estimate import NetAmounts, add_estimates
 from zeusrun.analysis.sizes import size_label
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.reports import build_total
-from zeusrun.server.pages.tables import status_text, turning
+from zeusrun.server.pages.runs import cards, status_text, turning
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
-from zeusrun.view.report.headline import capitalized
+from zeusrun.view.report.headline import all_runs, capitalized
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
-from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:

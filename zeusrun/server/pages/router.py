@@ -33,9 +33,9 @@ from zeusrun.server.pages.document import (
     static_text,
 )
 from zeusrun.server.pages.hosts import HostFacts, read_host
-from zeusrun.server.pages.live import read_live
 from zeusrun.server.pages.pictures import THEMES, Pictures
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
+from zeusrun.server.pages.runs import read_live
 from zeusrun.view.report.canvas import NARROW, WIDTH
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts
     from zeusrun.analysis.sizes import SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
+    from zeusrun.view.report.canvas import Palette
     from zeusrun.view.report.compare import Comparison
-    from zeusrun.view.report.facts import JobFacts, JobReport
-    from zeusrun.view.report.palette import Palette
-    from zeusrun.view.report.power import PowerFacts
+    from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
 FIGURES = ("cost", "curves", "noise", "arms", "power")
 DRAWN_TRACES = 6
