@@ -8,19 +8,15 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tests.factories import DONE
 from tests.simulate.traces import job, write
-from zeusrun.cli import app
-from zeusrun.errors import UsageError
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.report import summarise
 from zeusrun.simulate.study import Scenario, Settings, run_study
 from zeusrun.trial import CurvePoint
-from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import MINUS, duration, energy
 from zeusrun.view.what_if import _claim, _short, _short_claim, _Spread, saved_share
@@ -66,53 +62,6 @@ def test_recurrences_without_a_model_are_counted_in_a_column():
     assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
     header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
     assert (header[-1], row[-1]) == ("up", "2")
-
-
-@pytest.mark.parametrize(
-    ("name", "magic"), [("f.png", b"\x89PNG"), ("f.svg", b"<?xml"), ("f.PDF", b"%PDF")]
-)
-def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
-    path = tmp_path / name
-    check_figure(path)
-    draw_regret("title", summaries, path)
-    assert path.read_bytes().startswith(magic)
-    assert path.stat().st_size > 5000
-
-
-def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"must end in \.png, \.svg, \.pdf"):
-        check_figure(tmp_path / "f.gif")
-    with pytest.raises(UsageError, match="in a directory that you can write to"):
-        check_figure(tmp_path / "nowhere" / "f.png")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install '/path/to/zeusrun\[report\]'"):
-        check_figure(tmp_path / "f.png")
-
-
-def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
-    (tmp_path / "f.png").mkdir()
-    with pytest.raises(UsageError, match="cannot be written; name a file"):
-        check_figure(tmp_path / "f.png")
-    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
-        draw_regret("title", summaries, tmp_path / "f.png")
-
-
-def test_checking_a_figure_leaves_everything_as_it_was(tmp_path):
-    (tmp_path / "old.png").write_bytes(b"old")
-    check_figure(tmp_path / "old.png")
-    check_figure(tmp_path / "new.png")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("old.png", b"old")]
-
-
-def test_a_figure_that_fails_in_the_end_costs_no_table(tmp_path, monkeypatch):
-    def full(title, summaries, path):
-        raise UsageError("no space left")
-
-    monkeypatch.setattr("zeusrun.commands.simulate.draw_regret", full)
-    arguments = ["simulate", "--workload", "law", "--policy", "fixed", *map(str, FEW)]
-    done = CliRunner().invoke(app, [*arguments, "--plot", str(tmp_path / "f.png")])
-    assert isinstance(done.exception, UsageError)
-    assert "law" in done.stdout
 
 
 def test_progress_is_silent_where_nobody_looks(capsys):

@@ -52,9 +52,9 @@ def explain(
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = explain_next(submission.policy, problem, runs, rng)
     unit = problem.unit
-    told = in_samples(beliefs, unit)
+    rows = in_samples(beliefs, unit)
     if as_json:
-        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in told])
+        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in rows])
     else:
         objective = spec.objective
         found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
@@ -71,7 +71,7 @@ def explain(
         shown = console()
         table = explain_table(
             title,
-            told,
+            rows,
             remarks,
             limits,
             critical,

@@ -14,7 +14,7 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.export.destination import write_output
 from zeusrun.export.mlflow import export_runs
 from zeusrun.export.prometheus import history_text
-from zeusrun.view.export import all_records, csv_text, field_names, json_line, print_text, utf8
+from zeusrun.view.export import all_records, csv_text, json_line, print_text, utf8
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -104,19 +104,17 @@ def _read_jobs(
 def _to_file(form: Format, output: str | None, by_job: Mapping[str, Sequence[Trial]]) -> None:
     """Write the runs of all jobs, the oldest first."""
     if form == "prometheus":
-        text, told = history_text(by_job), None  # from cron, any output is a mail
+        text, done = history_text(by_job), None  # from cron, any output is a mail
     else:
         records = all_records(by_job.values())
-        text = (
-            csv_text(field_names(), records) if form == "csv" else "".join(map(json_line, records))
-        )
-        told = f"wrote {output}: {plural(len(records), 'run')}"
+        text = csv_text(records) if form == "csv" else "".join(map(json_line, records))
+        done = f"wrote {output}: {plural(len(records), 'run')}"
     if output is None or output in _STDOUT:
         print_text(text)
         return
     write_output(Path(output), utf8(text))
-    if told is not None:
-        typer.echo(told, err=True)
+    if done is not None:
+        typer.echo(done, err=True)
 
 
 def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:

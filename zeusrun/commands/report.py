@@ -232,16 +232,16 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
 
 
 def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:
-    known, said = store.jobs(), f"--compare {' '.join(sides)}"
+    known, flag = store.jobs(), f"--compare {' '.join(sides)}"
     kind = find_kind(sides, known)
     if kind == "jobs":
         if jobs:
-            raise UsageError(f"{said} names two jobs; leave out {' '.join(jobs)}")
+            raise UsageError(f"{flag} names two jobs; leave out {' '.join(jobs)}")
         left, right = (_finished(store, side) for side in sides)
         return compare("two jobs", sides, left, right)
     if len(jobs) != 1 and (jobs or len(known) > 1):
         raise UsageError(
-            f"{said} compares runs of one job; name it: zeusrun report JOB {said}; "
+            f"{flag} compares runs of one job; name it: zeusrun report JOB {flag}; "
             f"known jobs: {', '.join(known)}"
         )
     name = known_job(store, job_name(jobs[0])) if jobs else known[0]

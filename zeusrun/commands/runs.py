@@ -37,7 +37,14 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import all_records, print_csv, print_json, sight_json
+from zeusrun.view.export import (
+    all_records,
+    csv_text,
+    json_line,
+    print_json,
+    print_text,
+    sight_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -100,7 +107,8 @@ def history(
         if by_job or damage is None:
             _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
     elif programs:
-        (print_json if as_json else print_csv)(all_records(by_job.values(), last))
+        records = all_records(by_job.values(), last)
+        print_text(json_line(records) if as_json else csv_text(records))
     elif not names:
         typer.echo("No runs yet. Start one with: zeusrun submit JOB.yaml")
     else:

@@ -57,7 +57,7 @@ def describe_choice(
     epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
     epoch_j = epochs_j.get(decision.global_batch_size)
     retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
-    told = lead(
+    sentences = lead(
         submission.policy.name,
         decision,
         beliefs,
@@ -71,10 +71,10 @@ def describe_choice(
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
     if crashed:
-        told.insert(2, _describe_crashes(submission.spec.name, crashed))
+        sentences.insert(2, _describe_crashes(submission.spec.name, crashed))
     if problem.control is not None:
-        told.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
-    return told
+        sentences.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
+    return sentences
 
 
 def _ended(runs: Sequence[Run]) -> list[Run]:
@@ -293,8 +293,8 @@ def explain_table(
         verdict = "the next run uses it; see above" if next_ else belief.verdict
         size = Text(str(belief.global_batch_size))
         verdicts.add_row(size, Text(verdict), style=None if bright else "dim")
-    told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
-    legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]
+    named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
+    legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:
         best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
         legend.append(f"power limit: {' · '.join(best)}")

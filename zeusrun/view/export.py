@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.sight import Sight
 
-_NOT_IN_CSV = {
-    *("curve", "by_samples", "power_profile", "warnings", "fingerprint", "interruptions"),
-}
-
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:
     """Return the object that ``submit --json`` prints as its last line."""
@@ -88,11 +84,6 @@ def json_line(value: object) -> str:
     return plain_json(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials as CSV with a header, without the fields that hold several values."""
-    print_text(csv_text([name for name in field_names() if name not in _NOT_IN_CSV], records))
-
-
 def print_text(text: str | bytes) -> None:
     """Print a whole text, in UTF-8: programs must not get a "?" from a terminal without a letter.
 
@@ -110,13 +101,9 @@ def utf8(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
 
 
-def field_names() -> list[str]:
-    """Return the names of all fields of a record, in order."""
-    return [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
-
-
-def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
-    """Return records as CSV with a header; a list or a mapping is a cell with JSON."""
+def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return records of trials as CSV with a header; a list or a mapping is a cell with JSON."""
+    names = [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
     text = io.StringIO()
     writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -179,9 +179,9 @@ def seen_by(sight: Sight, metric: str) -> str:
     """Return the source of the metric, with the library's version and how it is logged."""
     source = sight.source or ""
     versions = [version for name, version, _ in sight.libraries if name == source]
-    said = {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
+    shown = {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
     hows = [seen.how for name, by, seen in sight.metrics if (name, by) == (metric, source)]
-    return ", ".join([said, *filter(None, hows)])
+    return ", ".join([shown, *filter(None, hows)])
 
 
 def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:

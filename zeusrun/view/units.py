@@ -214,15 +214,15 @@ def batch_size(trial: Trial) -> str:
     return f"{chosen}≠{observed}" if observed not in {None, chosen} else str(chosen)
 
 
-def path_text(changes: Sequence[SizeChange], most: int = 0) -> str | None:
+def path_text(changes: Sequence[SizeChange], last: int = 0) -> str | None:
     """Return the batch sizes of a run, such as ``64 → 128 at epoch 3``; ``None`` if unknown.
 
-    ``most``: the number of the last changes to show; 0 for all.
+    ``last``: the number of the last changes to show; 0 for all.
     """
     if not changes:
         return None
     first, *later = changes
-    shown = later[-most:] if most else later
+    shown = later[-last:] if last else later
     parts = [str(first.batch_size)]
     if len(shown) < len(later):
         parts.append("…")

@@ -11,7 +11,7 @@ from zeusrun.analysis.estimate import NetAmounts, add_estimates
 from zeusrun.analysis.sizes import size_label
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.reports import build_total
-from zeusrun.server.pages.runs import cards, status_text, turning
+from zeusrun.server.pages.runs import cards, page_links, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
 from zeusrun.view.report.headline import all_runs, capitalized
@@ -167,4 +167,4 @@ def _pages(view: Overview) -> Html:
     parts = [f"Page {view.number} of {last}"]
     parts += [link(view.number - 1, "newer")] if view.number > 1 else []
     parts += [link(view.number + 1, "older")] if view.number < last else []
-    return turning("More jobs", parts)
+    return page_links("More jobs", parts)

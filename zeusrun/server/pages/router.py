@@ -205,7 +205,7 @@ class _Pages:
         """Return the page of the machines."""
         version = survey.read_versions(self._engine).of(None)
         by_host: defaultdict[str, list[Live]] = defaultdict(list)
-        for run in self._running(request, most=None)[0]:
+        for run in self._running(request, limit=None)[0]:
             by_host[run.host or "an unknown machine"].append(run)
 
         def may_name(trial: str) -> bool:
@@ -280,7 +280,7 @@ class _Pages:
         return draw
 
     def _running(
-        self, request: Request, job: str | None = None, most: int | None = _CARDS
+        self, request: Request, job: str | None = None, limit: int | None = _CARDS
     ) -> tuple[list[Live], Counter[str]]:
         """Return the newest runs that have not ended, and how many there are of each job."""
         found = [
@@ -288,7 +288,7 @@ class _Pages:
             for number, own in survey.list_running(self._engine)
             if job in {None, own} and access_of(request).covers(own)
         ]
-        chosen = [number for number, _ in found[::-1][:most]]
+        chosen = [number for number, _ in found[::-1][:limit]]
         running = survey.read_running(self._engine, chosen)
         return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
 

@@ -144,7 +144,7 @@ def _commands(trial: Trial) -> Html:
         return Html()
     where = f"on {trial.host}" if trial.host else "on its machine"
     verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
-    said: list[str] = [f"More {where}: "]
+    parts: list[str] = [f"More {where}: "]
     for verb in verbs:
-        said += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
-    return tag("p", *said, class_="note commands")
+        parts += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
+    return tag("p", *parts, class_="note commands")

@@ -11,6 +11,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -61,13 +62,11 @@ def _card(run: Live, links: Links) -> Html:
         (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
         ("target", goal(trial)),
         ("power", units.power(run.power_w)),
-        ("time", units.duration(trial.time_s)),
-        ("energy", units.energy(trial.energy_j, trial.energy_source)),
-        ("cost", units.energy(trial.cost_j)),
+        *cells(trial, TIME, ENERGY, COST).items(),
     ]
     return tag(
         "li",
-        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _heard(run)),
+        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _last_heartbeat(run)),
         class_="card",
         data_key=trial.trial,
     )
@@ -116,7 +115,7 @@ def _sparkline(trial: Trial) -> Html:
     )
 
 
-def _heard(run: Live) -> Html:
+def _last_heartbeat(run: Live) -> Html:
     """Return when the launcher was last heard of."""
     if not run.alive:
         since = "" if run.updated_at is None else f" since {units.moment(run.updated_at, '%H:%M')}"
@@ -135,7 +134,7 @@ def status_text(trial: Trial) -> Html:
     return tag("span", text, class_=f"status {mood}" if mood else "status")
 
 
-def turning(label: str, parts: Sequence[str]) -> Html:
+def page_links(label: str, parts: Sequence[str]) -> Html:
     """Return the links to other pages of a list; nothing without any."""
     spaced = [each for part in parts for each in (part, " ")]
     return tag("nav", tag("p", *spaced), aria_label=label, class_="pages") if parts else Html()
@@ -153,11 +152,7 @@ def runs_table(
             "batch size": size_label(trial),
             "host": trial.host or UNKNOWN,
             unit: units.count(amount_in(trial, unit)),
-            "time": units.duration(trial.time_s),
-            "energy": units.energy(trial.energy_j, trial.energy_source),
-            "cost": units.energy(trial.cost_j),
-            "price": units.money(trial.price, trial.currency),
-            "carbon": units.carbon(trial.carbon_g),
+            **cells(trial, TIME, ENERGY, COST, PRICE, CARBON),
             "why": _why(trial),
         }
         for trial in trials

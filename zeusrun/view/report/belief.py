@@ -54,9 +54,9 @@ def build_belief(spec: JobSpec, store: History, trials: Sequence[Trial], home: P
         sentences = describe_choice(submission, problem, runs, arms)
     except ZeusrunError as error:
         return unknown_belief(error)
-    told = tuple(in_samples(arms, problem.unit))
+    shown = tuple(in_samples(arms, problem.unit))
     unit: CurveUnit = "samples" if problem.unit else "epochs"
-    return Belief(told, tuple(sentences), submission.policy.name, unit)
+    return Belief(shown, tuple(sentences), submission.policy.name, unit)
 
 
 def unknown_belief(error: ZeusrunError) -> Belief:

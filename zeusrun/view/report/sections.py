@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
 from zeusrun.view.report.canvas import STAND_INS
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import capitalized, percent, target
@@ -72,13 +73,10 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
             "batch size": each.size,
             "attempts": str(each.attempts),
             "status": each.status,
-            "cost": units.energy(each.cost_j),
-            "energy": units.energy(each.energy_j),
-            "time": units.duration(each.time_s),
+            **cells(each, COST, ENERGY, TIME),
             facts.unit: units.count(getattr(each, facts.unit)),
             "saved": percent(each.saved_share),
-            "price": units.money(each.price, each.currency),
-            "carbon": units.carbon(each.carbon_g),
+            **cells(each, PRICE, CARBON),
         }
         for each in reversed(shown)
     ]
@@ -159,8 +157,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
             "range": units.energy_range(
                 (min(size.costs_j), max(size.costs_j)) if size.costs_j else None
             ),
-            "energy": units.energy(size.energy_j),
-            "time": units.duration(size.time_s),
+            **cells(size, ENERGY, TIME),
             facts.unit: units.count(getattr(size, facts.unit)),
             "limit": units.power(size.power_limit_w),
         }
@@ -202,14 +199,14 @@ def _belief(belief: Belief) -> Html:
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
-    said = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
+    text = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in belief.arms
         if not arm.verdict.startswith("next: ")
     ]
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
-    return join((tag("div", said, class_="next"), list_, listed))
+    return join((tag("div", text, class_="next"), list_, listed))
 
 
 def power_traces(report: JobReport, frame: Frame) -> Html:
@@ -291,12 +288,12 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
         }
         for each in reversed(failures[-frame.failures :])
     ]
-    said = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
+    text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
-        said += f", the newest {len(rows)}; {frame.rest}"
+        text += f", the newest {len(rows)}; {frame.rest}"
     listed = table("Runs that did not reach the target, the newest first", rows)
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
-    return join((tag("p", f"{said}."), folded))
+    return join((tag("p", f"{text}."), folded))
 
 
 def _overhead(facts: JobFacts) -> Html:
@@ -307,18 +304,16 @@ def _overhead(facts: JobFacts) -> Html:
         {
             "what": each.name,
             "runs": str(each.count),
-            "time": units.duration(each.time_s),
-            "energy": units.energy(each.energy_j),
-            "cost": units.energy(each.cost_j),
+            **cells(each, TIME, ENERGY, COST),
             "of all costs": percent(
                 each.cost_j / all_j if each.cost_j is not None and all_j else None
             ),
         }
         for each in facts.overhead
     ]
-    said = (
+    text = (
         "The sums above count each run from its first step to its target, else to its end. The "
         "energy of start-up is not recorded, and what follows the target is in no sum; the other "
         "rows are parts of the sums."
     )
-    return join((tag("p", said), table("What zeusrun took", rows)))
+    return join((tag("p", text), table("What zeusrun took", rows)))

@@ -29,7 +29,7 @@ def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
     Raises:
         UsageError: If they name anything else, the same twice, or spans that share days.
     """
-    said, known = f"--compare {' '.join(sides)}", ", ".join(sorted(jobs)) or "none yet"
+    flag, known = f"--compare {' '.join(sides)}", ", ".join(sorted(jobs)) or "none yet"
     kinds: dict[Kind, Callable[[str], object]] = {
         "jobs": lambda side: side in jobs,
         "batch sizes": _is_number,
@@ -41,17 +41,17 @@ def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
         why = "both sides must be alike"
         if wrong:
             why = f"{wrong[0]!r} is no job, no batch size and no span of time"
-        raise UsageError(f"{said}: {why}: {_HOW}; known jobs: {known}")
+        raise UsageError(f"{flag}: {why}: {_HOW}; known jobs: {known}")
     if kind == "spans":
         left, right = (_ends(side) or ("", "") for side in sides)
         if left != right and left[0] <= right[1] and right[0] <= left[1]:
-            raise UsageError(f"{said}: the spans share days; choose spans that do not")
+            raise UsageError(f"{flag}: the spans share days; choose spans that do not")
         same = left == right
     else:
         strip = "0" if kind == "batch sizes" else ""
         same = sides[0].lstrip(strip) == sides[1].lstrip(strip)
     if same:
-        raise UsageError(f"{said}: both sides are the same; name two different {kind}")
+        raise UsageError(f"{flag}: both sides are the same; name two different {kind}")
     return kind
 
 

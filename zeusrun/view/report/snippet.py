@@ -66,9 +66,9 @@ def reports_json(reports: Sequence[JobReport]) -> str:
     jobs = []
     for report in reports:
         text, good = headline(report.facts)
-        said = {"headline": text, "basis": basis(report.facts), "saves": good}
+        first = {"headline": text, "basis": basis(report.facts), "saves": good}
         more = dataclasses.asdict(report)
-        jobs.append({**said, **more.pop("facts"), **more})
+        jobs.append({**first, **more.pop("facts"), **more})
     return _document({"zeusrun": __version__, "jobs": jobs})
 
 
