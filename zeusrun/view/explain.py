@@ -291,8 +291,8 @@ def explain_table(
     for belief, bright in zip(beliefs, likely, strict=True):
         next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
         verdict = "the next run uses it; see above" if next_ else belief.verdict
-        size = Text(str(belief.global_batch_size))
-        verdicts.add_row(size, Text(verdict), style=None if bright else "dim")
+        arm = Text(str(belief.global_batch_size))
+        verdicts.add_row(arm, Text(verdict), style=None if bright else "dim")
     named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:
