@@ -14,8 +14,8 @@ from rich.text import Text
 
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.stopping import amount_text
+from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
-from zeusrun.launcher.choose import decide, decide_after_miss
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import COST, Column, column_table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
-    from zeusrun.launcher.context import Submission
+    from zeusrun.choice.inputs import Chooser
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
@@ -46,34 +46,34 @@ _LEGEND = {
 
 
 def describe_choice(
-    submission: Submission,
+    chooser: Chooser,
     problem: Problem,
     runs: Sequence[Run],
     beliefs: Sequence[ArmBelief],
     continued: Trial | None = None,
 ) -> list[str]:
     """Return the choice for the next run in sentences, a headline first; see ``lead``."""
-    decision = decide(submission, problem, runs, 1)
+    decision = decide(chooser, problem, runs, 1)
     epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
     epoch_j = epochs_j.get(decision.global_batch_size)
-    retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+    retry = decide_after_miss(chooser, problem, runs, decision, epoch_j)
     sentences = lead(
-        submission.policy.name,
+        chooser.policy.name,
         decision,
         beliefs,
         problem.default,
         retry=retry,
         continued=continued,
-        adapts=submission.spec.adapt is not None,
+        adapts=chooser.spec.adapt is not None,
         unit=problem.unit,
         most_epochs=problem.most_epochs,
         ignored=problem.ignored,
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
     if crashed:
-        sentences.insert(2, _describe_crashes(submission.spec.name, crashed))
+        sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        sentences.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
+        sentences.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
     return sentences
 
 
