@@ -26,11 +26,10 @@ OWNERS = {
     "cronsim": "schedule/cron_expression.py",
     "torch": ("worker/", "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/"),
-    "matplotlib": ("view/figure.py", "view/report/"),
+    "matplotlib": "view/report/",
     "mlflow": "export/mlflow.py",
     "sqlalchemy": "history/sql/",
     "plotext": "view/terminal_plot.py",
-    "pyarrow": "export/parquet.py",
 }
 
 

@@ -34,11 +34,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("runs.show", "Show everything about one run."),
         "metrics": ("runs.metrics", "Show every metric that a run produced, and who saw it."),
         "explain": ("explain.explain", "Show what the next run would use, and why."),
-        "report": ("report.report", "Write a page about past runs, or a snippet for a paper."),
+        "report": ("report.report", "Write a page about past runs, or a snippet for a model card."),
         "plot": ("plot.plot", "Draw costs, batch sizes, curves or power in the terminal."),
         "export": (
             "export.export",
-            "Export runs: as a table, to CodeCarbon, MLflow or Prometheus.",
+            "Export runs: as a table, to MLflow or Prometheus.",
         ),
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),

@@ -51,11 +51,11 @@ def test_only_the_named_jobs_are_exported(cli, record, zeusrun):
     assert [json.loads(line)["job"] for line in out.splitlines()] == ["job", "third"]
 
 
-@pytest.mark.parametrize("form", ["csv", "codecarbon", "prometheus", "jsonl"])
+@pytest.mark.parametrize("form", ["csv", "prometheus", "jsonl"])
 def test_without_runs_there_is_a_header_or_nothing(cli, form):
     code, out, err = cli("export", "--format", form)
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == (form in {"csv", "codecarbon"})
+    assert len(out.splitlines()) == (form == "csv")
 
 
 def test_a_file_appears_whole_and_others_may_read_it(cli, record, zeusrun):
@@ -90,24 +90,6 @@ def test_text_is_utf_8_wherever_it_goes(zeusrun, record, form):
     assert (zeusrun.folder / "file").read_text() == shown
 
 
-def test_a_dash_is_standard_output_also_for_parquet_in_a_pipe(zeusrun, record):
-    pytest.importorskip("pyarrow")
-    record(1)
-    command = [sys.executable, "-m", "zeusrun", "export", "-o", "-", "--format"]
-    options = {"env": os.environ | zeusrun.environment, "cwd": zeusrun.folder}
-    done = subprocess.run([*command, "parquet"], capture_output=True, check=True, **options)
-    assert (done.stdout[:4], done.stderr) == (b"PAR1", b"")
-    assert not (zeusrun.folder / "-").exists()
-
-
-def test_parquet_is_not_printed_on_a_terminal(cli, record, monkeypatch):
-    record(1)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    code, out, err = cli("export", "--format", "parquet", "-o", "-")
-    assert (code, out) == (2, "")
-    assert "--format parquet is not text" in err
-
-
 @pytest.mark.parametrize("name", ["runs.txt", "emissions", "runs.tsv"])
 def test_any_other_ending_goes_with_every_format(cli, record, zeusrun, name):
     record(1)
@@ -125,27 +107,16 @@ def test_standard_output_by_its_name_keeps_what_is_there(zeusrun, record):
     assert (lines[0], len(lines), lines[-1]) == ("before", 4, "after")
 
 
-def test_parquet_is_a_file(cli, record, zeusrun):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    record(1, replace(DONE, curve=CURVE))
-    told = "wrote job.parquet: 1 run\n"
-    assert cli("export", "--format", "parquet", "-o", "job.parquet") == (0, "", told)
-    (row,) = parquet.read_table(zeusrun.folder / "job.parquet").to_pylist()
-    assert (row["trial"], row["saved_j"], len(row["curve"])) == ("job-1-1", None, 2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["jbo", "--format", "csv"], "there is no job called 'jbo'; known jobs: job"),
-        (["--format", "parquet"], "name a file with -o FILE.parquet"),
         (["--format", "csv", "-o", "no/x.csv"], "no/x.csv cannot be written: No such file"),
         (["--format", "csv", "-o", "loop"], "loop cannot be written: "),
         (["--format", "csv", "-o", "."], ". cannot be written: Is a directory; name a file"),
-        (["--format", "csv", "-o", "x.parquet"], "has the ending of --format parquet, but the"),
-        (["--format", "csv", "-o", "x.parquet"], "name a file such as x.csv, or change --format"),
-        (["--format", "parquet", "-o", "x.CSV"], "name a file such as x.parquet"),
-        (["--format", "codecarbon", "-o", "x.prom"], "name a file such as x.csv"),
+        (["--format", "csv", "-o", "x.prom"], "has the ending of --format prometheus, but the"),
+        (["--format", "csv", "-o", "x.prom"], "name a file such as x.csv, or change --format"),
+        (["--format", "jsonl", "-o", "x.CSV"], "name a file such as x.jsonl"),
         (["--format", "prometheus", "-o", "x.jsonl"], "name a file such as x.prom"),
         (["--format", "csv", "-o", ""], "-o '' names no file; write -o FILE"),
         (["--format", "csv", "--uri", "x"], "--uri is only for --format mlflow"),

@@ -8,18 +8,14 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tests.factories import DONE
 from tests.simulate.traces import job, write
-from zeusrun.cli import app
-from zeusrun.errors import UsageError
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
 from zeusrun.trial import CurvePoint
-from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import MINUS, duration, energy
 from zeusrun.view.what_if import _claim, _short, _short_claim, _Spread, saved_share
@@ -67,53 +63,6 @@ def test_recurrences_without_a_model_are_counted_in_a_column():
     assert (header[-1], row[-1]) == ("up", "2")
 
 
-@pytest.mark.parametrize(
-    ("name", "magic"), [("f.png", b"\x89PNG"), ("f.svg", b"<?xml"), ("f.PDF", b"%PDF")]
-)
-def test_the_figure_is_an_image(summaries, tmp_path, name, magic):
-    path = tmp_path / name
-    check_figure(path)
-    draw_regret("title", summaries, path)
-    assert path.read_bytes().startswith(magic)
-    assert path.stat().st_size > 5000
-
-
-def test_a_figure_that_cannot_be_is_told_before_anything_runs(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"must end in \.png, \.svg, \.pdf"):
-        check_figure(tmp_path / "f.gif")
-    with pytest.raises(UsageError, match="in a directory that you can write to"):
-        check_figure(tmp_path / "nowhere" / "f.png")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install '/path/to/zeusrun\[report\]'"):
-        check_figure(tmp_path / "f.png")
-
-
-def test_a_figure_that_cannot_be_written_is_told(summaries, tmp_path):
-    (tmp_path / "f.png").mkdir()
-    with pytest.raises(UsageError, match="cannot be written; name a file"):
-        check_figure(tmp_path / "f.png")
-    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
-        draw_regret("title", summaries, tmp_path / "f.png")
-
-
-def test_checking_a_figure_leaves_everything_as_it_was(tmp_path):
-    (tmp_path / "old.png").write_bytes(b"old")
-    check_figure(tmp_path / "old.png")
-    check_figure(tmp_path / "new.png")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("old.png", b"old")]
-
-
-def test_a_figure_that_fails_in_the_end_costs_no_table(tmp_path, monkeypatch):
-    def full(title, summaries, path):
-        raise UsageError("no space left")
-
-    monkeypatch.setattr("zeusrun.commands.simulate.draw_regret", full)
-    arguments = ["simulate", "--workload", "law", "--policy", "fixed", *map(str, FEW)]
-    done = CliRunner().invoke(app, [*arguments, "--plot", str(tmp_path / "f.png")])
-    assert isinstance(done.exception, UsageError)
-    assert "law" in done.stdout
-
-
 def test_progress_is_silent_where_nobody_looks(capsys):
     with progress(Console(stderr=True)) as on_progress:
         on_progress(0.5)
@@ -129,12 +78,12 @@ def test_it_works_with_nothing_at_hand(zeusrun, tmp_path):
     assert once.startswith("made-up jobs, 1 recurrence, eta_knob 0.5, cost factor 2, 1 seed\n")
 
 
-def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
+def test_json_of_traces(zeusrun, tmp_path):
     done = zeusrun(
         "simulate", "--trace-dir", write(tmp_path), "--gpu", "toy", "--policy", "fixed",
-        "--in-flight", 2, "--attempts", 3, "--cost-factor", "inf", "--json", "--plot", "f.svg", *FEW,
+        "--in-flight", 2, "--attempts", 3, "--cost-factor", "inf", "--json", *FEW,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "zeusrun: the figure is in f.svg\n")
+    assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["settings"] == {
         "trace_dir": str(tmp_path), "gpu": "toy", "first_seed": 0, "cluster": None, "seeds": 2,
@@ -144,7 +93,6 @@ def test_json_of_traces_with_a_figure(zeusrun, tmp_path):
     (result,) = found["results"]
     assert (result["workload"], result["policy"]) == ("cifar100", "fixed")
     assert result["to_zeus"]["cost"] > 0  # zeus runs along, to compare with
-    assert (tmp_path / "f.svg").is_file()
 
 
 def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
@@ -168,14 +116,11 @@ def test_a_cluster_trace_is_replayed(zeusrun, tmp_path):
         (("--cost-factor", "nan"), "--cost-factor nan: must be above 0"),
         (("--cluster", "none.csv"), "none.csv cannot be read: No such file"),
         (("--trace-dir", "none", "--gpu", "a"), "none has no power traces: no such directory"),
-        (("--plot", "f.gif"), "--plot f.gif: the name must end in .png, .svg, .pdf"),
-        (("--plot", "taken.png"), "--plot taken.png cannot be written; name a file"),
         (("--seeds", 0), "--seeds"),
         (("--eta-knob", 1.5), "--eta-knob"),
     ],
 )
-def test_what_cannot_be_simulated_is_told(zeusrun, tmp_path, arguments, words):
-    (tmp_path / "taken.png").mkdir()
+def test_what_cannot_be_simulated_is_told(zeusrun, arguments, words):
     done = zeusrun("simulate", *arguments)
     assert done.returncode == 2
     assert words in done.stderr

@@ -14,7 +14,7 @@ from tests.factories import DONE, PREEMPTED, REACHED, build_trial
 from tests.runs import check_that_it_imports
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.export.mlflow import (
-    _blaming,
+    _as_one_sentence,
     _check_store,
     export_runs,
     masked,
@@ -189,7 +189,7 @@ PAGE = "failed with error code 404 != 200. Response body: '<!DOCTYPE html><html>
     ],
 )
 def test_an_error_before_the_first_run_says_what_to_correct(text, told):
-    with pytest.raises(ZeusrunError) as error, _blaming("x://y", Counter()):
+    with pytest.raises(ZeusrunError) as error, _as_one_sentence("x://y", Counter()):
         raise ValueError(text)
     assert told in str(error.value)
     assert "<" not in str(error.value)
@@ -199,7 +199,7 @@ def test_an_error_before_the_first_run_says_what_to_correct(text, told):
 def test_an_error_after_the_first_run_says_what_stays():
     with (
         pytest.raises(ExportError, match=r"ended early: .*another export adds the rest"),
-        _blaming("x://y", Counter(new=1)),
+        _as_one_sentence("x://y", Counter(new=1)),
     ):
         raise ValueError(PAGE)
 

@@ -77,7 +77,7 @@ def use(trials):
     if any(each.status.finished for each in trials):
         report = JobReport(build_facts("job", trials))
         reports_json([report]).encode()
-        job_snippet(report.facts, "latex").encode()
+        job_snippet(report.facts).encode()
         for plot in (cost_plot, arms_plot, curves_plot):
             plot("job", trials)
 

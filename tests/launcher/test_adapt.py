@@ -21,7 +21,7 @@ from zeusrun.metrics.seen import Seen
 from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Adapted, Observed
 from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
-from zeusrun.view.gradients import path_text
+from zeusrun.view.units import path_text
 
 PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))
 

@@ -15,7 +15,12 @@ from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import read_script
 from zeusrun.jobfile.patterns import check_pattern
-from zeusrun.metrics.propose_pattern import find_epochs, list_each_step, propose_pattern
+from zeusrun.metrics.propose_pattern import (
+    find_agreeing,
+    find_epochs,
+    list_each_step,
+    propose_pattern,
+)
 from zeusrun.metrics.stdout import split_states
 
 # e: epoch, E: of how many, l: a loss, a: an accuracy in percent, t: seconds.
@@ -237,3 +242,23 @@ def test_what_is_printed_in_each_step_is_no_result():
     assert list_each_step(lines, 7) == ["d_loss"]
     both = propose_pattern([*lines, "Epoch 0 | val loss: 0.5", "Epoch 1 | val loss: 0.4"], "", 7)
     assert both.proposal.metric == "val_loss"
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (0.9583333, "val_accuracy   : 0.9583"),
+        (0.9583333, "Test accuracy: 95.8%"),
+        (95.83, "Test accuracy: 95.8"),
+        (0.9583333, "epoch 3 | val acc 95.83"),
+    ],
+)
+def test_a_rounded_value_agrees(value, line):
+    assert find_agreeing(["val_accuracy: 0.12", line], "accuracy/valid", value) == line
+
+
+@pytest.mark.parametrize(
+    "line", ["val_accuracy: 0.97", "epoch 1", "seed 0.9583", "took 0.9583 s", "momentum 0.9583"]
+)
+def test_other_numbers_do_not_agree(line):
+    assert find_agreeing([line], "accuracy/valid", 0.9583333) is None

@@ -13,8 +13,7 @@ from zeusrun.analysis.totals import add_up, find_totals
 from zeusrun.view import units
 from zeusrun.view.live import live_panel, summary
 from zeusrun.view.sheets import trial_sheet
-from zeusrun.view.tables import history_table
-from zeusrun.view.totals import totals_table
+from zeusrun.view.tables import history_table, totals_table
 
 SPENT = {"price": 0.4216, "currency": "EUR", "carbon_g": 1304.0, "pue": 1.2}
 

@@ -26,9 +26,9 @@ from zeusrun.trial import (
     TrialStatus,
 )
 from zeusrun.view.console import PlainConsole
+from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import limit_text, trial_sheet
 from zeusrun.view.tables import (
-    explain_table,
     history_table,
     net_lines,
     plan_sheet,

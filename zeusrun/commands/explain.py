@@ -25,9 +25,8 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.moment import read_moment
 from zeusrun.target import describe_target
-from zeusrun.view.explain import describe_choice, in_samples
+from zeusrun.view.explain import describe_choice, explain_table, in_samples
 from zeusrun.view.export import print_json
-from zeusrun.view.tables import explain_table
 
 
 def explain(
@@ -53,9 +52,9 @@ def explain(
     rng = np.random.default_rng(spec.policy.seed)
     beliefs = explain_next(policy, problem, runs, rng)
     unit = problem.unit
-    told = in_samples(beliefs, unit)
+    rows = in_samples(beliefs, unit)
     if as_json:
-        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in told])
+        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in rows])
     else:
         objective = spec.objective
         continued = moment.preempted
@@ -73,7 +72,7 @@ def explain(
         shown = console()
         table = explain_table(
             title,
-            told,
+            rows,
             remarks,
             limits,
             critical,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.analysis.savings import find_savings
 from zeusrun.commands.options import job_name, known_job, open_home
 from zeusrun.errors import HistoryError, UsageError
-from zeusrun.export.codecarbon import COLUMNS, emission_rows
 from zeusrun.export.destination import write_output
 from zeusrun.export.mlflow import export_runs
-from zeusrun.export.parquet import parquet_bytes
 from zeusrun.export.prometheus import history_text
-from zeusrun.view.export import csv_text, field_names, json_line, print_text, trial_records, utf8
+from zeusrun.view.export import all_records, csv_text, json_line, print_text, utf8
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -30,13 +25,8 @@ if TYPE_CHECKING:
 
 _URI = "MLFLOW_TRACKING_URI"
 _STDOUT = ("-", "/dev/stdout")  # which may be a file that others write to
-_ENDINGS = {
-    ".csv": ("csv", "codecarbon"),
-    ".jsonl": ("jsonl",),
-    ".parquet": ("parquet",),
-    ".prom": ("prometheus",),
-}
-Format = Literal["csv", "jsonl", "parquet", "codecarbon", "mlflow", "prometheus"]
+_ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "prometheus": ".prom"}
+Format = Literal["csv", "jsonl", "mlflow", "prometheus"]
 
 
 def export(
@@ -45,8 +35,7 @@ def export(
     ] = None,
     *,
     form: Annotated[
-        Format,
-        Option("--format", help="csv, jsonl and parquet hold every field of every run."),
+        Format, Option("--format", help="csv and jsonl hold every field of every run.")
     ],
     output: Annotated[
         str | None,
@@ -62,7 +51,7 @@ def export(
         Option(metavar="URI", help=f"For mlflow: the store or server; by default ${_URI}."),
     ] = None,
 ) -> None:
-    """Export runs: as a table, to CodeCarbon, MLflow or Prometheus."""
+    """Export runs: as a table, to MLflow or Prometheus."""
     if form == "mlflow":
         uri = uri or os.environ.get(_URI)
         if output is not None or uri is None:
@@ -86,20 +75,15 @@ def export(
 
 
 def _check_output(form: Format, output: str | None) -> None:
-    """Raise ``UsageError`` if a format does not go with a file, or with standard output."""
+    """Raise ``UsageError`` if the ending of a file is that of another format."""
     if output == "":
         raise UsageError("-o '' names no file; write -o FILE, or leave it out to print the text")
     ending = "" if output is None else Path(output).suffix.lower()
-    if form not in _ENDINGS.get(ending, (form,)):
-        usual = next((each for each, forms in _ENDINGS.items() if form in forms), ".txt")
+    others = [name for name, each in _ENDINGS.items() if each == ending and name != form]
+    if others:
         raise UsageError(
-            f"-o {output} has the ending of --format {_ENDINGS[ending][0]}, but the format is "
-            f"{form}; name a file such as {Path(str(output)).stem}{usual}, or change --format"
-        )
-    if form == "parquet" and (output is None or (output in _STDOUT and sys.stdout.isatty())):
-        raise UsageError(
-            "--format parquet is not text: name a file with -o FILE.parquet, or write into a pipe "
-            "with -o -"
+            f"-o {output} has the ending of --format {others[0]}, but the format is {form}; "
+            f"name a file such as {Path(str(output)).stem}{_ENDINGS[form]}, or change --format"
         )
 
 
@@ -118,31 +102,19 @@ def _read_jobs(
 
 
 def _to_file(form: Format, output: str | None, by_job: Mapping[str, Sequence[Trial]]) -> None:
-    text, count = _content(form, by_job)
-    content = utf8(text)
-    if output is None or output in _STDOUT:
-        print_text(content)
-        return
-    write_output(Path(output), content)
-    if form != "prometheus":  # from cron, any output is a mail
-        typer.echo(f"wrote {output}: {plural(count, 'run')}", err=True)
-
-
-def _content(form: Format, by_job: Mapping[str, Sequence[Trial]]) -> tuple[str | bytes, int]:
-    """Return the file of a format, oldest runs first, and how many runs are in it."""
+    """Write the runs of all jobs, the oldest first."""
     if form == "prometheus":
-        ended = (trial.status.final for trials in by_job.values() for trial in trials)
-        return history_text(by_job), sum(ended)
-    if form == "codecarbon":
-        trials = sorted(itertools.chain(*by_job.values()), key=lambda trial: trial.started_at)
-        rows = emission_rows(trials)
-        return csv_text(COLUMNS, rows), len(rows)
-    found = (trial_records(trials, find_savings(trials)) for trials in by_job.values())
-    records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
-    if form == "parquet":
-        return parquet_bytes(records), len(records)
-    text = csv_text(field_names(), records) if form == "csv" else "".join(map(json_line, records))
-    return text, len(records)
+        text, done = history_text(by_job), None  # from cron, any output is a mail
+    else:
+        records = all_records(by_job.values())
+        text = csv_text(records) if form == "csv" else "".join(map(json_line, records))
+        done = f"wrote {output}: {plural(len(records), 'run')}"
+    if output is None or output in _STDOUT:
+        print_text(text)
+        return
+    write_output(Path(output), utf8(text))
+    if done is not None:
+        typer.echo(done, err=True)
 
 
 def _to_mlflow(uri: str, by_job: Mapping[str, Sequence[Trial]]) -> None:

@@ -21,14 +21,12 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.place import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.report.belief import build_belief, unknown_belief
-from zeusrun.view.report.canvas import drawing
+from zeusrun.view.report.canvas import LIGHT, drawing
 from zeusrun.view.report.compare import Comparison, compare
-from zeusrun.view.report.facts import Belief, JobReport, build_facts
+from zeusrun.view.report.facts import Belief, JobReport, PowerFacts, build_facts, build_power
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
+from zeusrun.view.report.headline import detailed
 from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.palette import LIGHT
-from zeusrun.view.report.power import PowerFacts, build_power
-from zeusrun.view.report.sections import detailed
 from zeusrun.view.report.sides import find_kind, within
 from zeusrun.view.report.snippet import (
     comparison_json,
@@ -49,13 +47,12 @@ _TRACES = 100  # the newest ones are read
 _DRAWN_POINTS, _LISTED_POINTS = 120, 50
 _BY_SUFFIX = {
     ".md": "md",
-    ".tex": "latex",
     ".json": "json",
     ".html": "html",
     ".htm": "html",
     **{f".{name}": name for name in FORMATS},
 }
-Form = Literal["html", "md", "latex", "json"]
+Form = Literal["html", "md", "json"]
 
 
 def report(
@@ -70,12 +67,12 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to: .html, .md, .tex, .json; a figure: .png, .svg, .pdf. By default "
+            help="Where to: .html, .md, .json; a figure: .png, .svg, .pdf. By default "
             "report.html; a snippet is printed.",
         ),
     ] = None,
     form: Annotated[
-        Form | None, Option("--format", help="A page, or a snippet for a model card or a paper.")
+        Form | None, Option("--format", help="A page, or a snippet for a model card.")
     ] = None,
     figure: Annotated[
         str | None,
@@ -90,7 +87,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a page about past runs, or a snippet for a paper."""
+    """Write a page about past runs, or a snippet for a model card."""
     if sides is not None and figure is not None:
         raise UsageError(f"--compare draws its own figure; leave out --figure {figure}")
     chosen = _format(output, form, figure)
@@ -162,7 +159,7 @@ def _read_jobs(
         raise damage
     if not reports:
         raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
-    if form not in {"md", "latex"}:
+    if form != "md":
         for number in detailed(reports) if form == "html" else range(len(reports)):
             name = reports[number].facts.job
             known = store.trials(name)
@@ -208,8 +205,8 @@ def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]
 def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
     if form == "json":
         return reports_json(reports).encode()
-    if form in {"md", "latex"}:
-        return "\n".join(job_snippet(each.facts, form) for each in reports).encode()
+    if form == "md":
+        return "\n".join(job_snippet(each.facts) for each in reports).encode()
     with drawing():
         if form == "html":
             return job_page(reports, minute(timestamp())).encode()
@@ -223,8 +220,8 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
 def _render_comparison(comparison: Comparison, form: str) -> bytes:
     if form == "json":
         return comparison_json(comparison).encode()
-    if form in {"md", "latex"}:
-        return comparison_snippet(comparison, form).encode()
+    if form == "md":
+        return comparison_snippet(comparison).encode()
     with drawing():
         if form == "html":
             return comparison_page(comparison, minute(timestamp())).encode()
@@ -235,16 +232,16 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
 
 
 def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:
-    known, said = store.jobs(), f"--compare {' '.join(sides)}"
+    known, flag = store.jobs(), f"--compare {' '.join(sides)}"
     kind = find_kind(sides, known)
     if kind == "jobs":
         if jobs:
-            raise UsageError(f"{said} names two jobs; leave out {' '.join(jobs)}")
+            raise UsageError(f"{flag} names two jobs; leave out {' '.join(jobs)}")
         left, right = (_finished(store, side) for side in sides)
         return compare("two jobs", sides, left, right)
     if len(jobs) != 1 and (jobs or len(known) > 1):
         raise UsageError(
-            f"{said} compares runs of one job; name it: zeusrun report JOB {said}; "
+            f"{flag} compares runs of one job; name it: zeusrun report JOB {flag}; "
             f"known jobs: {', '.join(known)}"
         )
     name = known_job(store, job_name(jobs[0])) if jobs else known[0]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.totals import Group, add_up, find_totals
 from zeusrun.commands.options import (
     AnyJob,
@@ -37,7 +36,14 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import print_csv, print_json, sight_json, trial_records
+from zeusrun.view.export import (
+    all_records,
+    csv_text,
+    json_line,
+    print_json,
+    print_text,
+    sight_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -100,12 +106,8 @@ def history(
         if by_job or damage is None:
             _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
     elif programs:
-        found = (
-            trial_records(trials[-last:] if last else trials, find_savings(trials))
-            for trials in by_job.values()
-        )
-        records = sorted(itertools.chain(*found), key=lambda record: str(record["started_at"]))
-        (print_json if as_json else print_csv)(records)
+        records = all_records(by_job.values(), last)
+        print_text(json_line(records) if as_json else csv_text(records))
     elif not names:
         typer.echo("No runs yet. Start one with: zeusrun submit JOB.yaml")
     else:
@@ -210,7 +212,7 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
     elif not ended:
         typer.echo("No run has ended yet. Start one with: zeusrun submit JOB.yaml")
     else:
-        from zeusrun.view.totals import totals_table  # noqa: PLC0415 - see the top
+        from zeusrun.view.tables import totals_table  # noqa: PLC0415 - see the top
 
         shown = console()
         knobs = {trial.eta_knob for trial in ended if trial.cost_j is not None}

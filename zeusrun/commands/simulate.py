@@ -23,7 +23,6 @@ from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
 from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
-from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import plural
 from zeusrun.view.what_if import forecast_json, forecast_sheet
@@ -83,9 +82,6 @@ def simulate(
         _PATH, Option(metavar="FILE", help="Submit when a cluster did: .csv or .csv.xz.")
     ] = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        _PATH, Option(metavar="FILE", help="Draw regret over recurrences: .png, .svg or .pdf.")
-    ] = None,
 ) -> None:
     """Replay a job with other settings, or made-up jobs.
 
@@ -113,8 +109,6 @@ def simulate(
         in_flight=in_flight,
     )
     _check(settings, cluster)
-    if plot:
-        check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
     scenarios = build_scenarios(workload or [], trace_dir, gpu, cluster)
     with progress(console(stderr=True)) as on_progress:
@@ -137,9 +131,6 @@ def simulate(
     else:
         sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
         console().print(sheet)
-    if plot:  # last: should the disk be full now, the table is there
-        draw_regret(title, summaries, plot)
-        typer.echo(f"zeusrun: the figure is in {plot}", err=True)
 
 
 def _simulate_own(

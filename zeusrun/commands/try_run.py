@@ -19,7 +19,7 @@ from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.propose import a_little_worse, describe_choice
-from zeusrun.metrics.propose_pattern import find_epochs, list_likely
+from zeusrun.metrics.propose_pattern import find_agreeing, find_epochs, list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
     describe_spawned,
@@ -31,7 +31,7 @@ from zeusrun.plain_text import plain_text
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.commands.short_run import Tried
@@ -87,6 +87,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
         objective, proposed = _describe_proposal(proposal, shape, whole=tried.finished)
         lines = [
             *describe_choice(proposal, progress.seen),
+            *_describe_agreement(proposal, progress, printed),
             proposed,
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
@@ -174,6 +175,16 @@ def _may_be_too_short(tried: Tried) -> bool:
     stepped = tried.progress is not None and bool(tried.progress.steps)
     what = reason.partition(": ")[2]  # after the rank and the line
     return stepped or _OF_EPOCHS.search(what) is not None
+
+
+def _describe_agreement(
+    proposal: Proposal, progress: Progress, printed: Sequence[str]
+) -> Iterator[str]:
+    """Yield which printed line agrees with the value of a proposed metric, if one does."""
+    seen = (proposal.metric, proposal.source) in progress.seen
+    line = find_agreeing(printed, proposal.metric, proposal.last) if seen else None
+    if line is not None:
+        yield f"It agrees with the printed line: {plain_text(line.strip())}"
 
 
 def _describe_likely(tried: Tried) -> Iterator[str]:

@@ -133,7 +133,7 @@ def export_runs(uri: str, job: str, trials: Sequence[Trial]) -> Counter[str]:
     _check_store(uri)
     counts: Counter[str] = Counter()
     # MLflow prints a link to each run.
-    with _blaming(uri, counts), contextlib.redirect_stdout(io.StringIO()):
+    with _as_one_sentence(uri, counts), contextlib.redirect_stdout(io.StringIO()):
         from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
 
         for noisy in ("alembic", "mlflow.store.db.utils"):  # about tables that they create
@@ -230,7 +230,7 @@ def _is_database(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _blaming(uri: str, counts: Counter[str]) -> Iterator[None]:
+def _as_one_sentence(uri: str, counts: Counter[str]) -> Iterator[None]:
     """Turn an error of MLflow, of whatever class, into one sentence.
 
     ``counts`` is empty as long as no run has been written.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.propose import NO_METRIC, QUALITY, propose
 from zeusrun.metrics.rows import number_of
-from zeusrun.metrics.seen import Seen, names_an_evaluation
+from zeusrun.metrics.seen import EVALUATIONS, Seen, names_an_evaluation
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
@@ -362,3 +363,33 @@ def _varies(name: str, looks: Sequence[float]) -> bool:
     if len(looks) > 1:
         return len(set(looks)) > 1
     return looks[0] != 0 or not QUALITY.intersection(re.findall(r"[a-z]+", name))
+
+
+def find_agreeing(printed: Sequence[str], metric: str, value: float) -> str | None:
+    """Return the last printed line with a metric of such a name and value; ``None`` without one."""
+    own = {word[:3] for word in set(re.findall(r"[a-z]+", metric.lower())) - EVALUATIONS}
+    for line in reversed(printed):
+        for number in read_line(line[:1000]):
+            text = line[number.start : number.end]
+            words = {word[:3] for word in re.findall(r"[a-z]+", number.name)}
+            if "." not in text or not words & own:
+                continue
+            scale = 100 if line[number.end : number.end + 1] == "%" else 1
+            if _rounds_to(value * scale, text) or (scale == 1 and _rounds_to(value * 100, text)):
+                return line
+    return None
+
+
+def _rounds_to(value: float, text: str) -> bool:
+    """Whether a value is a printed number, within one of its last digit."""
+    try:
+        shown = Decimal(text)
+    except ArithmeticError:
+        return False
+    exponent = shown.as_tuple().exponent
+    digits = len(shown.as_tuple().digits)
+    return (
+        isinstance(exponent, int)
+        and digits > 1
+        and abs(Decimal(repr(value)) - shown) <= Decimal(1).scaleb(exponent)
+    )

@@ -12,8 +12,8 @@ from zeusrun import __version__
 from zeusrun.export.prometheus import CONTENT_TYPE, Families, add_last_run, add_live, add_totals
 from zeusrun.history.sql import survey
 from zeusrun.server.auth import access_of
-from zeusrun.server.pages.live import read_live
 from zeusrun.server.pages.reports import build_total
+from zeusrun.server.pages.runs import read_live
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:

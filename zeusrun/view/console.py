@@ -17,7 +17,7 @@ from rich.text import Text
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import ConsoleOptions, RenderableType
 
@@ -139,21 +139,6 @@ def plain_table(*names: str) -> Table:
     return Table(
         *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim"
     )
-
-
-def fitting_columns(
-    names: Sequence[str],
-    rows: Sequence[Mapping[str, str | Text]],
-    left_out: Sequence[str],
-    width: int,
-) -> list[str]:
-    """Return the columns of a table without those of ``left_out``, in order, that do not fit."""
-    texts = {name: "\n".join([name, *(str(row[name]) for row in rows)]) for name in names}
-    room = {name: max(map(cell_len, text.split("\n"))) + 2 for name, text in texts.items()}
-    for name in left_out:  # two spaces follow each column, and one the last
-        if sum(room.values()) - 1 > width:
-            room.pop(name, None)
-    return list(room)
 
 
 def warning_lines(texts: Iterable[str]) -> Labelled:

@@ -1,11 +1,16 @@
-"""The first sentences of ``explain``: what the next run uses and why, its cost, what changes it."""
+"""What ``explain`` shows: the next choice in sentences, then a table of the batch sizes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.stopping import amount_text
@@ -13,10 +18,16 @@ from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
+from zeusrun.view.columns import COST, Column, column_table
+from zeusrun.view.console import Labelled
+from zeusrun.view.tables import remarks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from rich.console import RenderableType
+
+    from zeusrun.analysis.critical import CriticalSize
     from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
@@ -25,6 +36,13 @@ if TYPE_CHECKING:
 
 _CERTAIN = 0.995
 _SAME = 0.005  # a smaller difference of costs is none
+_LEGEND = {
+    "epochs, cost": "expected of the next run, until it reaches the target",
+    "90 % range": "of the cost of the next run",
+    "risk": "the probability that the next run is stopped, or misses the target",
+    "worth": "what a try is expected to save in later recurrences, less its own cost",
+    "next": "the probability that the next run uses this batch size",
+}
 
 
 def describe_choice(
@@ -39,7 +57,7 @@ def describe_choice(
     epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
     epoch_j = epochs_j.get(decision.global_batch_size)
     retry = decide_after_miss(chooser, problem, runs, decision, epoch_j)
-    told = lead(
+    sentences = lead(
         chooser.policy.name,
         decision,
         beliefs,
@@ -53,10 +71,10 @@ def describe_choice(
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
     if crashed:
-        told.insert(2, _describe_crashes(chooser.spec.name, crashed))
+        sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        told.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
-    return told
+        sentences.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
+    return sentences
 
 
 def _ended(runs: Sequence[Observation]) -> list[Observation]:
@@ -240,3 +258,97 @@ def _miss(retry: Decision | None) -> str:
     if retry is None:
         return "If the next run misses the target, no other one follows"
     return f"If the next run misses the target, {retry.global_batch_size} follows at once"
+
+
+def explain_table(
+    title: str,
+    beliefs: Sequence[ArmBelief],
+    kept: Sequence[str] = (),
+    limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
+    critical: CriticalSize | None = None,
+    *,
+    lead: Sequence[str] = (),
+    width: int = 80,
+    by_samples: bool = False,
+) -> RenderableType:
+    """Return what a policy believes about each batch size: a table, then a verdict on each.
+
+    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
+    arm, the best power limit in watts and the number of measured ones. ``lead``: a headline,
+    and sentences that come first. ``width``: of the console; columns for which it has no room are
+    not shown. ``by_samples``: what is said of epochs is of samples.
+    """
+    columns = _BELIEF_COLUMNS
+    if by_samples:
+        columns = [replace(each, name=each.name.replace("epoch", "sample")) for each in columns]
+    likely = [belief.chance >= 0.5 for belief in beliefs]
+    bold = {number: "bold" for number, each in enumerate(likely) if each}
+    table = column_table(columns, beliefs, width, bold)
+    names = {column.header for column in table.columns}
+    verdicts = Table.grid(padding=(0, 2, 0, 0))
+    verdicts.add_column(justify="right", no_wrap=True, min_width=5)
+    verdicts.add_column(overflow="fold")
+    for belief, bright in zip(beliefs, likely, strict=True):
+        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
+        verdict = "the next run uses it; see above" if next_ else belief.verdict
+        arm = Text(str(belief.global_batch_size))
+        verdicts.add_row(arm, Text(verdict), style=None if bright else "dim")
+    named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
+    legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
+    if limits:
+        best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
+        legend.append(f"power limit: {' · '.join(best)}")
+    if critical is not None and (
+        size := _critical_text(critical, "samples" if by_samples else "epochs")
+    ):
+        legend.append(size)
+    if lead and any(belief.reached for belief in beliefs):
+        legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
+    notes = [Text(f"  {text}", style="dim") for text in legend]
+    blank = Text("")
+    first: list[RenderableType] = []
+    if lead:
+        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
+        first = [Text(lead[0], style="bold"), sentences, blank]
+    head = Text(title, style="dim" if lead else "bold")
+    return Group(*first, head, blank, table, blank, verdicts, blank, *notes, remarks(kept))
+
+
+def _critical_text(critical: CriticalSize, unit: str) -> str:
+    """Return the critical batch size with its range; "" if nothing is known of it."""
+    low, value, high, sizes = critical
+    ends = [None if end is None else units.three_digits(end) for end in (low, high)]
+    text = f"{units.three_digits(value)} ({ends[0]} to {ends[1]})"
+    if None in ends:
+        text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
+    what = "beyond it, larger ones need about as many steps"
+    return text and f"critical batch size: {text}, by the {unit} of {sizes} batch sizes; {what}"
+
+
+def _expected(epochs: float | None) -> str:
+    """Return expected epochs, or samples: with a fraction below 10, else three digits at most."""
+    if epochs is None or epochs < 9.95:
+        return units.number(epochs, ".1f")
+    return units.three_digits(epochs)
+
+
+_BELIEF_COLUMNS = [
+    Column("batch", lambda each: str(each.global_batch_size)),
+    Column(
+        "reached",
+        lambda each: f"{each.reached}/{each.trials}" if each.trials else units.UNKNOWN,
+        leaves=2,
+    ),
+    Column("epochs", lambda each: _expected(each.epochs), leaves=4),
+    Column("cost/\nepoch", lambda each: units.energy(each.epoch_cost_j), leaves=1),
+    COST,
+    Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6),
+    Column("risk", lambda each: units.percent(each.failure_chance), leaves=3),
+    Column(
+        "worth",
+        lambda each: units.gain(each.value_j) if each.value_j else units.UNKNOWN,
+        optional=True,
+        leaves=5,
+    ),
+    Column("next", lambda each: units.percent(each.chance)),
+]

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import SAVED, name_ends
+from zeusrun.analysis.savings import find_savings
 from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from zeusrun.analysis.amounts import Savings
     from zeusrun.launcher.recurrence import SubmitResult
     from zeusrun.metrics.summary import TrainingSummary
-
-_NOT_IN_CSV = {
-    *("curve", "by_samples", "power_profile", "warnings", "fingerprint", "interruptions"),
-}
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:
@@ -67,6 +64,16 @@ def trial_records(trials: Iterable[Trial], savings: Savings) -> list[dict[str, A
     ]
 
 
+def all_records(by_job: Iterable[Sequence[Trial]], last: int | None = None) -> list[dict[str, Any]]:
+    """Return the ``last`` trials of each job as records, the oldest first; ``None``: all."""
+    records = [
+        record
+        for trials in by_job
+        for record in trial_records(trials[-last:] if last else trials, find_savings(trials))
+    ]
+    return sorted(records, key=lambda record: str(record["started_at"]))
+
+
 def print_json(value: object) -> None:
     """Print a value as one line."""
     print_text(json_line(value))
@@ -75,11 +82,6 @@ def print_json(value: object) -> None:
 def json_line(value: object) -> str:
     """Return a value as one line of JSON."""
     return plain_json(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
-
-
-def print_csv(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials as CSV with a header, without the fields that hold several values."""
-    print_text(csv_text([name for name in field_names() if name not in _NOT_IN_CSV], records))
 
 
 def print_text(text: str | bytes) -> None:
@@ -99,13 +101,9 @@ def utf8(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
 
 
-def field_names() -> list[str]:
-    """Return the names of all fields of a record, in order."""
-    return [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
-
-
-def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
-    """Return records as CSV with a header; a list or a mapping is a cell with JSON."""
+def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return records of trials as CSV with a header; a list or a mapping is a cell with JSON."""
+    names = [*(field.name for field in dataclasses.fields(Trial)), *SAVED]
     text = io.StringIO()
     writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

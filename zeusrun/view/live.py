@@ -29,9 +29,9 @@ from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
-from zeusrun.view.gradients import gradients_text, path_text
 from zeusrun.view.sheets import limit_text, target_text
 from zeusrun.view.tables import STATUS_STYLES, trial_head
+from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class SubmitView:
         self._bound_j: float | None = None
         self._usual = UNKNOWN
         self._instrumented = True
-        self._start_told = False
+        self._start_shown = False
         self._epochs_shown = 0
         self._warned: set[str] = set()
         self._next_refresh_t = 0.0
@@ -87,7 +87,7 @@ class SubmitView:
                 self._print(Text(f"· {text}", style="dim"))
             case TrialStarts(trial, cost_bound_j, usual, instrumented):
                 self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
-                self._usual, self._instrumented, self._start_told = usual, instrumented, False
+                self._usual, self._instrumented, self._start_shown = usual, instrumented, False
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
@@ -123,8 +123,8 @@ class SubmitView:
             if shown != self._epochs_shown and not progress.may_be_baseline:
                 self._epochs_shown = shown
                 self._print(epoch_line(self._trial, progress, self._bound_j))
-            elif not self._start_told and _starting_s(progress) > _LONG_S:
-                self._start_told = True
+            elif not self._start_shown and _starting_s(progress) > _LONG_S:
+                self._start_shown = True
                 text = starting_text(progress, self._usual, instrumented=self._instrumented)
                 self._print(Text(f"  start-up: {text}", style="dim"))
         elif time.monotonic() >= self._next_refresh_t:
@@ -212,7 +212,7 @@ def live_panel(
         grid.add_row("energy", energy)
     else:
         grid.add_row("energy", f"{power} · {energy}")
-    if (path := path_text(progress.batch_sizes, most=3)) is not None:
+    if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
     if (gradients := gradients_text(*progress.statistics)) is not None:
         grid.add_row("gradients", gradients)
@@ -229,7 +229,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
     mark = "✓" if reached else "·" if replaced else "✗"
     status = (f" {trial.status.value}", style)
     head = Text.assemble((trial.trial, "bold"), status, f"  {trial.reason}")
-    took = f"  batch size {path_text(trial.batch_sizes, most=3) or trial.global_batch_size} · "
+    took = f"  batch size {path_text(trial.batch_sizes, last=3) or trial.global_batch_size} · "
     if trial.by_samples:
         took += f"{units.count(amount_in(trial, 'samples'))} samples"
     else:
@@ -248,8 +248,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    told = gradients_text(trial.noise_curve, trial.gradients_of)
-    if (gradients := told) is not None:
+    gradients = gradients_text(trial.noise_curve, trial.gradients_of)
+    if gradients is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
         then = "goes on with it" if saved else "runs it again from its beginning"

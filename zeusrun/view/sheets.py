@@ -21,17 +21,17 @@ from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.trial import epochs_of
 from zeusrun.view import units
-from zeusrun.view.console import Labelled, fitting_columns, plain_table, warning_lines
-from zeusrun.view.gradients import gradients_text, path_text
+from zeusrun.view.columns import Column, column_table
+from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.tables import dead_note, status_text
+from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-    from zeusrun.metrics.seen import Seen
     from zeusrun.metrics.summary import TrainingSummary
     from zeusrun.trial import PowerPoint, Trial
 
@@ -177,9 +177,9 @@ def seen_by(sight: TrainingSummary, metric: str) -> str:
     """Return the source of the metric, with the library's version and how it is logged."""
     source = sight.source or ""
     versions = [version for name, version, _ in sight.libraries if name == source]
-    said = {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
+    shown = {"report": "run.report of the script"}.get(source, " ".join([source, *versions]))
     hows = [seen.how for name, by, seen in sight.metrics if (name, by) == (metric, source)]
-    return ", ".join([said, *filter(None, hows)])
+    return ", ".join([shown, *filter(None, hows)])
 
 
 def sight_sheet(trial: Trial, sight: TrainingSummary) -> RenderableType:
@@ -213,34 +213,32 @@ class _MetricsTable:
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """Yield the table."""
-        rows = [_metric_cells(*each) for each in self.sight.metrics]
-        names = ["metric", "source", "records", "first", "last", "from", "to"]
-        names += ["how"] if any(row["how"] for row in rows) else []
-        short = [{**row, "metric": row["metric"][:_NAME]} for row in rows]
-        left_out = ("how", "from", "to", "first", "records", "source")
-        table = plain_table()
-        for name in fitting_columns(names, short, left_out, options.max_width):
-            left = name in {"metric", "source", "how"}
-            justify: JustifyMethod = "left" if left else "right"
-            table.add_column(name, justify=justify, no_wrap=name != "metric", overflow="fold")
-        shown = [str(column.header) for column in table.columns]
-        for (name, source, seen), row in zip(self.sight.metrics, rows, strict=True):
-            counts = name == self.metric and source == self.sight.source
-            style = "bold" if counts else "dim" if seen.each_step else ""
-            table.add_row(*(Text(row[each]) for each in shown), style=style)
-        yield table
+        styles = {
+            number: "bold"
+            if (name, source) == (self.metric, self.sight.source)
+            else "dim"
+            if seen.each_step
+            else ""
+            for number, (name, source, seen) in enumerate(self.sight.metrics)
+        }
+        yield column_table(_METRIC_COLUMNS, self.sight.metrics, options.max_width, styles)
 
 
-def _metric_cells(name: str, source: str, seen: Seen) -> dict[str, str]:
-    numbers = {"first": seen.first, "last": seen.last, "from": seen.low, "to": seen.high}
-    values = {each: units.number(number, ".5g") for each, number in numbers.items()}
-    return {
-        "metric": name,
-        "source": source,
-        "records": f"{seen.times:,}",
-        **values,
-        "how": seen.how,
-    }
+def _value_column(name: str, field: str, leaves: int) -> Column:
+    return Column(name, lambda each: units.number(getattr(each[2], field), ".5g"), leaves=leaves)
+
+
+# Of a name, a source and what was seen.
+_METRIC_COLUMNS = (
+    Column("metric", lambda each: each[0], left=True, folds=_NAME),
+    Column("source", lambda each: each[1], left=True, leaves=6),
+    Column("records", lambda each: f"{each[2].times:,}", leaves=5),
+    _value_column("first", "first", 4),
+    _value_column("last", "last", 0),
+    _value_column("from", "low", 2),
+    _value_column("to", "high", 3),
+    Column("how", lambda each: each[2].how or units.UNKNOWN, left=True, optional=True, leaves=1),
+)
 
 
 def target_text(trial: Trial) -> str:

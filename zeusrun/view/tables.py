@@ -1,12 +1,12 @@
-"""The tables of ``history``, ``status``, ``explain`` and ``show``; each fits 80 columns."""
+"""The tables of ``history`` and ``status``; each fits 80 columns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.analysis.cost_baseline import describe_shifts
@@ -15,16 +15,25 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_cost, claim_share, is_good
-from zeusrun.view.console import Labelled, fitting_columns, plain_table, warning_lines
+from zeusrun.view.columns import (
+    CARBON,
+    COST,
+    ENERGY,
+    EPOCHS,
+    PRICE,
+    TIME,
+    Column,
+    column_table,
+)
+from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from zeusrun.analysis.amounts import Savings
-    from zeusrun.analysis.critical import CriticalSize
-    from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.analysis.totals import Total
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
@@ -44,19 +53,9 @@ _SOURCE_NOTES = {
     EnergySource.INTEGRATED: "∫ integrated from sampled power",
     EnergySource.ESTIMATED: "~ estimated from CPU time",
 }
-_TEXTS = {"when", "run", "host", "status"}  # columns of words; those of numbers are aligned right
-# The columns that a table too wide for its console leaves out, in this order.
-_LEFT_OUT = ("carbon", "price", "epochs", "time", "limit", "host", "energy", "when", "saved")
-_LEFT_OUT_BELIEFS = ("cost/\nepoch", "reached", "risk", "epochs", "worth", "90 % range")
-_HOST = 15  # columns for the name of a host
-_NAME = 24  # columns for the names of runs; fewer columns of numbers are shown rather
-_LEGEND = {
-    "epochs, cost": "expected of the next run, until it reaches the target",
-    "90 % range": "of the cost of the next run",
-    "risk": "the probability that the next run is stopped, or misses the target",
-    "worth": "what a try is expected to save in later recurrences, less its own cost",
-    "next": "the probability that the next run uses this batch size",
-}
+_GROUP = 8  # characters of the name of a group that a table shows; longer ones fold
+_HOST = 15  # characters of the name of a host
+_NAME = 24  # characters of the name of a run that a table shows before it leaves out numbers
 
 
 def net_lines(savings: Savings) -> list[Text]:
@@ -99,10 +98,11 @@ def plan_sheet(
 ) -> RenderableType:
     """Return what a submit would choose and start; ``kept`` as for ``explain_table``."""
     variables = [Text(f"  {name}={value}", style="dim") for name, value in env.items()]
-    return Group(_remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
+    return Group(remarks(kept), trial_head(trial), Text(""), Text(command), Text(""), *variables)
 
 
-def _remarks(kept: Sequence[str]) -> Labelled:
+def remarks(kept: Sequence[str]) -> Labelled:
+    """Return remarks about past trials that are interpreted differently now."""
     texts = [Text(f"history: {text}", style="dim") for text in kept]
     return Labelled([(Text("·", style="dim"), text) for text in texts], gap=1)
 
@@ -139,65 +139,82 @@ def history_table(
         width: Of the console. If there is no room for carbon, price and so on, they are not shown.
     """
     shown = trials if last is None else trials[-last:]
-    savings = find_savings(trials)
-    proved = any(savings.shown_share(trial.trial) is not None for trial in shown)
-    limited = any(trial.power_limit_w is not None for trial in shown)
-    names = ["when", "run", *(["host"] if len({each.host for each in shown} - {None}) > 1 else [])]
-    names += ["batch", *(["limit"] if limited else []), "epochs", "time", "energy"]
-    names += ["price"] if any(trial.price is not None for trial in shown) else []
-    names += ["carbon"] if any(trial.carbon_g is not None for trial in shown) else []
-    names += ["cost", "status", *(["saved"] if proved else [])]
-    rows: list[tuple[dict[str, str | Text], str | None]] = []
-    dead = []
-    years = len({stored.started_at[:4] for stored in shown})
-    form = "%Y-%m-%d" if years > 1 else "%m-%d %H:%M"
-    for stored in shown:
-        now = None if stored.status.finished else running.get(stored.trial)
-        trial = stored if now is None else now.trial
-        if now is not None and not now.alive:
-            dead.append(dead_note(trial))
-        status = status_text(trial.status, alive=None if now is None else now.alive)
-        cells: dict[str, str | Text] = {
-            "when": units.moment(trial.started_at, form),
-            "run": trial.trial.removeprefix(f"{job}-"),
-            "host": _host(trial),
-            "batch": units.batch_size(trial),
-            "limit": units.power(trial.power_limit_w),
-            "epochs": _epochs(trial),
-            "time": units.duration(trial.time_s),
-            "energy": units.energy(trial.energy_j, trial.energy_source),
-            "price": units.money(trial.price, trial.currency),
-            "carbon": units.carbon(trial.carbon_g),
-            "cost": units.energy(trial.cost_j),
-            "status": Text("forgotten") if trial.forgotten else status,
-            "saved": units.percent(savings.shown_share(trial.trial)),
-        }
-        rows.append((cells, "dim" if trial.forgotten else None))
-    fit = fitting_columns(names, [cells for cells, _ in rows], _LEFT_OUT, width)
-    if years < 2 and len(fit) < len(names):  # the date alone may make room
-        dated = [({**cells, "when": str(cells["when"])[:5]}, style) for cells, style in rows]
-        more = fitting_columns(names, [cells for cells, _ in dated], _LEFT_OUT, width)
-        fit, rows = (more, dated) if len(more) > len(fit) else (fit, rows)
-    names = fit
-    table = plain_table()
-    for name in names:
-        shrinks = name in {"batch", "saved"}  # on a narrow terminal
-        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=not shrinks)
-    for cells, style in rows:
-        table.add_row(*(cells[name] for name in names), style=style)
-    sources = {trial.energy_source for trial in shown}
-    differing = [each for each in map(units.batch_size, shown) if "≠" in each][:1]
-    notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
-    notes += ["saved: expected, all attempts counted"] if proved else []
-    notes += [
-        f"{each}: trained with {each.partition('≠')[2]}, teaches nothing" for each in differing
+    savings, alive = find_savings(trials), {name: each.alive for name, each in running.items()}
+    rows = [each if each.status.finished else _now(each, running) for each in shown]
+    # The date alone may make room for another column.
+    tables = [
+        column_table(
+            _history_columns(job, shown, savings, alive, moment),
+            rows,
+            width,
+            {number: "dim" for number, each in enumerate(rows) if each.forgotten},
+        )
+        for moment in _moment_forms(shown)
     ]
-    notes += ["costs of different eta_knob"] if len({each.eta_knob for each in shown}) > 1 else []
+    dead = [dead_note(each) for each in rows if alive.get(each.trial) is False]
+    notes = _history_notes(shown, savings)
     count = len(trials) if count is None else count
     notes += [f"{count - len(shown)} earlier: --last {count}"] if len(shown) < count else []
-    parts = [Text(job, style="bold"), *savings_block(savings), Text(""), table]
+    parts: list[RenderableType] = [Text(job, style="bold"), *savings_block(savings), Text("")]
+    parts.append(max(tables, key=lambda table: len(table.columns)))
     parts += [Labelled([(Text(), Text(" · ".join(notes), style="dim"))])] if notes else []
     return Group(*parts, *dead, warning_lines(describe_shifts(trials)))
+
+
+def _now(trial: Trial, running: Mapping[str, Live]) -> Trial:
+    """Return a trial with its live numbers, as far as they are known."""
+    live = running.get(trial.trial)
+    return trial if live is None else live.trial
+
+
+def _moment_forms(trials: Sequence[Trial]) -> list[str]:
+    if len({trial.started_at[:4] for trial in trials}) > 1:
+        return ["%Y-%m-%d"]
+    return ["%m-%d %H:%M", "%m-%d"]
+
+
+def _history_columns(
+    job: str, shown: Sequence[Trial], savings: Savings, alive: Mapping[str, bool], moment: str
+) -> list[Column]:
+    """Return the columns of ``history``; ``alive`` says which trials run."""
+
+    def status(trial: Trial) -> Text:
+        if trial.forgotten:
+            return Text("forgotten")
+        return status_text(trial.status, alive=alive.get(trial.trial))
+
+    host = Column("host", _host, left=True, leaves=6)
+    return [
+        Column("when", lambda each: units.moment(each.started_at, moment), left=True, leaves=8),
+        Column("run", lambda each: each.trial.removeprefix(f"{job}-"), left=True),
+        *([host] if len({each.host for each in shown} - {None}) > 1 else []),
+        Column("batch", units.batch_size, folds=99),
+        Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5),
+        replace(EPOCHS, value=_epochs),
+        *(TIME, ENERGY, PRICE, CARBON, COST),
+        Column("status", status, left=True),
+        Column(
+            "saved",
+            lambda each: units.percent(savings.shown_share(each.trial)),
+            optional=True,
+            folds=99,
+            leaves=9,
+        ),
+    ]
+
+
+def _history_notes(shown: Sequence[Trial], savings: Savings) -> list[str]:
+    """Return what explains the marks in the table."""
+    sources = {trial.energy_source for trial in shown}
+    notes = [note for source, note in _SOURCE_NOTES.items() if source in sources]
+    if any(savings.shown_share(trial.trial) is not None for trial in shown):
+        notes.append("saved: expected, all attempts counted")
+    differing = next((each for each in map(units.batch_size, shown) if "≠" in each), None)
+    if differing is not None:
+        notes.append(f"{differing}: trained with {differing.partition('≠')[2]}, teaches nothing")
+    if len({each.eta_knob for each in shown}) > 1:
+        notes.append("costs of different eta_knob")
+    return notes
 
 
 def _host(trial: Trial) -> str:
@@ -233,20 +250,23 @@ def status_table(
     If a trial runs on another machine than ``host``, a column names the machines. If the names
     leave no room in ``width`` columns, energy, cost and power are not shown.
     """
-    rows = [_status_cells(running) for running in found]
-    names = ["run", "host", "batch", "epoch", "metric", "time", "energy", "cost", "power"]
+    columns = [
+        Column("run", _running_name, left=True, folds=_NAME),
+        Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99),
+        Column("batch", lambda each: units.batch_size(each.trial)),
+        Column("epoch", lambda each: _epoch(each.trial)),
+        Column("metric", _metric),
+        Column("time", _running_time),
+        *(
+            replace(column, value=_of_trial(column), leaves=leaves)
+            for column, leaves in ((ENERGY, 1), (COST, 3))
+        ),
+        Column("power", lambda each: units.power(each.power_w if each.alive else None), leaves=2),
+    ]
     if host is None or {running.host for running in found} <= {None, host}:
-        names.remove("host")
-    short = [{**cells, "run": cells["run"][:_NAME]} for cells in rows]  # longer ones fold
-    names = fitting_columns(names, short, ("energy", "power", "cost"), width - 1)
-    table = plain_table()
-    for name in names:
-        if name in {"run", "host"}:
-            table.add_column(name, overflow="fold")  # the columns that shrink
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
-    for running, cells in zip(found, rows, strict=True):
-        table.add_row(*map(cells.get, names), style=None if running.alive else "dim")
+        del columns[1]
+    dim = {number: "dim" for number, each in enumerate(found) if not each.alive}
+    table = column_table(columns, found, width - 1, dim)
     notes = [dead_note(running.trial) for running in found if not running.alive]
     warnings = [
         f"{running.trial.trial}: {running.trial.warnings[-1]}"
@@ -266,79 +286,24 @@ def status_table(
     return Group(*parts, Labelled(queue, gap=1))
 
 
-def _status_cells(running: Live) -> dict[str, Text]:
-    trial, value, alive = running.trial, running.last_metric, running.alive
-    time = Text("starting" if trial.time_s is None else units.duration(trial.time_s))
-    metric = units.UNKNOWN if value is None else f"{value:.4g} → {trial.target:g}"
-    return {
-        "run": Text(trial.trial, style="bold cyan" if alive else "dim"),
-        "host": Text(running.host or units.UNKNOWN),
-        "batch": Text(units.batch_size(trial)),
-        "epoch": Text(_epoch(trial)),
-        "metric": Text(metric),
-        "time": time if alive else Text("DEAD", style="red"),
-        "energy": Text(units.energy(trial.energy_j, trial.energy_source)),
-        "cost": Text(units.energy(trial.cost_j)),
-        "power": Text(units.power(running.power_w if alive else None)),
-    }
+def _of_trial(column: Column) -> Callable[[Live], str | Text]:
+    return lambda running: column.value(running.trial)
 
 
-def explain_table(
-    title: str,
-    beliefs: Sequence[ArmBelief],
-    kept: Sequence[str] = (),
-    limits: Mapping[int, tuple[float, int]] = MappingProxyType({}),
-    critical: CriticalSize | None = None,
-    *,
-    lead: Sequence[str] = (),
-    width: int = 80,
-    by_samples: bool = False,
-) -> RenderableType:
-    """Return what a policy believes about each batch size: a table, then a verdict on each.
+def _running_name(running: Live) -> Text:
+    return Text(running.trial.trial, style="bold cyan" if running.alive else "dim")
 
-    ``kept`` are remarks about past trials that are interpreted differently now. ``limits`` are, by
-    arm, the best power limit in watts and the number of measured ones. ``lead``: a headline,
-    and sentences that come first. ``width``: of the console; columns for which it has no room are
-    not shown. ``by_samples``: what is said of epochs is of samples.
-    """
-    names = ["batch", "reached", "epochs", "cost/\nepoch", "cost", "90 % range", "risk"]
-    names += ["worth"] if any(belief.value_j is not None for belief in beliefs) else []
-    rows = [_belief_cells(belief) for belief in beliefs]
-    if by_samples:
-        names = [name.replace("epoch", "sample") for name in names]
-        rows = [{key.replace("epoch", "sample"): text for key, text in row.items()} for row in rows]
-    names = fitting_columns([*names, "next"], rows, _LEFT_OUT_BELIEFS, width)
-    table = plain_table()
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    verdicts = Table.grid(padding=(0, 2, 0, 0))
-    verdicts.add_column(justify="right", no_wrap=True, min_width=5)
-    verdicts.add_column(overflow="fold")
-    for belief, cells in zip(beliefs, rows, strict=True):
-        likely = belief.chance >= 0.5
-        table.add_row(*map(cells.get, names), style="bold" if likely else None)
-        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
-        verdict = "the next run uses it; see above" if next_ else belief.verdict
-        verdicts.add_row(Text(cells["batch"]), Text(verdict), style=None if likely else "dim")
-    told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
-    legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]
-    if limits:
-        best = [f"{arm}: {units.power(w)}, best of {of}" for arm, (w, of) in limits.items()]
-        legend.append(f"power limit: {' · '.join(best)}")
-    if critical is not None and (
-        size := _critical_text(critical, "samples" if by_samples else "epochs")
-    ):
-        legend.append(size)
-    if lead and any(belief.reached for belief in beliefs):
-        legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
-    notes = [Text(f"  {text}", style="dim") for text in legend]
-    blank = Text("")
-    first: list[RenderableType] = []
-    if lead:
-        sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
-        first = [Text(lead[0], style="bold"), sentences, blank]
-    head = Text(title, style="dim" if lead else "bold")
-    return Group(*first, head, blank, table, blank, verdicts, blank, *notes, _remarks(kept))
+
+def _metric(running: Live) -> str:
+    value, target = running.last_metric, running.trial.target
+    return units.UNKNOWN if value is None else f"{value:.4g} → {target:g}"
+
+
+def _running_time(running: Live) -> Text:
+    if not running.alive:
+        return Text("DEAD", style="red")
+    time_s = running.trial.time_s
+    return Text("starting" if time_s is None else units.duration(time_s))
 
 
 def _epoch(trial: Trial) -> str:
@@ -358,33 +323,70 @@ def _epochs(trial: Trial) -> str:
     return units.number(trial.epochs)
 
 
-def _critical_text(critical: CriticalSize, unit: str) -> str:
-    """Return the critical batch size with its range; "" if nothing is known of it."""
-    low, value, high, sizes = critical
-    ends = [None if end is None else units.three_digits(end) for end in (low, high)]
-    text = f"{units.three_digits(value)} ({ends[0]} to {ends[1]})"
-    if None in ends:
-        text = f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}" if ends[1] else ""
-    what = "beyond it, larger ones need about as many steps"
-    return text and f"critical batch size: {text}, by the {unit} of {sizes} batch sizes; {what}"
+def totals_table(
+    group: str,
+    totals: Sequence[Total],
+    whole: Total,
+    eta_knobs: Collection[float] = (),
+    width: int = 80,
+) -> RenderableType:
+    """Return a row for each group and one for all of them, and what is not included.
+
+    Args:
+        group: What each of ``totals`` stands for.
+        totals: A row each.
+        whole: The last row.
+        eta_knobs: Of the runs whose costs are added.
+        width: Of the console; columns for which it has no room are not shown.
+    """
+    heading = "GPU" if group == "gpu" else group
+    columns = [
+        Column(heading, lambda each: each.name, left=True, folds=_GROUP),
+        Column("runs", lambda each: f"{each.runs:,}"),
+        replace(TIME, leaves=3),
+        Column("energy", _total_energy, leaves=4),
+        Column("price", _prices, optional=True, leaves=2),
+        CARBON,
+        COST,
+    ]
+    if len(totals) > 1:
+        rows, bold = [*totals, whole], {len(totals): "bold"}
+        table = column_table(columns, rows, width, bold, total=True)
+    else:
+        table = column_table(columns, totals, width)
+    return Group(
+        table, *[Text(f"  {note}", style="dim") for note in _total_notes(whole, eta_knobs)]
+    )
 
 
-def _expected(epochs: float | None) -> str:
-    """Return expected epochs, or samples: with a fraction below 10, else three digits at most."""
-    if epochs is None or epochs < 9.95:
-        return units.number(epochs, ".1f")
-    return units.three_digits(epochs)
+def _total_energy(total: Total) -> str:
+    return ("~" if total.estimated_j else "") + units.energy(total.energy_j)
 
 
-def _belief_cells(belief: ArmBelief) -> dict[str, str]:
-    return {
-        "batch": str(belief.global_batch_size),
-        "reached": f"{belief.reached}/{belief.trials}" if belief.trials else units.UNKNOWN,
-        "epochs": _expected(belief.epochs),
-        "cost/\nepoch": units.energy(belief.epoch_cost_j),
-        "cost": units.energy(belief.cost_j),
-        "90 % range": units.energy_range(belief.cost_range_j),
-        "risk": units.percent(belief.failure_chance),
-        "worth": units.gain(belief.value_j) if belief.value_j else units.UNKNOWN,
-        "next": units.percent(belief.chance),
-    }
+def _prices(total: Total) -> str:
+    sums = (units.money(amount, name) for name, amount in sorted(total.prices.items()))
+    return "\n".join(sums) or units.UNKNOWN
+
+
+def _known(whole: Total) -> list[str]:
+    """Return which of price and carbon is known of a run."""
+    return ["price"] * bool(whole.prices) + ["carbon"] * (whole.carbon_g is not None)
+
+
+def _total_notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
+    lacking: dict[int, list[str]] = {}
+    for name in ("energy", *_known(whole)):
+        lacking.setdefault(whole.unknown[name], []).append(name)
+    notes = ["~ includes energy that was estimated from CPU time"] if whole.estimated_j else []
+    notes += [
+        f"unknown, so not included: {' and '.join(names)} of {units.plural(count, 'run')}"
+        for count, names in lacking.items()
+        if count
+    ]
+    if len(eta_knobs) > 1:
+        knobs = ", ".join(f"{each:g}" for each in sorted(eta_knobs))
+        notes.append(f"the cost adds costs of different eta_knob ({knobs})")
+    if not whole.prices:
+        notes.append("no run has a price; the section price of a job file sets one")
+    notes.append("a run counts from its first step to its target, else to its end")
+    return notes

@@ -12,7 +12,8 @@ from zeusrun.trial import EnergySource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.trial import Trial
+    from zeusrun.noise_curve import NoisePoint
+    from zeusrun.trial import SizeChange, Trial
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 MINUS = "−"  # noqa: RUF001 - a minus is meant
@@ -27,6 +28,10 @@ _J_PER_WH = 3600.0
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0.0, ""))
 _LEAST_CARBON_G = 0.001
 _BARS = "▁▂▃▄▅▆▇█"
+_WAYS = {
+    "examples": "of the normalisation layers",
+    "micro_batches": "from micro-batches",
+}
 
 
 def number(value: float | None, form: str = "") -> str:
@@ -206,3 +211,42 @@ def batch_size(trial: Trial) -> str:
     if trial.last_batch_size != chosen:
         return f"{chosen}→{trial.last_batch_size}"
     return f"{chosen}≠{observed}" if observed not in {None, chosen} else str(chosen)
+
+
+def path_text(changes: Sequence[SizeChange], last: int = 0) -> str | None:
+    """Return the batch sizes of a run, such as ``64 → 128 at epoch 3``; ``None`` if unknown.
+
+    ``last``: the number of the last changes to show; 0 for all.
+    """
+    if not changes:
+        return None
+    first, *later = changes
+    shown = later[-last:] if last else later
+    parts = [str(first.batch_size)]
+    if len(shown) < len(later):
+        parts.append("…")
+    parts += [f"{change.batch_size} at epoch {change.epoch}" for change in shown]
+    return " → ".join(parts)
+
+
+def noise_text(point: NoisePoint) -> str:
+    """Return a noise scale in samples with its range: ``83 (60 to 110)``, or ``at least 40``."""
+    if point.value is None or point.high is None:
+        return f"at least {three_digits(point.low)}"
+    low, value, high = map(three_digits, (point.low, point.value, point.high))
+    return f"{value} ({low} to {high})"
+
+
+def gradients_text(
+    curve: Sequence[NoisePoint], how: str | None, *, whole: bool = False
+) -> str | None:
+    """Return the newest noise scale; ``None`` if there is none.
+
+    ``how``: how it was measured. ``whole``: show how the noise scale went.
+    """
+    if not curve:
+        return None
+    drawn = [point.known for point in curve] if whole and len(curve) > 1 else []
+    bars = f"{sparkline(drawn, 20)} " if drawn else ""
+    way = f" · {_WAYS[how]}" if how in _WAYS else ""
+    return f"noise scale {bars}{noise_text(curve[-1])} samples{way}"

@@ -81,12 +81,12 @@ def _lead(cases: Sequence[Case]) -> str:
     if len(cases) == 1:
         return f"In the end, a run uses {uses}, and costs about {units.energy(run_j)}. {explores}"
     today = "as today" if arm == then else f"today {then}"
-    told = {"time": _claim(saved_share(before.time_s, after.time_s))}
+    claims = {"time": _claim(saved_share(before.time_s, after.time_s))}
     if model.energy_known:
-        told = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **told}
-    if len({*told.values()}) == 1:
-        told = {" and ".join(told): told["time"]}
-    takes = "; ".join(f"in {what}, {claim}" for what, claim in told.items())
+        claims = {"energy": _claim(saved_share(before.energy_j, after.energy_j)), **claims}
+    if len({*claims.values()}) == 1:
+        claims = {" and ".join(claims): claims["time"]}
+    takes = "; ".join(f"in {what}, {claim}" for what, claim in claims.items())
     return f"Changed: {takes}. In the end it uses {uses}, {today}. {explores}"
 
 
@@ -204,8 +204,8 @@ class _Spread:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """Return the widths with and without a break."""
         texts = [self._median, *self._ends.replace(" to ", " to\n").split("\n")]
-        most = max(len(self._median), len(self._ends))
-        return Measurement(max(map(len, texts)), most)
+        widest = max(len(self._median), len(self._ends))
+        return Measurement(max(map(len, texts)), widest)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines."""

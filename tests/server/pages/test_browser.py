@@ -17,7 +17,6 @@ from tests.server.pages.values import LIVE, fill, named
 from tests.server.test_proxies import behind_nginx, certificate  # noqa: F401
 from tests.view.report.test_browser import CHROMIUM, FLAGS, NEEDED
 from tests.view.report.values import run
-from zeusrun.server.pages import changes
 
 pytestmark = [
     pytest.mark.long,
@@ -41,9 +40,8 @@ def browser():
 
 
 @pytest.fixture
-def site(store, monkeypatch):
+def site(store):
     """Return a filled store and the address of its pages."""
-    monkeypatch.setattr(changes, "POLL_S", 0.1)
     fill(store)
     with serve(store) as port:
         yield store, f"http://127.0.0.1:{port}/"
@@ -224,8 +222,7 @@ def test_the_first_page_follows_new_jobs_and_keeps_what_is_typed(visit, site):
     assert seen == []
 
 
-def test_a_server_that_restarts_is_found_again(visit, store, monkeypatch):
-    monkeypatch.setattr(changes, "POLL_S", 0.1)
+def test_a_server_that_restarts_is_found_again(visit, store):
     fill(store)
     with serve(store) as port:
         page, _ = visit(f"http://127.0.0.1:{port}/", "")
@@ -249,10 +246,8 @@ def test_without_scripts_everything_can_be_read(visit, site):
 def test_it_works_behind_nginx_under_a_path_for_whoever_signs_in(
     visit,
     behind_nginx,  # noqa: F811 - the fixture
-    monkeypatch,
     theme,
 ):
-    monkeypatch.setattr(changes, "POLL_S", 0.1)
     server, https = behind_nginx
     token = server.create_token("job", write=False)
     prefix = f"https://127.0.0.1:{https.port}/zeusrun/"

@@ -286,7 +286,7 @@ def test_any_history_has_facts_that_can_be_written(values):
     facts = build_facts("job", trials)
     report = JobReport(facts)
     assert json.loads(reports_json([report]))["jobs"][0]["job"] == "job"
-    assert job_snippet(facts, "md").count("\n") > 8
+    assert job_snippet(facts).count("\n") > 8
     assert all(math.isfinite(each.cost_j) for each in facts.recurrences if each.cost_j is not None)
 
 

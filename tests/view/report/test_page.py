@@ -13,9 +13,9 @@ from tests.view.report.values import noise_curve, run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
-from zeusrun.view.report.canvas import NARROW, WIDTH, drawing, shift
+from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, drawing, shift
 from zeusrun.view.report.compare import compare
-from zeusrun.view.report.facts import Belief, JobReport, build_facts
+from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
 from zeusrun.view.report.figures import (
     DRAWN_RUNS,
     FIGURES,
@@ -25,8 +25,6 @@ from zeusrun.view.report.figures import (
 )
 from zeusrun.view.report.markup import Html, escape, table, tag
 from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
-from zeusrun.view.report.power import build_power
 from zeusrun.view.report.svg import figure_bytes, inline_svg
 from zeusrun.view.units import UNKNOWN
 

@@ -1,4 +1,4 @@
-"""Snippets for a model card or a paper."""
+"""Snippets for a model card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIALS = [run(1, 32, price=0.31, currency="EUR", carbon_g=400.0), run(2, 64, 0.5
 
 
 def test_markdown_is_a_table_that_no_name_breaks():
-    text = job_snippet(build_facts("a_job|<b>", TRIALS), "md")
+    text = job_snippet(build_facts("a_job|<b>", TRIALS))
     lines = text.splitlines()
     assert lines[0] == r"### a\_job\|\<b\>"
     assert "| Energy of all runs | 1.50 kWh |" in lines
@@ -29,31 +29,20 @@ def test_markdown_is_a_table_that_no_name_breaks():
     assert all(line.replace(r"\|", "").count("|") == 3 for line in rows)
 
 
-def test_latex_escapes_what_has_a_meaning():
-    trials = [run(1, 32, metric="a_b%$\\", gpu_model="~^{}&#", target=0.5)]
-    text = job_snippet(build_facts("job", trials), "latex")
-    assert r"a\_b\%\$\textbackslash{} $\geq$ 0.5 \\" in text
-    assert r"1 x \textasciitilde{}\textasciicircum{}\{\}\&\# \\" in text
-    assert text.count(r"\begin") == text.count(r"\end") == 2
-
-
 def test_an_estimate_and_what_is_unknown_are_marked():
     trials = [run(1, 32, energy_source=EnergySource.ESTIMATED), run(2, 32, None, cost_j=None)]
-    text = job_snippet(build_facts("job", trials), "md")
+    text = job_snippet(build_facts("job", trials))
     assert "| at least 1.00 kWh, estimated, known for 1 of 2 runs |" in text
     assert "| Energy of a run (median) | 1.00 kWh, estimated |" in text
     assert text.endswith("\n\nEnergy is estimated from CPU time. Recorded by zeusrun 0.1.0.\n")
-    assert "Energy is partly estimated" in job_snippet(
-        build_facts("job", [*trials, run(3, 32)]), "md"
-    )
-    assert "estimated" not in job_snippet(build_facts("job", TRIALS), "latex")
+    assert "Energy is partly estimated" in job_snippet(build_facts("job", [*trials, run(3, 32)]))
+    assert "estimated" not in job_snippet(build_facts("job", TRIALS))
 
 
 def test_a_text_of_any_bytes_can_be_written():
     trials = [run(1, 32, metric="a\ud800\x1b[31m", gpu_model="\udcff", reason="\ud800" * 9)]
     facts = build_facts("job", trials)
-    for text in (job_snippet(facts, "md"), job_snippet(facts, "latex")):
-        assert b"a?" in text.encode()
+    assert b"a?" in job_snippet(facts).encode()
     assert json.loads(reports_json([JobReport(facts)]).encode())["jobs"][0]["metric"][:2] == "a?"
 
 
@@ -70,9 +59,8 @@ def test_json_has_everything():
 
 def test_a_comparison_is_a_snippet_too():
     found = compare("job", ("a", "b"), TRIALS[:1], TRIALS[1:])
-    text = comparison_snippet(found, "md")
+    text = comparison_snippet(found)
     assert "| cost | 3.60 MJ | 1.80 MJ | \N{MINUS SIGN}50 % (" in text
-    assert r"cost & 3.60 MJ & 1.80 MJ & $-$50 \% (" in comparison_snippet(found, "latex")
     comparison = json.loads(comparison_json(found))["comparison"]
     assert comparison["names"] == ["a", "b"]
     cost = comparison["measures"][0]
@@ -83,12 +71,7 @@ def test_a_comparison_of_runs_that_differ_says_so_below_its_title():
     missed = run(3, 32, status=TrialStatus.MISSED, target=0.7)
     guess = run(4, 32, target=0.7, energy_source=EnergySource.ESTIMATED)
     found = compare("two jobs", ("a", "b"), TRIALS[:1], [missed, guess])
-    lines = comparison_snippet(found, "md").splitlines()
+    lines = comparison_snippet(found).splitlines()
     assert lines[2].startswith("The runs differ in the objective and the kind of energy")
     assert lines[-3].startswith("1 run did not reach the target")
     assert lines[-1].startswith("Energy is partly estimated from CPU time. Recorded by")
-    (caption,) = (
-        line for line in comparison_snippet(found, "latex").splitlines() if r"\caption" in line
-    )
-    assert "The runs differ in the objective" in caption
-    assert "1 run did not reach the target" in caption

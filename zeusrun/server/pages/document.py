@@ -88,8 +88,8 @@ def build_document(page: Page, links: Links, account: Html | None = None) -> str
         "data_pending": "yes" if page.pending else None,
     }
     if page.version is not None:
-        about = "" if page.about is None else f"&job={quote(page.about, safe='')}"
-        attributes["data_events"] = links.to(f"events?at={quote(page.version, safe='')}{about}")
+        about = "" if page.about is None else f"?job={quote(page.about, safe='')}"
+        attributes |= {"data_version": page.version, "data_watch": links.to(f"version{about}")}
     header, title = _header(page, links, account), f"{page.title} · zeusrun"
     note = f"Times are {time.strftime('%Z')}, those of the server. zeusrun {__version__}."
     return report_page.build_shell(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.history.base import NEWEST
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
-from zeusrun.server.pages.tables import runs_table, turning
+from zeusrun.server.pages.runs import cards, page_links, runs_table
+from zeusrun.view.report.headline import job_head
 from zeusrun.view.report.markup import Html, join, tag
-from zeusrun.view.report.sections import Frame, job_head, job_sections
+from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
@@ -107,5 +107,5 @@ def _runs(content: JobContent) -> Html:
         parts.append(tag("a", "newest", href=f"{own}#runs"))
     if count == ROWS and content.runs[-1][1] != content.first:
         parts.append(tag("a", "older", href=f"{own}?before={content.runs[-1][0]}#runs"))
-    said = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
-    return join((said, listed, turning("More runs", parts)))
+    none = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
+    return join((none, listed, page_links("More runs", parts)))

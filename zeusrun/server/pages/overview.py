@@ -8,14 +8,12 @@ from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.reports import build_total
-from zeusrun.server.pages.tables import status_text, turning
+from zeusrun.server.pages.runs import cards, page_links, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
-from zeusrun.view.report.headline import capitalized
+from zeusrun.view.report.headline import all_runs, capitalized
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
-from zeusrun.view.report.sections import all_runs
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -167,4 +165,4 @@ def _pages(view: Overview) -> Html:
     parts = [f"Page {view.number} of {last}"]
     parts += [link(view.number - 1, "newer")] if view.number > 1 else []
     parts += [link(view.number + 1, "older")] if view.number < last else []
-    return turning("More jobs", parts)
+    return page_links("More jobs", parts)

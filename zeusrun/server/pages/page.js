@@ -1,7 +1,7 @@
 /* Keeps the page up to date: only what has changed is replaced. */
 (function () {
-  const LEAST_MS = 1000, PENDING_MS = 1200;
-  let source = null, loading = false, again = false, last = 0, timer = 0;
+  const LEAST_MS = 1000, PENDING_MS = 1200, WATCH_MS = 2000;
+  let loading = false, again = false, last = 0, timer = 0;
 
   const key = (node) => (node.nodeType === 1 && (node.id || node.dataset.key)) || "";
   const kept = (node) => node.nodeType === 1 && "keep" in node.dataset;
@@ -31,7 +31,7 @@
     while (at) { const next = at.nextSibling; if (!kept(at)) at.remove(); at = next; }
   }
 
-  function say(text, title) {
+  function show(text, title) {
     const state = document.getElementById("state");
     if (state.textContent !== text) state.textContent = text;
     state.title = title;
@@ -49,7 +49,7 @@
         update(document.body, fresh.body);
         wait();
       }
-    } catch (gone) { /* the events say so, and come back */ }
+    } catch (gone) { /* watch shows it */ }
     last = Date.now();
     loading = false;
     if (again) { again = false; soon(); }
@@ -62,30 +62,25 @@
 
   function wait() { if ("pending" in document.body.dataset) soon(PENDING_MS); }
 
-  function listen() {
-    const address = document.body.dataset.events;
-    if (!address || source) return;
-    source = new EventSource(address);
-    source.addEventListener("open", () => say("Live", "This page updates by itself."));
-    source.addEventListener("changed", () => soon());
-    source.addEventListener("error", () => {
-      say("Reconnecting", "The server does not respond. This page shows what it last sent.");
-      if (source && source.readyState === EventSource.CLOSED) {
-        hang(); /* refused: perhaps whoever reads this has to sign in again, which load finds out */
-        setTimeout(() => { load(); listen(); }, 5000);
+  async function watch() {
+    const { watch: address, version } = document.body.dataset;
+    if (!address || document.hidden) return;
+    try {
+      const answer = await fetch(address);
+      if (answer.redirected || answer.status === 401 || answer.status === 403) { load(); return; }
+      if (answer.ok) {
+        show("Live", "This page updates by itself.");
+        if ((await answer.text()) !== version) soon();
+        return;
       }
-    });
+    } catch (gone) { /* as if it had refused */ }
+    show("Reconnecting", "The server does not respond. This page shows what it last sent.");
   }
 
-  function hang() { if (source) source.close(); source = null; }
-
   document.addEventListener("DOMContentLoaded", function () {
-    listen();
+    watch();
     wait();
-    document.addEventListener("visibilitychange", function () {
-      if (document.hidden) hang(); else { soon(); listen(); }
-    });
-    addEventListener("pagehide", hang);
-    addEventListener("pageshow", (event) => { if (event.persisted) { soon(); listen(); } });
+    setInterval(watch, WATCH_MS);
+    document.addEventListener("visibilitychange", watch);
   });
 })();

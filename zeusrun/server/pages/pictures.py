@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.plugins import how_to_add
-from zeusrun.view.report.canvas import NARROW, WIDTH, drawing
+from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, drawing
 from zeusrun.view.report.figures import draw, figure_height
 from zeusrun.view.report.markup import Html, join, tag
-from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS
 from zeusrun.view.report.svg import inline_svg, svg_file
 
 if TYPE_CHECKING:

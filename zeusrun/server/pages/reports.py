@@ -19,9 +19,8 @@ from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view.report.belief import build_belief, unknown_belief
-from zeusrun.view.report.facts import Belief, JobReport, build_facts
+from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
 from zeusrun.view.report.headline import headline
-from zeusrun.view.report.power import build_power
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial
-    from zeusrun.view.report.power import PowerFacts
+    from zeusrun.view.report.facts import PowerFacts
 
 UNREADABLE = (HistoryError, ValueError, ArithmeticError)
 """What a damaged record raises, such as one with -1 epochs; or the database."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import job_of
@@ -24,7 +24,6 @@ from zeusrun.server.pages import job as job_pages
 from zeusrun.server.pages import machines as machine_pages
 from zeusrun.server.pages import overview as overview_pages
 from zeusrun.server.pages import run as run_pages
-from zeusrun.server.pages.changes import MOST, Changes
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -34,9 +33,9 @@ from zeusrun.server.pages.document import (
     static_text,
 )
 from zeusrun.server.pages.hosts import HostFacts, read_host
-from zeusrun.server.pages.live import read_live
 from zeusrun.server.pages.pictures import THEMES, Pictures
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
+from zeusrun.server.pages.runs import read_live
 from zeusrun.view.report.canvas import NARROW, WIDTH
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag
@@ -63,25 +62,23 @@ def build_router(store: SqlHistory) -> APIRouter:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
-        pages.changes = Changes(lambda: survey.read_versions(store.engine))
         try:
             yield
         finally:
-            await pages.changes.close()
             pages.reports.close()
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
     # What runs in threads gets threads of its own: launchers do not wait for pages and figures.
     threads, drawing = CapacityLimiter(_THREADS), CapacityLimiter(_DRAWING_THREADS)
     for path, endpoint in (
-        ("/", _in_thread(pages.overview, threads)),
-        ("/machines", _in_thread(pages.machines, threads)),
-        ("/events", pages.events),
-        ("/static/{name}", pages.static),
-        ("/job/{job}", _in_thread(pages.job, threads)),
-        ("/job/{job}/{figure}.svg", _in_thread(pages.job_figure, drawing)),
-        ("/run/{trial}", _in_thread(pages.run, threads)),
-        ("/run/{trial}/{figure}.svg", _in_thread(pages.run_figure, drawing)),
+        ("/", _in_thread(_as_document(pages.overview, Links()), threads)),
+        ("/machines", _in_thread(_as_document(pages.machines, Links()), threads)),
+        ("/version", _in_thread(pages.version, threads)),
+        ("/static/{name}", _send_static),
+        ("/job/{job}", _in_thread(_as_document(pages.job, Links(1)), threads)),
+        ("/job/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_job), drawing)),
+        ("/run/{trial}", _in_thread(_as_document(pages.run, Links(1)), threads)),
+        ("/run/{name}/{figure}.svg", _in_thread(pages.figures_of(pages.read_run), drawing)),
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
     return router
@@ -97,176 +94,193 @@ def _in_thread(
     return call
 
 
+def _as_document(build: Callable[..., Page], links: Links) -> Callable[..., Response]:
+    """Return an endpoint that sends a page, or a page that says why there is none."""
+
+    @functools.wraps(build)
+    def call(request: Request, **values: object) -> Response:
+        status = 200
+        try:
+            page = build(request, **values)
+        except _NotFoundError as error:
+            status, page = 404, _message(links, "Not found", str(error))
+        except UNREADABLE as error:
+            _LOG.warning("a page cannot be shown: %s", error)
+            text = "The history cannot be read now; the server's log says why."
+            if isinstance(error, UnavailableError):
+                text = "The database does not respond."
+            text += " This page comes back by itself."
+            status, page = 503, _message(links, "Not available", text)
+        document = build_document(page, links, account(request))
+        headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
+        if status == 503:
+            headers |= {"Retry-After": "5", "Refresh": "5"}
+        if status == 200 and request.headers.get("If-None-Match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(document, status, headers)
+
+    return call
+
+
+async def _send_static(name: str) -> Response:
+    """Send the style sheet or the script."""
+    if name not in STATIC:
+        return _refuse("There is no such file.")
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
+    return Response(static_text(name), media_type=STATIC[name][0], headers=headers)
+
+
+def _refuse(text: str, status: int = 404) -> Response:
+    return Response(text, status, media_type="text/plain")
+
+
 class _NotFoundError(Exception):
     """There is no such page; the message is for people."""
 
 
 class _Pages:
-    """The endpoints. Those without ``async`` wait for a database."""
+    """Reads what each page shows; all of it waits for a database."""
 
     def __init__(self, store: SqlHistory) -> None:
         self._store = store
         self._engine = store.engine
         self.reports = Reports(store)
         self._pictures = Pictures()
-        self.changes: Changes | None = None
 
     def overview(
         self,
         request: Request,
         q: Annotated[str, Query(max_length=_LONGEST)] = "",
         page: Annotated[int, Query(ge=1, le=10**6)] = 1,
-    ) -> Response:
-        """Show all jobs."""
-
-        def build() -> Page:
-            version = survey.read_versions(self._engine).of(None)
-            seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
-            heads = [head for head in seen if q.casefold() in head.job.casefold()]
-            last = max(1, -(-len(heads) // overview_pages.ROWS))
-            number = min(page, last)
-            shown = heads[(number - 1) * overview_pages.ROWS : number * overview_pages.ROWS]
-            running, counts = self._running(request)
-            view = overview_pages.Overview(
-                heads=heads,
-                shown=shown,
-                newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
-                digests=self.reports.digests(heads, _WAIT_S),
-                running=running,
-                running_jobs=counts,
-                hosts=survey.count_hosts(self._engine),
-                jobs=len(seen),
-                search=q,
-                number=number,
-            )
-            return overview_pages.overview_page(view, version)
-
-        return self._answer(request, Links(), build)
+    ) -> Page:
+        """Return the page of all jobs."""
+        version = survey.read_versions(self._engine).of(None)
+        seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
+        heads = [head for head in seen if q.casefold() in head.job.casefold()]
+        last = max(1, -(-len(heads) // overview_pages.ROWS))
+        number = min(page, last)
+        shown = heads[(number - 1) * overview_pages.ROWS : number * overview_pages.ROWS]
+        running, counts = self._running(request)
+        view = overview_pages.Overview(
+            heads=heads,
+            shown=shown,
+            newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
+            digests=self.reports.digests(heads, _WAIT_S),
+            running=running,
+            running_jobs=counts,
+            hosts=survey.count_hosts(self._engine),
+            jobs=len(seen),
+            search=q,
+            number=number,
+        )
+        return overview_pages.overview_page(view, version)
 
     def job(
         self,
         request: Request,
         job: str,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
-    ) -> Response:
-        """Show a job."""
+    ) -> Page:
+        """Return the page of a job."""
+        _check_job(request, job)
+        version = survey.read_versions(self._engine).of(job)
+        view = self.reports.view(job)
+        if view is None:
+            raise _NotFoundError(f"There is no job called {job}.")
+        running, counts = self._running(request, job)
+        schedules = [
+            each for host in self._hosts(request) for each in host.schedules if each.job == job
+        ]
+        runs = survey.list_runs(self._engine, job, job_pages.ROWS, before)
+        first = survey.read_first(self._engine, job) or view.newest
+        content = job_pages.JobContent(view, running, counts[job], runs, first, schedules, before)
+        return job_pages.job_page(content, version)
 
-        def build() -> Page:
-            self._check_job(request, job)
-            version = survey.read_versions(self._engine).of(job)
-            view = self.reports.view(job)
-            if view is None:
-                raise _NotFoundError(f"There is no job called {job}.")
-            running, counts = self._running(request, job)
-            schedules = [
-                each for host in self._hosts(request) for each in host.schedules if each.job == job
-            ]
-            runs = survey.list_runs(self._engine, job, job_pages.ROWS, before)
-            first = survey.read_first(self._engine, job) or view.newest
-            content = job_pages.JobContent(
-                view, running, counts[job], runs, first, schedules, before
-            )
-            return job_pages.job_page(content, version)
+    def run(self, request: Request, trial: str) -> Page:
+        """Return the page of a run."""
+        content = self._run(request, trial)
+        return run_pages.run_page(content, survey.read_versions(self._engine).of(content.trial.job))
 
-        return self._answer(request, Links(1), build)
+    def machines(self, request: Request) -> Page:
+        """Return the page of the machines."""
+        version = survey.read_versions(self._engine).of(None)
+        by_host: defaultdict[str, list[Live]] = defaultdict(list)
+        for run in self._running(request, limit=None)[0]:
+            by_host[run.host or "an unknown machine"].append(run)
 
-    def run(self, request: Request, trial: str) -> Response:
-        """Show a run."""
+        def may_name(trial: str) -> bool:
+            job = job_of(trial)
+            return job is not None and access_of(request).covers(job)
 
-        def build() -> Page:
-            content = self._run(request, trial)
-            version = survey.read_versions(self._engine).of(content.trial.job)
-            return run_pages.run_page(content, version)
+        content = machine_pages.Machines(self._hosts(request), by_host, may_name)
+        return machine_pages.machines_page(content, version)
 
-        return self._answer(request, Links(1), build)
+    def version(self, request: Request, job: str | None = None) -> Response:
+        """Send the version of a job, or of everything: a page asks for itself if that differs."""
+        if job is not None and not _may_see(request, job):
+            return _refuse("There is no such job.")
+        text = survey.read_versions(self._engine).of(job)
+        return Response(text, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
-    def machines(self, request: Request) -> Response:
-        """Show the machines."""
+    def read_job(self, request: Request, job: str) -> tuple[JobReport | None, str]:
+        """Return what the figures of a job show, and what differs if they do."""
+        _check_job(request, job)
+        view = self.reports.view(job)
+        if view is None or view.report is None:
+            return None, ""
+        return view.report, job_pages.job_version(view)
 
-        def build() -> Page:
-            version = survey.read_versions(self._engine).of(None)
-            by_host: defaultdict[str, list[Live]] = defaultdict(list)
-            for run in self._running(request, most=None)[0]:
-                by_host[run.host or "an unknown machine"].append(run)
+    def read_run(self, request: Request, trial: str) -> tuple[JobReport | None, str]:
+        """Return what the figures of a run show, and what differs if they do."""
+        content = self._run(request, trial)
+        return run_pages.run_report(content), run_pages.run_version(content)
 
-            def may_name(trial: str) -> bool:
-                job = job_of(trial)
-                return job is not None and access_of(request).covers(job)
+    def figures_of(
+        self, read: Callable[[Request, str], tuple[JobReport | None, str]]
+    ) -> Callable[..., Response]:
+        """Return the endpoint that draws the figures of a job, or of a run."""
 
-            content = machine_pages.Machines(self._hosts(request), by_host, may_name)
-            return machine_pages.machines_page(content, version)
+        def draw(
+            request: Request,
+            name: str,
+            figure: str,
+            theme: str = "light",
+            v: str = "",
+            *,
+            narrow: bool = False,
+        ) -> Response:
+            """Draw a figure; ``narrow``: for the screen of a phone."""
+            try:
+                report, version = read(request, name)
+            except _NotFoundError as error:
+                return _refuse(str(error))
+            except UNREADABLE:
+                return _refuse("The history cannot be read now.", 503)
+            if report is None or figure not in FIGURES or theme not in THEMES:
+                return _refuse("There is no such figure.")
+            headers = {
+                "ETag": f'"{version}"',
+                "Cache-Control": _FOREVER if v == version else "private, no-cache",
+                "Vary": HEADERS["Vary"],
+                "Content-Security-Policy": _IMAGE_POLICY,
+                "X-Content-Type-Options": "nosniff",
+            }
+            if request.headers.get("If-None-Match") == headers["ETag"]:
+                return Response(status_code=304, headers=headers)
+            try:
+                width = NARROW if narrow else WIDTH
+                drawn = self._pictures.read(figure, report, version, theme, width)
+            except (ImportError, ValueError, ArithmeticError) as error:
+                _LOG.warning("a figure cannot be drawn: %s", error)
+                drawn = None
+            if drawn is None:
+                return _refuse("There is nothing to draw.")
+            return Response(drawn, media_type="image/svg+xml", headers=headers)
 
-        return self._answer(request, Links(), build)
-
-    def job_figure(
-        self,
-        request: Request,
-        job: str,
-        figure: str,
-        theme: str = "light",
-        v: str = "",
-        *,
-        narrow: bool = False,
-    ) -> Response:
-        """Draw a figure of a job; ``narrow``: for the screen of a phone."""
-
-        def build() -> tuple[JobReport | None, str]:
-            self._check_job(request, job)
-            view = self.reports.view(job)
-            if view is None or view.report is None:
-                return None, ""
-            return view.report, job_pages.job_version(view)
-
-        return self._draw(request, build, figure, theme, v, narrow=narrow)
-
-    def run_figure(
-        self,
-        request: Request,
-        trial: str,
-        figure: str,
-        theme: str = "light",
-        v: str = "",
-        *,
-        narrow: bool = False,
-    ) -> Response:
-        """Draw a figure of a run; ``narrow``: for the screen of a phone."""
-
-        def build() -> tuple[JobReport | None, str]:
-            content = self._run(request, trial)
-            return run_pages.run_report(content), run_pages.run_version(content)
-
-        return self._draw(request, build, figure, theme, v, narrow=narrow)
-
-    async def static(self, name: str) -> Response:
-        """Send the style sheet or the script."""
-        if name not in STATIC:
-            return Response("There is no such file.", 404, media_type="text/plain")
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
-        return Response(static_text(name), media_type=STATIC[name][0], headers=headers)
-
-    async def events(
-        self,
-        request: Request,
-        at: Annotated[str, Query(max_length=_LONGEST)] = "",
-        job: str | None = None,
-    ) -> Response:
-        """Tell when a page has changed."""
-        changes = self.changes
-        if job is not None and not (is_job_name(job) and access_of(request).covers(job)):
-            return Response("There is no such job.", 404, media_type="text/plain")
-        if changes is None or changes.listeners >= MOST:
-            return Response("Too many pages are open.", 503, media_type="text/plain")
-        seen = request.headers.get("Last-Event-ID", at)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        stream = changes.stream(job, seen)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-
-    def _check_job(self, request: Request, job: str) -> None:
-        if not is_job_name(job) or not access_of(request).covers(job):
-            raise _NotFoundError("There is no such job, or you may not see it.")
+        return draw
 
     def _running(
-        self, request: Request, job: str | None = None, most: int | None = _CARDS
+        self, request: Request, job: str | None = None, limit: int | None = _CARDS
     ) -> tuple[list[Live], Counter[str]]:
         """Return the newest runs that have not ended, and how many there are of each job."""
         found = [
@@ -274,7 +288,7 @@ class _Pages:
             for number, own in survey.list_running(self._engine)
             if job in {None, own} and access_of(request).covers(own)
         ]
-        chosen = [number for number, _ in found[::-1][:most]]
+        chosen = [number for number, _ in found[::-1][:limit]]
         running = survey.read_running(self._engine, chosen)
         return [read_live(each) for each in running[::-1]], Counter(own for _, own in found)
 
@@ -297,65 +311,14 @@ class _Pages:
         trace = read_trace(self._store.trace(stored.trial))
         return run_pages.RunContent(stored, live, trace, self.reports.unit(stored.job))
 
-    def _draw(
-        self,
-        request: Request,
-        build: Callable[[], tuple[JobReport | None, str]],
-        figure: str,
-        theme: str,
-        asked: str,
-        *,
-        narrow: bool,
-    ) -> Response:
-        try:
-            report, version = build()
-        except _NotFoundError as error:
-            return Response(str(error), 404, media_type="text/plain")
-        except UNREADABLE:
-            return Response("The history cannot be read now.", 503, media_type="text/plain")
-        if report is None or figure not in FIGURES or theme not in THEMES:
-            return Response("There is no such figure.", 404, media_type="text/plain")
-        tag_ = f'"{version}"'
-        headers = {
-            "ETag": tag_,
-            "Cache-Control": _FOREVER if asked == version else "private, no-cache",
-            "Vary": HEADERS["Vary"],
-            "Content-Security-Policy": _IMAGE_POLICY,
-            "X-Content-Type-Options": "nosniff",
-        }
-        if request.headers.get("If-None-Match") == tag_:
-            return Response(status_code=304, headers=headers)
-        try:
-            width = NARROW if narrow else WIDTH
-            drawn = self._pictures.read(figure, report, version, theme, width)
-        except (ImportError, ValueError, ArithmeticError) as error:
-            _LOG.warning("a figure cannot be drawn: %s", error)
-            drawn = None
-        if drawn is None:
-            return Response("There is nothing to draw.", 404, media_type="text/plain")
-        return Response(drawn, media_type="image/svg+xml", headers=headers)
 
-    def _answer(self, request: Request, links: Links, build: Callable[[], Page]) -> Response:
-        """Return a page, or a page that says why there is none."""
-        status = 200
-        try:
-            page = build()
-        except _NotFoundError as error:
-            status, page = 404, _message(links, "Not found", str(error))
-        except UNREADABLE as error:
-            _LOG.warning("a page cannot be shown: %s", error)
-            text = "The history cannot be read now; the server's log says why."
-            if isinstance(error, UnavailableError):
-                text = "The database does not respond."
-            text += " This page comes back by itself."
-            status, page = 503, _message(links, "Not available", text)
-        document = build_document(page, links, account(request))
-        headers = {**HEADERS, "ETag": f'"{hashlib.sha256(document.encode()).hexdigest()[:24]}"'}
-        if status == 503:
-            headers |= {"Retry-After": "5", "Refresh": "5"}
-        if status == 200 and request.headers.get("If-None-Match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return HTMLResponse(document, status, headers)
+def _may_see(request: Request, job: str) -> bool:
+    return is_job_name(job) and access_of(request).covers(job)
+
+
+def _check_job(request: Request, job: str) -> None:
+    if not _may_see(request, job):
+        raise _NotFoundError("There is no such job, or you may not see it.")
 
 
 def _message(links: Links, title: str, text: str) -> Page:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.curves import curve_in, curve_unit
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
-from zeusrun.server.pages.tables import status_text
+from zeusrun.server.pages.runs import cards, status_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.report.facts import JobReport, build_facts
+from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
-from zeusrun.view.report.power import build_power
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
@@ -146,7 +144,7 @@ def _commands(trial: Trial) -> Html:
         return Html()
     where = f"on {trial.host}" if trial.host else "on its machine"
     verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
-    said: list[str] = [f"More {where}: "]
+    parts: list[str] = [f"More {where}: "]
     for verb in verbs:
-        said += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
-    return tag("p", *said, class_="note commands")
+        parts += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
+    return tag("p", *parts, class_="note commands")

@@ -42,9 +42,9 @@ def build_belief(spec: JobSpec, trials: Sequence[Trial]) -> Belief:
         sentences = describe_choice(Chooser(spec, policy), problem, runs, arms)
     except ZeusrunError as error:
         return unknown_belief(error)
-    told = tuple(in_samples(arms, problem.unit))
+    shown = tuple(in_samples(arms, problem.unit))
     unit: CurveUnit = "samples" if problem.unit else "epochs"
-    return Belief(told, tuple(sentences), policy.name, unit)
+    return Belief(shown, tuple(sentences), policy.name, unit)
 
 
 def unknown_belief(error: ZeusrunError) -> Belief:

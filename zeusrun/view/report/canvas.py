@@ -1,4 +1,4 @@
-"""The parts that all figures are made of: panels, legends, dots. Sizes are in pixels."""
+"""The parts that all figures are made of: colours, panels, legends, dots. Sizes are in pixels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,66 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from zeusrun.view.report.palette import Palette
-
 WIDTH, NARROW = 680, 340  # of every figure, and on the screen of a phone
 LEFT, RIGHT = 38, 10
 TEXT, SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
 _LABEL = 22  # letters of a name in a legend
 _GOLDEN = 0.618034  # spreads dots evenly, and the same way every time
+
+
+class Palette(NamedTuple):
+    """Colours by role. ``sizes`` are those of batch sizes, the smallest one first."""
+
+    ink: str
+    muted: str
+    grid: str
+    surface: str
+    good: str
+    bad: str
+    sizes: tuple[str, ...]
+
+    def size(self, index: int, count: int) -> str:
+        """Return the colour of a batch size, as far from the others as possible."""
+        last = len(self.sizes) - 1
+        return self.sizes[round(index * last / max(1, count - 1))]
+
+
+LIGHT = Palette(
+    ink="#1d2026",
+    muted="#5a616e",
+    grid="#e4e6ea",
+    surface="#ffffff",
+    good="#0b6e4f",
+    bad="#a4480f",
+    sizes=(
+        *("#4a3fa3", "#2a6fc9", "#0b869c", "#1d8a4b"),
+        *("#768200", "#b37100", "#c24d1a", "#a62a5e"),
+    ),
+)
+DARK = Palette(
+    ink="#e7e9ed",
+    muted="#a1a8b5",
+    grid="#2f343d",
+    surface="#15171c",
+    good="#6ad0a5",
+    bad="#f2a56b",
+    sizes=(
+        *("#a99dff", "#6fabf6", "#46c2d4", "#62cd8b"),
+        *("#c1cb4d", "#efb34c", "#f4905f", "#ef82b0"),
+    ),
+)
+# Colours that stand for CSS variables until the SVG is written into a page.
+STAND_INS = Palette(
+    *("#010001", "#010002", "#010003", "#010004", "#010005", "#010006"),
+    sizes=tuple(f"#01010{index}" for index in range(len(LIGHT.sizes))),
+)
+
+
+def named_colours(palette: Palette) -> dict[str, str]:
+    """Return the colours by their names in CSS: ``ink``, and so on, and ``s0`` for a batch size."""
+    named = {name: colour for name, colour in palette._asdict().items() if name != "sizes"}
+    return {**named, **{f"s{index}": colour for index, colour in enumerate(palette.sizes)}}
 
 
 class Dot(NamedTuple):

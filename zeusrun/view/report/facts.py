@@ -20,6 +20,7 @@ from zeusrun.analysis.totals import Total, add_up
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.launcher.supervision.hang import STANDS_STILL
 from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, shortened
 
 if TYPE_CHECKING:
@@ -29,11 +30,24 @@ if TYPE_CHECKING:
     from zeusrun.analysis.curves import CurveFacts, CurveUnit, NoiseFacts
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.bandit.problem import ArmBelief
+    from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.trial import Trial
-    from zeusrun.view.report.power import PowerFacts
 
 _CURVES = 8  # of each batch size
 _CRASHED = frozenset({TrialStatus.FAILED, TrialStatus.LOST})
+
+
+@dataclass(frozen=True)
+class PowerFacts:
+    """The power of one run. ``None``: unknown."""
+
+    trial: str
+    size: str  # label of its batch size
+    mean_w: float | None  # while it trained
+    highest_w: float
+    limit_w: float | None  # the last one, over all devices
+    throttled: tuple[tuple[str, float], ...]  # why, in words, and in what share of the readings
+    trace: PowerTrace
 
 
 @dataclass(frozen=True)
@@ -237,3 +251,21 @@ def _after_target(trials: Sequence[Trial]) -> OverheadFacts:
 def _taken(name: str, trials: Sequence[Trial]) -> OverheadFacts:
     total = add_up(name, trials)
     return OverheadFacts(name, total.runs, total.time_s, total.energy_j, total.cost_j)
+
+
+def build_power(trial: Trial, trace: PowerTrace) -> PowerFacts:
+    """Return the facts of a run with a trace."""
+    known = trial.energy_j is not None and trial.time_s
+    shares: dict[str, float] = {}
+    for name, share in trace.throttled.items():
+        word = throttle_word(name)
+        shares[word] = max(share, shares.get(word, 0.0))
+    return PowerFacts(
+        trial=trial.trial,
+        size=size_label(trial),
+        mean_w=(trial.energy_j or 0.0) / (trial.time_s or 1.0) if known else None,
+        highest_w=max(span.high_w for span in trace.spans),
+        limit_w=trace.spans[-1].limit_w,
+        throttled=tuple(sorted(shares.items())),
+        trace=trace,
+    )

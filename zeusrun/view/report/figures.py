@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
+    from zeusrun.view.report.canvas import Palette
     from zeusrun.view.report.compare import Comparison
-    from zeusrun.view.report.facts import JobFacts, JobReport
-    from zeusrun.view.report.palette import Palette
-    from zeusrun.view.report.power import PowerFacts
+    from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
 FIGURES = ("cost", "curves", "noise", "arms", "power")
 DRAWN_TRACES = 6
@@ -271,7 +270,7 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     bars = add_panel(figure, palette, (left + room + 22, 28, across - left - room - 62, height), "")
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
-    most = max(size.share for size in sizes)
+    widest = max(size.share for size in sizes)
     for at, size in enumerate(sizes):
         own = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
         own += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
@@ -286,7 +285,14 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
         text = f"{100 * size.share:.0f} %"
-        bars.text(size.share + 0.04 * most, at, text, va="center", color=palette.muted, size=SMALL)
+        bars.text(
+            size.share + 0.04 * widest,
+            at,
+            text,
+            va="center",
+            color=palette.muted,
+            size=SMALL,
+        )
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
@@ -295,7 +301,7 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     )
     panel.tick_params(axis="y", colors=palette.ink)
     limit(panel, "x", [cost / factor for cost in costs])
-    bars.set_xlim(0, most * 1.05)
+    bars.set_xlim(0, widest * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
 

@@ -1,4 +1,4 @@
-"""The first sentences of a report: what a job has saved, and on what that rests."""
+"""The head of a report: what a job has saved, on what that rests, and the sums of its runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from zeusrun.cost import energy_text
 from zeusrun.target import describe_target
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, net_text
-from zeusrun.view.units import plural
+from zeusrun.view.claims import claim_share, is_good, money_saved, net_text, short_amount
+from zeusrun.view.report.markup import Html, coloured, join, pairs, table, tag
+from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.analysis.totals import Total
     from zeusrun.trial import Trial
-    from zeusrun.view.report.facts import JobFacts
+    from zeusrun.view.report.facts import JobFacts, JobReport
+
+_DETAILED_JOBS = 10
 
 
 def target(facts: JobFacts) -> str:
@@ -105,3 +111,92 @@ def basis(facts: JobFacts) -> str:
     if fewer:
         sentences.append(f"Of these {runs}, {' and '.join(fewer)}.")
     return " ".join(sentences)
+
+
+def detailed(reports: Sequence[JobReport]) -> list[int]:
+    """Return which jobs a page shows in detail: those that ran last."""
+    newest = sorted(range(len(reports)), key=lambda n: reports[n].facts.last_at)
+    return sorted(newest[-_DETAILED_JOBS:])
+
+
+def overview(reports: Sequence[JobReport]) -> Html:
+    """Return what comes first on a page of several jobs: a line for each, with a link."""
+    shown = detailed(reports)
+    rows = [
+        {
+            "job": tag("a", facts.job, href=f"#j{number}-top") if number in shown else facts.job,
+            "runs": str(facts.total.runs),
+            "its batch sizes": headline(facts)[0],
+            "net energy saved": short_amount(facts.net.energy_j, units.electricity),
+            "money": money_saved(facts.net),
+            "carbon": short_amount(facts.net.carbon_g, _carbon),
+        }
+        for number, facts in enumerate(report.facts for report in reports)
+    ]
+    runs = sum(report.facts.total.runs for report in reports)
+    title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
+    rest = ""
+    if len(shown) < len(reports):
+        rest = tag(
+            "p",
+            f"Below are the {len(shown)} jobs that ran last. `zeusrun report JOB` writes the page "
+            "of another one.",
+            class_="note",
+        )
+    return join((tag("h1", title), rest, table("All jobs", rows)))
+
+
+def _carbon(grams: float | None) -> str:
+    return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
+
+
+def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
+    """Return what stands above the sections of a job: its name, a headline, sums, remarks.
+
+    Args:
+        facts: Of the job.
+        place: The id of its name.
+        alone: Whether it is the only job of the page.
+    """
+    text, good = headline(facts)
+    job = tag("p", facts.job, class_="job", id=place)
+    title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
+    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
+    values = [
+        *all_runs(facts.total),
+        ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
+        ("target", target(facts)),
+        ("on" if len(days) == 1 else "from", " to ".join(days)),
+        ("hardware", facts.hardware),
+        ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
+    ]
+    remarks = [tag("p", f"{capitalized(text)}.", class_="note") for text in facts.remarks]
+    lead = tag("p", basis(facts), class_="lead")
+    return join((job, title, lead, pairs(values, class_="key"), *remarks))
+
+
+def all_runs(total: Total) -> list[tuple[str, str]]:
+    """Return what all runs took; "at least", and of how many, if that of a run is unknown."""
+
+    def sum_(name: str, text: str) -> tuple[str, str]:
+        if unknown := total.unknown[name]:
+            # A run has one currency, so the number of each of several is not known here.
+            known = "some" if len(total.prices) > 1 and name == "price" else total.runs - unknown
+            text = f"at least {text}, known for {known} of {plural(total.runs, 'run')}"
+        return f"{name} of all runs", text
+
+    rows = [("energy of all runs", UNKNOWN)]
+    if total.energy_j is not None:
+        how = estimated_part(total)
+        rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
+    rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
+    if total.carbon_g is not None:
+        rows.append(sum_("carbon", _carbon(total.carbon_g)))
+    return rows
+
+
+def estimated_part(total: Total) -> str:
+    """Return how far the energy of all runs is an estimate: "", "partly estimated", "estimated"."""
+    if not total.estimated_j or total.energy_j is None:
+        return ""
+    return "partly estimated" if total.estimated_j < total.energy_j else "estimated"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.view.report.canvas import NARROW, WIDTH
+from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, named_colours
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import count_panels, draw, draw_comparison
+from zeusrun.view.report.headline import detailed, job_head, overview
 from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
-from zeusrun.view.report.palette import DARK, LIGHT, STAND_INS, named_colours
-from zeusrun.view.report.sections import Frame, detailed, job_head, job_sections, overview
+from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import plural
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from zeusrun.view.report.canvas import Palette
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobReport
-    from zeusrun.view.report.palette import Palette
 
 _HERE = Path(__file__).parent
 _WORDS = (

@@ -6,26 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.claims import money_saved, short_amount
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
+from zeusrun.view.report.canvas import STAND_INS
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
-from zeusrun.view.report.headline import basis, capitalized, headline, percent, target
-from zeusrun.view.report.markup import Html, coloured, details, figure, join, pairs, table, tag
-from zeusrun.view.report.noise import noise_section
-from zeusrun.view.report.palette import STAND_INS
-from zeusrun.view.units import UNKNOWN, plural
+from zeusrun.view.report.headline import capitalized, percent, target
+from zeusrun.view.report.markup import Html, details, figure, join, table, tag
+from zeusrun.view.units import UNKNOWN, noise_text, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from zeusrun.analysis.totals import Total
-    from zeusrun.view.report.facts import Belief, JobFacts, JobReport
-    from zeusrun.view.report.power import PowerFacts
+    from zeusrun.view.report.facts import Belief, JobFacts, JobReport, PowerFacts
 
-_DETAILED_JOBS = 10
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
 _SPARK_POINTS = 60
+_NOISE = (
+    "In samples, of the newest run of each batch size, with its range of 90 %. Dotted: a lower "
+    "bound, where the gradient cannot be told from its noise. The noise scale is no batch size to "
+    "choose."
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
     parts = [
         ("recurrences", "Recurrences", _recurrences(report, frame)),
         ("curves", "Learning curves", _curves(report, frame)),
-        ("noise", "Noise scale", noise_section(report.facts, frame.picture, frame.link)),
+        ("noise", "Noise scale", _noise(report.facts, frame)),
         ("arms", "Batch sizes", _arms(report, frame)),
         ("next", "What comes next", _belief(report.belief)),
         ("power", "Power", join((power_traces(report, frame), _stalls(report.facts)))),
@@ -61,95 +62,6 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
         ("overhead", "What zeusrun took", _overhead(report.facts)),
     ]
     return [part for part in parts if part[2]]
-
-
-def detailed(reports: Sequence[JobReport]) -> list[int]:
-    """Return which jobs a page shows in detail: those that ran last."""
-    newest = sorted(range(len(reports)), key=lambda n: reports[n].facts.last_at)
-    return sorted(newest[-_DETAILED_JOBS:])
-
-
-def overview(reports: Sequence[JobReport]) -> Html:
-    """Return what comes first on a page of several jobs: a line for each, with a link."""
-    shown = detailed(reports)
-    rows = [
-        {
-            "job": tag("a", facts.job, href=f"#j{number}-top") if number in shown else facts.job,
-            "runs": str(facts.total.runs),
-            "its batch sizes": headline(facts)[0],
-            "net energy saved": short_amount(facts.net.energy_j, units.electricity),
-            "money": money_saved(facts.net),
-            "carbon": short_amount(facts.net.carbon_g, _carbon),
-        }
-        for number, facts in enumerate(report.facts for report in reports)
-    ]
-    runs = sum(report.facts.total.runs for report in reports)
-    title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
-    rest = ""
-    if len(shown) < len(reports):
-        rest = tag(
-            "p",
-            f"Below are the {len(shown)} jobs that ran last. `zeusrun report JOB` writes the page "
-            "of another one.",
-            class_="note",
-        )
-    return join((tag("h1", title), rest, table("All jobs", rows)))
-
-
-def _carbon(grams: float | None) -> str:
-    return UNKNOWN if grams is None else f"{units.carbon(grams)} CO2e"
-
-
-def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
-    """Return what stands above the sections of a job: its name, a headline, sums, remarks.
-
-    Args:
-        facts: Of the job.
-        place: The id of its name.
-        alone: Whether it is the only job of the page.
-    """
-    text, good = headline(facts)
-    job = tag("p", facts.job, class_="job", id=place)
-    title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
-    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
-    values = [
-        *all_runs(facts.total),
-        ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
-        ("target", target(facts)),
-        ("on" if len(days) == 1 else "from", " to ".join(days)),
-        ("hardware", facts.hardware),
-        ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
-    ]
-    remarks = [tag("p", f"{capitalized(text)}.", class_="note") for text in facts.remarks]
-    lead = tag("p", basis(facts), class_="lead")
-    return join((job, title, lead, pairs(values, class_="key"), *remarks))
-
-
-def all_runs(total: Total) -> list[tuple[str, str]]:
-    """Return what all runs took; "at least", and of how many, if that of a run is unknown."""
-
-    def sum_(name: str, text: str) -> tuple[str, str]:
-        if unknown := total.unknown[name]:
-            # A run has one currency, so the number of each of several is not known here.
-            known = "some" if len(total.prices) > 1 and name == "price" else total.runs - unknown
-            text = f"at least {text}, known for {known} of {plural(total.runs, 'run')}"
-        return f"{name} of all runs", text
-
-    rows = [("energy of all runs", UNKNOWN)]
-    if total.energy_j is not None:
-        how = estimated_part(total)
-        rows = [sum_("energy", units.electricity(total.energy_j) + (how and f", {how}"))]
-    rows += [sum_("price", units.money(price, name)) for name, price in total.prices.items()]
-    if total.carbon_g is not None:
-        rows.append(sum_("carbon", _carbon(total.carbon_g)))
-    return rows
-
-
-def estimated_part(total: Total) -> str:
-    """Return how far the energy of all runs is an estimate: "", "partly estimated", "estimated"."""
-    if not total.estimated_j or total.energy_j is None:
-        return ""
-    return "partly estimated" if total.estimated_j < total.energy_j else "estimated"
 
 
 def _recurrences(report: JobReport, frame: Frame) -> Html:
@@ -161,13 +73,10 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
             "batch size": each.size,
             "attempts": str(each.attempts),
             "status": each.status,
-            "cost": units.energy(each.cost_j),
-            "energy": units.energy(each.energy_j),
-            "time": units.duration(each.time_s),
+            **cells(each, COST, ENERGY, TIME),
             facts.unit: units.count(getattr(each, facts.unit)),
             "saved": percent(each.saved_share),
-            "price": units.money(each.price, each.currency),
-            "carbon": units.carbon(each.carbon_g),
+            **cells(each, PRICE, CARBON),
         }
         for each in reversed(shown)
     ]
@@ -220,6 +129,23 @@ def _curves(report: JobReport, frame: Frame) -> Html:
     return figure(frame.picture("curves", label), caption, listed)
 
 
+def _noise(facts: JobFacts, frame: Frame) -> Html:
+    if not facts.noise:
+        return Html()
+    rows = [
+        {
+            "run": frame.link(each.trial),
+            "batch size": each.size,
+            facts.unit: units.count(round(each.at[-1], 1)),
+            "last noise scale": noise_text(each.points[-1]),
+        }
+        for each in facts.noise
+    ]
+    label = f"Gradient noise scale of {plural(len(rows), 'run')}, against {facts.unit}."
+    listed = details("Table of the noise scales", table("Runs whose noise scale is drawn", rows))
+    return figure(frame.picture("noise", label), _NOISE, listed)
+
+
 def _arms(report: JobReport, frame: Frame) -> Html:
     facts = report.facts
     rows = [
@@ -231,8 +157,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
             "range": units.energy_range(
                 (min(size.costs_j), max(size.costs_j)) if size.costs_j else None
             ),
-            "energy": units.energy(size.energy_j),
-            "time": units.duration(size.time_s),
+            **cells(size, ENERGY, TIME),
             facts.unit: units.count(getattr(size, facts.unit)),
             "limit": units.power(size.power_limit_w),
         }
@@ -274,14 +199,14 @@ def _belief(belief: Belief) -> Html:
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
-    said = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
+    text = tag("p", tag("strong", f"{first[:1].upper()}{first[1:]}. "), " ".join(others))
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in belief.arms
         if not arm.verdict.startswith("next: ")
     ]
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
-    return join((tag("div", said, class_="next"), list_, listed))
+    return join((tag("div", text, class_="next"), list_, listed))
 
 
 def power_traces(report: JobReport, frame: Frame) -> Html:
@@ -363,12 +288,12 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
         }
         for each in reversed(failures[-frame.failures :])
     ]
-    said = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
+    text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
-        said += f", the newest {len(rows)}; {frame.rest}"
+        text += f", the newest {len(rows)}; {frame.rest}"
     listed = table("Runs that did not reach the target, the newest first", rows)
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
-    return join((tag("p", f"{said}."), folded))
+    return join((tag("p", f"{text}."), folded))
 
 
 def _overhead(facts: JobFacts) -> Html:
@@ -379,18 +304,16 @@ def _overhead(facts: JobFacts) -> Html:
         {
             "what": each.name,
             "runs": str(each.count),
-            "time": units.duration(each.time_s),
-            "energy": units.energy(each.energy_j),
-            "cost": units.energy(each.cost_j),
+            **cells(each, TIME, ENERGY, COST),
             "of all costs": percent(
                 each.cost_j / all_j if each.cost_j is not None and all_j else None
             ),
         }
         for each in facts.overhead
     ]
-    said = (
+    text = (
         "The sums above count each run from its first step to its target, else to its end. The "
         "energy of start-up is not recorded, and what follows the target is in no sum; the other "
         "rows are parts of the sums."
     )
-    return join((tag("p", said), table("What zeusrun took", rows)))
+    return join((tag("p", text), table("What zeusrun took", rows)))

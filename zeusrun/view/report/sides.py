@@ -10,13 +10,12 @@ from zeusrun.clock import local_time
 from zeusrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from zeusrun.trial import Trial
 
 Kind = Literal["jobs", "batch sizes", "spans"]
 _DATE = re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}")
-_LIKE_A_SPAN = re.compile(r"[0-9.-]*([0-9]-|\.\.)[0-9.-]*")
 _AFTER = "~"  # sorts after every digit and dash: "2026-03~" follows the last day of that month
 _HOW = (
     "name two jobs, two batch sizes of a job (64 256), or two spans of time "
@@ -30,27 +29,29 @@ def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
     Raises:
         UsageError: If they name anything else, the same twice, or spans that share days.
     """
-    said = f"--compare {' '.join(sides)}"
-    if all(side in jobs for side in sides):
-        kind: Kind = "jobs"
-        same = sides[0] == sides[1]
-    elif all(_is_number(side) for side in sides):
-        kind, same = "batch sizes", sides[0].lstrip("0") == sides[1].lstrip("0")
+    flag, known = f"--compare {' '.join(sides)}", ", ".join(sorted(jobs)) or "none yet"
+    kinds: dict[Kind, Callable[[str], object]] = {
+        "jobs": lambda side: side in jobs,
+        "batch sizes": _is_number,
+        "spans": _ends,
+    }
+    kind = next((kind for kind, fits in kinds.items() if all(map(fits, sides))), None)
+    if kind is None:
+        wrong = [side for side in sides if not any(fits(side) for fits in kinds.values())]
+        why = "both sides must be alike"
+        if wrong:
+            why = f"{wrong[0]!r} is no job, no batch size and no span of time"
+        raise UsageError(f"{flag}: {why}: {_HOW}; known jobs: {known}")
+    if kind == "spans":
+        left, right = (_ends(side) or ("", "") for side in sides)
+        if left != right and left[0] <= right[1] and right[0] <= left[1]:
+            raise UsageError(f"{flag}: the spans share days; choose spans that do not")
+        same = left == right
     else:
-        known = ", ".join(sorted(jobs)) or "none yet"
-        for side in sides:
-            if side not in jobs and not _is_number(side):
-                _check_span(said, side, known)
-        if any(side in jobs or (_is_number(side) and not _DATE.fullmatch(side)) for side in sides):
-            raise UsageError(f"{said}: both sides must be alike: {_HOW}; known jobs: {known}")
-        for side in sides:  # a number, too, is a year beside a span
-            _check_span(said, side, known)
-        left, right = map(_ends, sides)
-        kind, same = "spans", left == right
-        if not same and left[0] <= right[1] and right[0] <= left[1]:
-            raise UsageError(f"{said}: the spans share days; choose spans that do not")
+        strip = "0" if kind == "batch sizes" else ""
+        same = sides[0].lstrip(strip) == sides[1].lstrip(strip)
     if same:
-        raise UsageError(f"{said}: both sides are the same; name two different {kind}")
+        raise UsageError(f"{flag}: both sides are the same; name two different {kind}")
     return kind
 
 
@@ -59,7 +60,7 @@ def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
     if kind == "batch sizes":
         size = side.lstrip("0")  # a text, because a number may have too many digits
         return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
-    first, last = _ends(side)
+    first, last = _ends(side) or ("", "")
     days = [(trial, local_time(trial.started_at)) for trial in trials]
     return [
         trial
@@ -72,24 +73,16 @@ def _is_number(side: str) -> bool:
     return side.isdecimal() and side.isascii()
 
 
-def _ends(side: str) -> tuple[str, str]:
-    """Return the first day of a span, and a text that sorts after its last day."""
-    first, dots, last = side.partition("..")
-    return first, (last if dots else first) + _AFTER
+def _ends(side: str) -> tuple[str, str] | None:
+    """Return the first day of a span, and a text that sorts after its last day.
 
-
-def _check_span(said: str, side: str, known: str) -> None:
-    """Raise ``UsageError`` unless a word is a span of time; it is no job and no batch size."""
-    if not _LIKE_A_SPAN.fullmatch(side) and not _is_number(side):
-        raise UsageError(f"{said}: there is no job called {side!r}; {_HOW}; known jobs: {known}")
+    ``None`` if the text is no span: its dates do not exist, or it ends before it begins.
+    """
     first, dots, last = side.partition("..")
-    for date in (first, last):
-        if (date or not (first or last)) and not _is_date(date):
-            what = f"{date!r} in {side!r}" if dots and date else repr(side)
-            raise UsageError(f"{said}: {what} is no year, month or day, such as 2026-11 or 2026..")
-    start, end = _ends(side)
-    if start > end:
-        raise UsageError(f"{said}: the span {side!r} ends before it begins")
+    if not (first or last) or not all(map(_is_date, filter(None, (first, last)))):
+        return None
+    end = (last if dots else first) + _AFTER
+    return (first, end) if first <= end else None
 
 
 def _is_date(text: str) -> bool:

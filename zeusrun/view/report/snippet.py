@@ -1,4 +1,4 @@
-"""Snippets for a model card or a paper: Markdown, LaTeX and JSON."""
+"""Snippets for a model card, in Markdown, and for programs, in JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from zeusrun.analysis.amounts import name_ends
 from zeusrun.plain_text import plain_json, plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.headline import basis, capitalized, headline, target
-from zeusrun.view.report.sections import all_runs, estimated_part
+from zeusrun.view.report.headline import (
+    all_runs,
+    basis,
+    capitalized,
+    estimated_part,
+    headline,
+    target,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,28 +27,11 @@ if TYPE_CHECKING:
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobFacts, JobReport
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "–": "--",  # noqa: RUF001
-    "−": "$-$",  # noqa: RUF001
-    "∞": r"$\infty$",
-    "→": r"$\rightarrow$",
-    "·": r"$\cdot$",
-}
 _MARKDOWN = "\\`*_{}[]<>#|"
 
 
-def job_snippet(facts: JobFacts, form: str) -> str:
-    """Return a table, ``md`` or ``latex``: what a job's trainings took, and what was saved."""
+def job_snippet(facts: JobFacts) -> str:
+    """Return a table in Markdown: what a job's trainings took, and what was saved."""
     text, _ = headline(facts)
     usual = max(facts.sizes, key=lambda size: size.reached)
     days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
@@ -56,7 +45,7 @@ def job_snippet(facts: JobFacts, form: str) -> str:
         *((name.capitalize(), amount) for name, amount in all_runs(facts.total)),
         ("Batch sizes chosen by zeusrun", f"{capitalized(text)}. {basis(facts)}"),
     ]
-    return _table(facts.job, ("", ""), rows, form, ["", _made(estimated_part(facts.total))])
+    return _table(facts.job, ("", ""), rows, ["", _made(estimated_part(facts.total))])
 
 
 def _energy(size: SizeFacts) -> str:
@@ -64,12 +53,12 @@ def _energy(size: SizeFacts) -> str:
     return units.electricity(size.energy_j) + how
 
 
-def comparison_snippet(comparison: Comparison, form: str) -> str:
-    """Return a table of two groups of runs."""
+def comparison_snippet(comparison: Comparison) -> str:
+    """Return a table in Markdown of two groups of runs."""
     rows = comparison_rows(comparison)
     heads, body = ["", *list(rows[0])[1:]], [list(row.values()) for row in rows]
     notes = [comparison.differ or "", *comparison.notes, _made(*comparison.estimated)]
-    return _table(comparison.headline, heads, body, form, notes)
+    return _table(comparison.headline, heads, body, notes)
 
 
 def reports_json(reports: Sequence[JobReport]) -> str:
@@ -77,9 +66,9 @@ def reports_json(reports: Sequence[JobReport]) -> str:
     jobs = []
     for report in reports:
         text, good = headline(report.facts)
-        said = {"headline": text, "basis": basis(report.facts), "saves": good}
+        first = {"headline": text, "basis": basis(report.facts), "saves": good}
         more = dataclasses.asdict(report)
-        jobs.append({**said, **more.pop("facts"), **more})
+        jobs.append({**first, **more.pop("facts"), **more})
     return _document({"zeusrun": __version__, "jobs": jobs})
 
 
@@ -108,48 +97,19 @@ def _made(*parts: str) -> str:
 
 
 def _table(
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    form: str,
-    notes: Sequence[str],
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
     """Return a table; the first note stands below its title, the others below the table."""
-    body = [_row(row, form) for row in rows]
-    first, *others = [_markdown(note) if form == "md" else _latex(note) for note in notes]
-    if form == "md":
-        rule = f"|{'---|' * len(heads)}"
-        top = [f"### {_markdown(title)}", "", *([first, ""] if first else [])]
-        lines = [*top, _row(heads, form), rule, *body, *(f"\n{note}" for note in others)]
-        return "\n".join(lines) + "\n"
-    columns = r"lp{0.6\linewidth}" if len(heads) == 2 else f"l{'r' * (len(heads) - 1)}"
-    lines = [
-        r"\begin{table}",
-        rf"\caption{{{' '.join(filter(None, (f'{_latex(title)}.', first, *others)))}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\hline",
-        *([_row(heads, form), r"\hline"] if any(heads) else []),
-        *body,
-        r"\hline",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    first, *others = map(_escaped, notes)
+    top = [f"### {_escaped(title)}", "", *([first, ""] if first else [])]
+    body = [_row(heads), f"|{'---|' * len(heads)}", *map(_row, rows)]
+    return "\n".join([*top, *body, *(f"\n{note}" for note in others)]) + "\n"
 
 
-def _row(cells: Sequence[str], form: str) -> str:
-    if form == "md":
-        return f"| {' | '.join(map(_markdown, cells))} |"
-    return " & ".join(map(_latex, cells)) + r" \\"
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
 
 
-def _markdown(text: str) -> str:
-    return "".join(f"\\{sign}" if sign in _MARKDOWN else sign for sign in _line(text))
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in _line(text))
-
-
-def _line(text: str) -> str:
-    return " ".join(plain_text(storable_text(text)).split())
+def _escaped(text: str) -> str:
+    line = " ".join(plain_text(storable_text(text)).split())
+    return "".join(f"\\{sign}" if sign in _MARKDOWN else sign for sign in line)

@@ -8,13 +8,12 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.plain_text import plain_text, storable_text
-from zeusrun.view.report.canvas import label_text
-from zeusrun.view.report.palette import LIGHT, STAND_INS, named_colours
+from zeusrun.view.report.canvas import LIGHT, STAND_INS, label_text, named_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from zeusrun.view.report.palette import Palette
+    from zeusrun.view.report.canvas import Palette
 
 FORMATS = ("png", "svg", "pdf")
 _TITLE = 24  # pixels above a figure

@@ -1,4 +1,4 @@
-"""What runs now: each run as a card, with the numbers of its last heartbeat."""
+"""Runs on the pages: a card for each that runs now, and rows of a table for the others."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
-from zeusrun.analysis.curves import curve_in, curve_unit
+from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
+from zeusrun.trial import TrialStatus
 from zeusrun.view import units
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
 from zeusrun.view.report.headline import goal
-from zeusrun.view.report.markup import Html, join, pairs, tag
-from zeusrun.view.units import plural
+from zeusrun.view.report.markup import Html, join, pairs, table, tag
+from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.survey import Running
     from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
@@ -24,6 +27,13 @@ if TYPE_CHECKING:
 _LATE_S = 75.0  # of the lease; a heartbeat is due every 20 s, and leaves 120 s
 _WIDTH, _HEIGHT = 240, 44
 _POINTS = 60
+_MOODS = {
+    TrialStatus.REACHED: "good",
+    TrialStatus.OOM: "bad",
+    TrialStatus.FAILED: "bad",
+    TrialStatus.LOST: "bad",
+}
+_LONGEST = 160  # characters of a reason
 
 
 def read_live(running: Running) -> Live:
@@ -52,13 +62,11 @@ def _card(run: Live, links: Links) -> Html:
         (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
         ("target", goal(trial)),
         ("power", units.power(run.power_w)),
-        ("time", units.duration(trial.time_s)),
-        ("energy", units.energy(trial.energy_j, trial.energy_source)),
-        ("cost", units.energy(trial.cost_j)),
+        *cells(trial, TIME, ENERGY, COST).items(),
     ]
     return tag(
         "li",
-        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _heard(run)),
+        *(name, size, _progress(trial), _sparkline(trial), pairs(values), _last_heartbeat(run)),
         class_="card",
         data_key=trial.trial,
     )
@@ -107,7 +115,7 @@ def _sparkline(trial: Trial) -> Html:
     )
 
 
-def _heard(run: Live) -> Html:
+def _last_heartbeat(run: Live) -> Html:
     """Return when the launcher was last heard of."""
     if not run.alive:
         since = "" if run.updated_at is None else f" since {units.moment(run.updated_at, '%H:%M')}"
@@ -115,3 +123,45 @@ def _heard(run: Live) -> Html:
     if run.updated_at is None:
         return tag("p", f"began {units.moment(run.trial.started_at)}", class_="note")
     return tag("p", f"as of {units.moment(run.updated_at, '%H:%M:%S')}", class_="note")
+
+
+def status_text(trial: Trial) -> Html:
+    """Return the status of a run, as ``zeusrun history`` calls it."""
+    if not trial.status.finished:
+        return tag("span", "runs now", class_="status now")
+    text = "forgotten" if trial.forgotten else trial.status.value
+    mood = None if trial.forgotten else _MOODS.get(trial.status)
+    return tag("span", text, class_=f"status {mood}" if mood else "status")
+
+
+def page_links(label: str, parts: Sequence[str]) -> Html:
+    """Return the links to other pages of a list; nothing without any."""
+    spaced = [each for part in parts for each in (part, " ")]
+    return tag("nav", tag("p", *spaced), aria_label=label, class_="pages") if parts else Html()
+
+
+def runs_table(
+    trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
+) -> Html:
+    """Return a row for each run, in the order given."""
+    rows = [
+        {
+            "run": links.link_run(trial.trial),
+            "when": units.minute(trial.started_at),
+            "status": status_text(trial),
+            "batch size": size_label(trial),
+            "host": trial.host or UNKNOWN,
+            unit: units.count(amount_in(trial, unit)),
+            **cells(trial, TIME, ENERGY, COST, PRICE, CARBON),
+            "why": _why(trial),
+        }
+        for trial in trials
+    ]
+    return table(caption, rows, [trial.trial for trial in trials])
+
+
+def _why(trial: Trial) -> str:
+    """Return why a run ended, unless it reached its target."""
+    if trial.status is TrialStatus.REACHED or not trial.reason:
+        return UNKNOWN
+    return units.shortened(trial.reason, _LONGEST)

@@ -1,0 +1,111 @@
+"""The columns of all tables: what stands in them, and which of them a narrow console leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from zeusrun.view import units
+from zeusrun.view.console import plain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Its heading.
+        value: Returns the cell of a row: of a trial, or of anything that has the same fields.
+        left: Whether it is aligned left, as words are. Numbers are aligned right.
+        optional: Whether it is only shown if a value is known.
+        folds: A wider cell may be folded, or cut if it is a number, as long as so many characters
+            fit; ``None``: it is whole.
+        leaves: Columns are left out of a table that is too wide, the smallest number first; 0: it
+            always stays.
+    """
+
+    name: str
+    value: Callable[[Any], str | Text]
+    left: bool = False
+    optional: bool = False
+    folds: int | None = None
+    leaves: int = 0
+
+
+def _energy(each: Any) -> str:  # noqa: ANN401 - a trial, a recurrence or a sum
+    return units.energy(each.energy_j, getattr(each, "energy_source", None))
+
+
+EPOCHS = Column("epochs", lambda each: units.count(each.epochs), leaves=3)
+TIME = Column("time", lambda each: units.duration(each.time_s), leaves=4)
+ENERGY = Column("energy", _energy, leaves=7)
+PRICE = Column(
+    "price", lambda each: units.money(each.price, each.currency), optional=True, leaves=2
+)
+CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=True, leaves=1)
+COST = Column("cost", lambda each: units.energy(each.cost_j))
+"""What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
+
+
+def cells(row: object, *columns: Column) -> dict[str, str]:
+    """Return the cells of a row for a table of HTML, by heading."""
+    return {column.name: str(column.value(row)) for column in columns}
+
+
+def column_table(
+    columns: Sequence[Column],
+    rows: Sequence[object],
+    width: int,
+    styles: Mapping[int, str] | None = None,
+    *,
+    total: bool = False,
+) -> Table:
+    """Return a table for a console.
+
+    Args:
+        columns: In their order; those for which the console has no room are left out.
+        rows: What the columns show.
+        width: Of the console.
+        styles: Of rows, by number.
+        total: Whether the last row is the sum of the others, and stands below a line.
+    """
+    texts = {column.name: [column.value(row) for row in rows] for column in columns}
+    shown = [
+        column
+        for column in columns
+        if not column.optional or any(str(text) != units.UNKNOWN for text in texts[column.name])
+    ]
+
+    def room(column: Column) -> int:
+        own = [str(text)[: column.folds] for text in texts[column.name]]
+        return max(map(cell_len, "\n".join([column.name, *own]).split("\n"))) + 2
+
+    for column in sorted(shown, key=lambda each: each.leaves):
+        # Two spaces follow each column, and one the last.
+        if column.leaves and sum(map(room, shown)) - 1 > width:
+            shown.remove(column)
+    table = plain_table()
+    bottom = any("\n" in column.name for column in columns)
+    for column in shown:
+        table.add_column(
+            column.name,
+            justify="left" if column.left else "right",
+            no_wrap=column.folds is None,
+            overflow="fold" if column.left and column.folds is not None else "ellipsis",
+            vertical="bottom" if bottom else "top",
+        )
+    for number in range(len(rows)):
+        if total and number == len(rows) - 1:
+            table.add_section()
+        row = [texts[column.name][number] for column in shown]
+        whole = [Text(text) if isinstance(text, str) else text for text in row]
+        table.add_row(*whole, style=(styles or {}).get(number))
+    return table
