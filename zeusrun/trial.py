@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.noise_curve import NoisePoint  # noqa: TC001 - read_fields needs it
+from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs them
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.target import meets_target
 
@@ -170,10 +171,6 @@ def join_changes(
     return tuple(joined)
 
 
-THEN = "+"
-"""Between the first and last hash of a part of a fingerprint that changed within a trial."""
-
-
 class Interruption(NamedTuple):
     """When torchrun restarted the ranks of a run, or when the run was preempted."""
 
@@ -235,6 +232,8 @@ class Outcome:
     progress: float | None = None  # these in epochs; ``None``: the data have no known size
     by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
     by_reports: bool = False  # whether its epochs are only the numbers of its reports
+    reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
+    stalls: tuple[Stall, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -325,6 +324,8 @@ class Trial:
     progress: float | None = None
     by_samples: tuple[CurvePoint, ...] = ()
     by_reports: bool = False
+    reason_code: ReasonCode | None = None
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def last_batch_size(self) -> int:
@@ -354,10 +355,13 @@ class Trial:
             raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
         return ended
 
-    def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
+    def ended_as(
+        self, status: TrialStatus, code: ReasonCode | None, reason: str, finished_at: str
+    ) -> Outcome:
         """Return an outcome with what this trial has taken so far."""
         taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
-        return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
+        ending = {"status": status, "reason": reason, "finished_at": finished_at}
+        return Outcome(**{**taken, **ending, "reason_code": code})
 
     def resume(self, started_at: str, host: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again; others raise ``ValueError``.
@@ -370,6 +374,7 @@ class Trial:
             self,
             status=TrialStatus.DISPATCHED,
             reason=None,
+            reason_code=None,
             started_at=started_at,
             host=host,
             finished_at=None,

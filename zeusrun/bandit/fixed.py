@@ -32,5 +32,5 @@ class Fixed(WalkingPolicy):
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         verdicts = dict.fromkeys(problem.candidates, "never chosen")
-        verdicts[problem.default] = "next: the default"
+        verdicts[problem.default] = "the default"
         return explain_arms(build_tally(problem, runs), {problem.default: 1.0}, verdicts)

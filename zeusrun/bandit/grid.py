@@ -45,7 +45,7 @@ class Grid(SweepingPolicy):
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
         verdicts = {arm: _verdict(tally, arm) for arm in problem.candidates}
-        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
+        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: why})
 
 
 def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:

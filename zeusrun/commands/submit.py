@@ -45,6 +45,7 @@ from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.rundir.place import files_of
 from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
+from zeusrun.reasons import ReasonCode
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
@@ -155,11 +156,10 @@ def rerun(
 
 def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
     """Return a warning if the limit that stopped a trial will probably stop it again."""
-    why = stopped.reason or ""
-    if not why.startswith("timed out") or spec.timeout_s is None:
+    if stopped.reason_code is not ReasonCode.TIMEOUT or spec.timeout_s is None:
         return None
     return (
-        f"{stopped.trial} was stopped: {why.partition(';')[0]}; timeout_s still applies, and will "
+        f"{stopped.trial} was stopped: {stopped.reason}; timeout_s still applies, and will "
         f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
         "--set timeout_s=null"
     )

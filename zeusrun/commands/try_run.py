@@ -51,7 +51,7 @@ _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
-_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|\b-?[01]\b", re.IGNORECASE)
+_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|#", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
 
@@ -169,11 +169,11 @@ def _may_be_too_short(tried: Tried) -> bool:
 
     Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
     """
-    reason, cause = tried.trial.reason or "", tried.trial.cause
-    if cause is None or tried.ended or is_permanent(reason, cause, same_choice=False):
+    trial = tried.trial
+    if trial.cause is None or tried.ended or is_permanent(trial.reason_code, same_choice=False):
         return False
     stepped = tried.progress is not None and bool(tried.progress.steps)
-    what = reason.partition(": ")[2]  # after the rank and the line
+    what = trial.cause.partition(": ")[2]  # after the line; its numbers are #
     return stepped or _OF_EPOCHS.search(what) is not None
 
 
@@ -199,8 +199,8 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
     elif batch is None and size and size % guess.ranks == 0:
         return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif batch is not None and size == batch.default:
-        checked = f"{batch.why.partition(': assumed')[0]}; checked by --try"
-        return replace(guess, batch=replace(batch, why=checked))
+        checked = f"{batch.why}; checked by --try"
+        return replace(guess, batch=replace(batch, why=checked, assumed=""))
     elif batch is not None and size:
         corrected = correct_batch(guess, size)
         then = "'batch_size' and 'args' are corrected"

@@ -31,8 +31,8 @@ from zeusrun.launcher.rundir.layout import RunPaths, create_run, has_checkpoint,
 from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import has_begun, reserve_record, write_record
-from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import Supervisor
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def _give_up(submission: Submission, dispatched: Dispatched) -> None:
         if any(replace(each, recurrence=trial.recurrence) == trial for each in unfinished):
             status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
             reason = "it could not be begun: the history or its run directory could not be written"
-            history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
+            ended = trial.ended_as(status, ReasonCode.NOT_BEGUN, reason, timestamp())
+            history.finish(trial.trial, ended)
         elif not trial.preemptions:  # else it contains checkpoints
             remove_run(dispatched.paths)
     except HistoryError:
@@ -230,7 +231,11 @@ def run_attempt(
     finally:
         dispatched.lease.release()
     reached = finished.status is TrialStatus.REACHED
-    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.SPEED_CHECKED}:
+    if (
+        reached
+        and stop is not None
+        and stop.cause in {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
+    ):
         emit(Noted("it reached the target within its grace period"))
     replaced = finished.status is TrialStatus.CANCELLED and was_replaced(finished, stop)
     emit(TrialEnded(finished, replaced))
@@ -261,14 +266,16 @@ def _announce(choice: Choice, paths: RunPaths, notes: Sequence[str], emit: Emit)
 
 def was_replaced(trial: Trial, stop: StopOrder | None) -> bool:
     """Whether another batch size follows after a speed check, even if that ran out of memory."""
-    checked = stop is not None and stop.cause is StopCause.SPEED_CHECKED
+    checked = stop is not None and stop.cause is ReasonCode.SPEED_CHECKED
     return checked and trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
 def _failed_outcome(dispatched: Dispatched, reason: str) -> Outcome:
     """Return the outcome of a trial that zeusrun could not run, with what it has used so far."""
     trial, paths = dispatched.trial, dispatched.paths
-    outcome = outcome_so_far(trial, paths, TrialStatus.FAILED, reason, timestamp())
+    code = ReasonCode.LAUNCHER_FAILED
+    bare = Outcome(TrialStatus.FAILED, reason, timestamp(), reason_code=code)
+    outcome = outcome_so_far(trial, paths, bare)
     if trial.preemptions and outcome.time_s == trial.time_s:  # it can still be continued
         return replace(outcome, status=TrialStatus.PREEMPTED)
     return outcome

@@ -105,7 +105,7 @@ def _why_no_other(spec: JobSpec, made: Sequence[Trial], choice: Choice) -> str |
         if last.cause in {trial.cause for trial in earlier}:
             return f"two attempts failed with the same error, so there is no third: {last.reason}"
         same = choice.decision.global_batch_size == last.global_batch_size
-        if is_permanent(last.reason or "", last.cause, same_choice=same):
+        if is_permanent(last.reason_code, same_choice=same):
             return "there is no second attempt: the same error would occur"
     teaching = [trial for trial in made if trial.teaches]
     in_doubt = stopping.is_target_in_doubt(teaching, choice.runs)

@@ -13,13 +13,13 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.control_group import end_group
 from zeusrun.launcher.processes.descendants import end_run
-from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import Progress, take_step_clock
 from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import (
     Outcome,
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import CurvePoint
 
-CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
+_LAUNCHER_DIED = "its launcher died"
+_CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
@@ -61,7 +62,8 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
         if paths is None:
             # A container may see the same home under another path.
             if not shared and not lease_of(trial).is_held():
-                outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
+                lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at)
+                outcome = join(trial, replace(lost, reason_code=ReasonCode.LAUNCHER_DIED))
                 recovered += _finished(history, trial, outcome)
             continue
         lease = lease_of(trial, paths)
@@ -105,27 +107,25 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     that does not end in time.
     """
     live = read_live(paths)
-    status, reason = TrialStatus.LOST, LAUNCHER_DIED
+    status, reason = TrialStatus.LOST, _LAUNCHER_DIED
     if live is not None and live.preempted and live.is_of(trial):
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
-    return outcome_so_far(trial, paths, status, reason, finished_at)
+    bare = Outcome(status, reason, finished_at, reason_code=ReasonCode.LAUNCHER_DIED)
+    return outcome_so_far(trial, paths, bare)
 
 
-def outcome_so_far(
-    trial: Trial, paths: RunPaths, status: TrialStatus, reason: str, finished_at: str
-) -> Outcome:
-    """Return an outcome with the time, energy and epochs that the files of a run contain.
+def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
+    """Add to an outcome the time, energy and epochs that the files of a run contain.
 
     ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
-    bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
     if live is None or not live.is_of(trial):
         return seen
     last = live.trial
     return replace(
-        last.ended_as(status, reason, finished_at),
+        last.ended_as(bare.status, bare.reason_code, bare.reason, bare.finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
         epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
         steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
@@ -221,7 +221,7 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:
             found += [] if trial.forgotten else [trial]
-        elif trial.status is not TrialStatus.DISPATCHED and trial.reason != CANCELLED_LATER:
+        elif trial.status.finished and trial.reason_code is not ReasonCode.CANCELLED_LATER:
             break
     return found[::-1]
 
@@ -257,7 +257,9 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
     try:
         if history.find(trial.trial) != trial:
             raise busy
-        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
+        outcome = trial.ended_as(
+            TrialStatus.CANCELLED, ReasonCode.CANCELLED_LATER, _CANCELLED, finished_at
+        )
         if paths is not None:
             write_record(paths, trial.finish(outcome))
         history.finish(trial.trial, outcome)

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 
 # Of a trial, what changes while it runs.
-_PROGRESS = {field.name for field in fields(Outcome)} - {"status", "reason", "finished_at"}
-_RUNNING = {"status": TrialStatus.DISPATCHED, "reason": None, "finished_at": None}
+_RUNNING = {
+    **dict.fromkeys(("reason", "reason_code", "finished_at")),
+    "status": TrialStatus.DISPATCHED,
+}
+_PROGRESS = {field.name for field in fields(Outcome)} - _RUNNING.keys()
 _MOST_W = 1e9  # more comes from a damaged record
 
 

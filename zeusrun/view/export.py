@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NOT_IN_CSV = {
     *("curve", "by_samples", "power_profile", "warnings", "fingerprint", "interruptions"),
+    "stalls",
 }
 
 

@@ -317,8 +317,9 @@ def explain_table(
     for belief, cells in zip(beliefs, rows, strict=True):
         likely = belief.chance >= 0.5
         table.add_row(*map(cells.get, names), style="bold" if likely else None)
-        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
-        verdict = "the next run uses it; see above" if next_ else belief.verdict
+        verdict = belief.verdict
+        if belief.is_next:  # then the lead says why
+            verdict = "the next run uses it; see above" if lead else f"next: {verdict}"
         verdicts.add_row(Text(cells["batch"]), Text(verdict), style=None if likely else "dim")
     told = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in told.items() if name.split(", ")[-1] in names]

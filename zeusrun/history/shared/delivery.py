@@ -77,7 +77,10 @@ def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
         return
     try:
         remote.finish(
-            entry.key, trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
+            entry.key,
+            trial.ended_as(
+                trial.status, trial.reason_code, trial.reason or "", trial.finished_at or ""
+            ),
         )
     except ValueError:
         if trial.status is not TrialStatus.LOST:  # else a better outcome is known

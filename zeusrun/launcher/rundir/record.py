@@ -78,7 +78,9 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
     trial = read_record(paths)
     if trial is None or not trial.status.finished:
         return None
-    return trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
+    return trial.ended_as(
+        trial.status, trial.reason_code, trial.reason or "", trial.finished_at or ""
+    )
 
 
 def describes(paths: RunPaths, trial: Trial) -> bool:

@@ -30,7 +30,6 @@ from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
-    StopCause,
     StopOrder,
     StopRules,
     describe_signal,
@@ -45,6 +44,7 @@ from zeusrun.metrics.rows import Run
 from zeusrun.metrics.seen import Seen
 from zeusrun.metrics.sight import describe_applied
 from zeusrun.plain_text import storable_text
+from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.sidecar.events import Applied
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import TrialStatus, is_baseline
@@ -91,7 +91,7 @@ class Supervisor:
         self._ranks = RankProcesses(paths.run_dir, trial.world_size)
         self._stalls = StallControl(spec, trial, paths, self._warn, self._note, ranks=self._ranks)
         self._verdict: StopOrder | None = None
-        self._why_cancelled: str | None = None  # by another zeusrun
+        self._cancelled: ReasonCode | None = None  # by another zeusrun
         self._write_live_at_t = 0.0
         self._oom_kills = count_oom_kills()
         self._rules = StopRules(
@@ -167,7 +167,7 @@ class Supervisor:
             self._warnings.append(f"after the training: {type(error).__name__}: {error}")
         self._write_live_at_t = 0.0
         self._observe(final=True)
-        checked = self._stop is not None and self._stop.cause is StopCause.SPEED_CHECKED
+        checked = self._stop is not None and self._stop.cause is ReasonCode.SPEED_CHECKED
         self._read_cancel()
         if self._signals.received and exit_.code != 0 and (self._stop is None or checked):
             # It arrived while torchrun ended, perhaps because of the same signal.
@@ -194,7 +194,7 @@ class Supervisor:
             self._stop = order
             self._write_live_at_t = 0.0
             if order.cause in BY_SIGNAL:
-                cancelled = None if self._why_cancelled is None else self._trial.trial
+                cancelled = None if self._cancelled is None else self._trial.trial
                 grace_s, number = spec.launch.grace_period_s, self._signals.received[0]
                 self._emit(Warned(describe_signal(order, number, grace_s, cancelled=cancelled)))
             elif order.level >= StopLevel.TERMINATE:
@@ -202,14 +202,13 @@ class Supervisor:
         return StopLevel.NONE if order is None else order.level
 
     def _supervise(self) -> StopOrder | None:
-        order = supervise(self._progress, self._rules, self._signals.received, self._verdict)
+        signals, cancelled = self._signals.received, self._cancelled
+        order = supervise(self._progress, self._rules, signals, self._verdict, cancelled)
         if order is None:
             return None
-        if order.cause is StopCause.TARGET and order.ends_ranks and self._may_only_save():
+        if order.cause is ReasonCode.TARGET_REACHED and order.ends_ranks and self._may_only_save():
             return replace(order, reason="target reached", level=StopLevel.ASK)
-        if order.cause is StopCause.SIGNAL and self._why_cancelled is not None:
-            return replace(order, reason=self._why_cancelled)
-        if order.cause is StopCause.TIMEOUT and (pause := self._stalls.describe_pause()):
+        if order.cause is ReasonCode.TIMEOUT and (pause := self._stalls.describe_pause()):
             return replace(order, reason=f"{order.reason}; {pause}")
         return order
 
@@ -225,9 +224,9 @@ class Supervisor:
         received, request = self._signals.received, read_cancel(self._paths)
         if request is None:
             return
-        interrupts, reason = request
+        interrupts, code = request
         if not received:
-            self._why_cancelled = reason
+            self._cancelled = code
         received.extend([signal.SIGINT] * (interrupts - len(received)))
 
     def _observe(self, *, final: bool = False) -> None:
@@ -283,7 +282,7 @@ class Supervisor:
 
     def _ask_policy(self, progress: Progress, *, epoch: bool = False) -> None:
         """Ask the policy again: about the speed, and after an epoch about another one."""
-        ordered = self._stop is not None and self._stop.cause is not StopCause.TARGET
+        ordered = self._stop is not None and self._stop.cause is not ReasonCode.TARGET_REACHED
         if ordered or self._verdict is not None or self._signals.received:
             return  # the run will be stopped
         answer = self._policy.check_speed(progress, self._limits.stepped_under)
@@ -308,7 +307,8 @@ class Supervisor:
                 self._submission.tariffs,
                 shared=self._shared,
                 warnings=[self._mask.text(storable_text(warning)) for warning in self._warnings],
-                preempted=self._stop is not None and self._stop.cause is StopCause.PREEMPTED,
+                stalls=self._found_stalls,
+                preempted=self._stop is not None and self._stop.cause is ReasonCode.PREEMPTED,
             )
             write_live(self._paths, live)
             progress = replace(progress, price=live.trial.price, currency=live.trial.currency)
@@ -348,6 +348,11 @@ class Supervisor:
         on_cpu = self._neighbours.shared
         return self._meter.shared if on_cpu is None else on_cpu
 
+    @property
+    def _found_stalls(self) -> tuple[Stall, ...]:
+        found = self._stalls.found
+        return tuple(s._replace(places=self._mask.text(storable_text(s.places))) for s in found)
+
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._remarked:
             self._remarked.add(kind)
@@ -380,6 +385,7 @@ class Supervisor:
             signalled=torchrun_was_signalled(self._paths),
             limits=self._limits.report(self._policy.speed),
             earlier=self._choice.earlier,
+            stalls=self._found_stalls,
         )
         outcome = join(self._trial, price_at_end(self._submission, self._trial, outcome))
         if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(self._paths.run_dir):

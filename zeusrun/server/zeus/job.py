@@ -18,7 +18,7 @@ from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.job_name import is_job_name
-from zeusrun.server.zeus.progress import LATE
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Decision, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def find_dead(settings: Settings, trials: Sequence[Trial]) -> dict[int, int]:
 
 
 def _has_died(trial: Trial) -> bool:
-    return trial.status in _DIED and trial.reason != LATE
+    return trial.status in _DIED and trial.reason_code is not ReasonCode.REPORTED_LATE
 
 
 def build_problem(settings: Settings, recurrence: int, dead: Collection[int] = ()) -> Problem:
