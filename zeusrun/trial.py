@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -345,23 +344,24 @@ class Trial:
         """
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
-        values = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+        values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
-        ended = dataclasses.replace(self, **values)
+        ended = replace(self, **values)
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
         may_change = self.status in {TrialStatus.DISPATCHED, TrialStatus.LOST} or is_cancelled
         if ended != self and not may_change:
             raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
         return ended
 
-    def ended_as(
-        self, status: TrialStatus, code: ReasonCode | None, reason: str, finished_at: str
-    ) -> Outcome:
+    @property
+    def outcome(self) -> Outcome:
+        """How this trial ended and what it took."""
+        return Outcome(**{each.name: getattr(self, each.name) for each in fields(Outcome)})
+
+    def ended_as(self, status: TrialStatus, code: ReasonCode | None, why: str, at: str) -> Outcome:
         """Return an outcome with what this trial has taken so far."""
-        taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
-        ending = {"status": status, "reason": reason, "finished_at": finished_at}
-        return Outcome(**{**taken, **ending, "reason_code": code})
+        return replace(self.outcome, status=status, reason_code=code, reason=why, finished_at=at)
 
     def resume(self, started_at: str, host: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again; others raise ``ValueError``.
@@ -370,7 +370,7 @@ class Trial:
         """
         if self.status is not TrialStatus.PREEMPTED:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot go on")
-        return dataclasses.replace(
+        return replace(
             self,
             status=TrialStatus.DISPATCHED,
             reason=None,
@@ -388,7 +388,7 @@ class Trial:
         """
         if not self.status.finished:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
-        return dataclasses.replace(self, forgotten=forgotten)
+        return replace(self, forgotten=forgotten)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""

@@ -199,8 +199,7 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
     elif batch is None and size and size % guess.ranks == 0:
         return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif batch is not None and size == batch.default:
-        checked = f"{batch.why}; checked by --try"
-        return replace(guess, batch=replace(batch, why=checked, assumed=""))
+        return replace(guess, batch=replace(batch, why=f"{batch.why}; checked by --try"))
     elif batch is not None and size:
         corrected = correct_batch(guess, size)
         then = "'batch_size' and 'args' are corrected"

@@ -124,7 +124,7 @@ def _batch(guess: Guess) -> Iterator[str]:
         return
     sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
     yield _line("batch_size:", "global: samples per optimizer step")
-    yield _line(f"  default: {batch.default}", f"guessed from {batch.why}{batch.assumed}")
+    yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
     yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
     if (most := batch.per_device_max) is not None:
         yield _line(f"  per_device_max: {most}", "larger shares accumulate gradients")

@@ -44,7 +44,6 @@ class Batch:
 
     default: int  # global
     why: str  # where it is from, for the comment
-    assumed: str = ""  # what is not certain of it, for the comment
     per_device_max: int | None = None  # if the command accumulates gradients
     by_hook: bool = False  # the script has no option for it
     parts: int = 1  # the option gets the batch size divided by this, too
@@ -142,14 +141,12 @@ def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
         why = f"{found.origin} x {own} accumulated{each}; {steps.origin}{over}"
         return Batch(value * own * ranks, why, value)
     arguments.put(found, "local_batch_size")
-    why, assumed = "", ""
+    why = ": assumed to be for each process, because nothing says otherwise" if each else ""
     if found.name in _PER_DEVICE:
         why = ": its name says that it is for each process"
     elif script.library:
         why = f": scripts of {script.library} usually mean each process"
-    elif each:
-        assumed = ": assumed to be for each process, because nothing says otherwise"
-    return Batch(value * ranks, f"{found.origin}{each}{why}", assumed=assumed)
+    return Batch(value * ranks, f"{found.origin}{each}{why}")
 
 
 def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Found | None, str]:

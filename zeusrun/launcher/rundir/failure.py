@@ -197,31 +197,24 @@ def _from_worker(path: Path, restarts: int, oom_kills: int | None, mask: Mask) -
     if name == _OF_SPAWNED and (raised := _last_raised(trace)):
         name, message = raised
     first_line = _shortened(next(iter(mask.cut_text(message).strip().splitlines()), ""))
-    said = ": ".join(filter(None, ("" if kind == "exit" else name, first_line)))
-    lost_peer = _LOST_PEER.search(said) is not None
-    if kind == "exit":
-        return Failure(
-            rank,
-            f"rank {rank}: {said}",
-            _code_of(said),
-            said if exit_code is not None else _without_numbers(said),
-            exit_code,
-            lost_peer=lost_peer,
-        )
+    exited = kind == "exit"
+    said = ": ".join(filter(None, ("" if exited else name, first_line)))
     frames = [
         frame
-        for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
+        for frame in re.findall(r'File "([^"]+)", line (\d+)', "" if exited else trace)
         if not frame[0].endswith("/zeusrun/worker/context.py")  # it rejected the script's value
     ]
     where = f"{Path(frames[-1][0]).name}:{frames[-1][1]}: " if frames else ""
     memory = kind == "out_of_memory" or (oom_kills and _KILLED_CHILD.search(said))
+    lost_peer = _LOST_PEER.search(said) is not None
     return Failure(
         rank,
         f"rank {rank}{' at ' if where else ': '}{where}{said}",
         ReasonCode.OUT_OF_MEMORY if memory else _code_of(said),
-        _without_numbers(f"{where}{said}"),
+        _without_numbers(f"{where}{said}") if exit_code is None else said,
+        exit_code,
         lost_peer=lost_peer,
-        is_own=not (lost_peer or "DataLoader worker" in said),
+        is_own=not (exited or lost_peer or "DataLoader worker" in said),
     )
 
 

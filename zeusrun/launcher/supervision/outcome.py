@@ -76,29 +76,29 @@ def build_outcome(
     if end.clean or end.cause is ReasonCode.TIMEOUT:
         progress = settle(progress, final=True, resumed=trial.preemptions > 0)
     end = _correct(end, trial, progress, signalled=signalled)
-    verdict = judge_end(trial, progress, end, earlier)
-    if late is not None and late.code is verdict.code:  # the reason says it already
+    status, code, reason = judge_end(trial, progress, end, earlier)
+    if late is not None and late.code is code:  # the reason says it already
         late = None
-    crashed = verdict.code in _CRASHES and verdict.status is TrialStatus.FAILED
+    crashed = code in _CRASHES and status is TrialStatus.FAILED and not end.ordered
     reached, active_t = progress.reached, progress.active_t
     epochs = progress.epochs if reached is None else reached.epoch
     outcome = _take_span(
-        outcome_now(trial, progress, meter, verdict.status), trial, progress, meter, limits.profile
+        outcome_now(trial, progress, meter, status), trial, progress, meter, limits.profile
     )
     return replace(
         outcome,
-        reason=verdict.reason,
-        reason_code=verdict.code,
+        reason=reason,
+        reason_code=code,
         finished_at=finished_at,
         epochs=epochs if progress.curve else None,
         power_profile=limits.profile,
         profiling_cost_j=limits.extra_cost_j,
         shared=shared,
         shutdown_s=None if active_t is None else max(0.0, exit_.ended_t - active_t),
-        cause=end.failure.cause if crashed and not end.ordered else None,
+        cause=end.failure.cause if crashed else None,
         warnings=(
             *_warnings(trial, progress, end, late),
-            *(_fell_back(trial, progress) if verdict.status is TrialStatus.REACHED else ()),
+            *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
         ),
         stalls=stalls,
     )

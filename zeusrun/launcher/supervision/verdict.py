@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.bandit.eras import find_reporting
 from zeusrun.launcher.supervision.hang import ranks_text
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import CurvePoint, Trial
 
+Verdict: TypeAlias = "tuple[TrialStatus, ReasonCode, str]"
+
 _STOPPED_AS = {
     **dict.fromkeys((ReasonCode.SPEED_CHECKED, *BY_SIGNAL), TrialStatus.CANCELLED),
     ReasonCode.PREEMPTED: TrialStatus.PREEMPTED,
@@ -30,14 +32,6 @@ _UNTRAINED = (
     "the target is met before the first step, and no later epoch was reported; choose a harder "
     "target, check that the script does not evaluate a trained model, and report after each epoch"
 )
-
-
-class Verdict(NamedTuple):
-    """How a run ended."""
-
-    status: TrialStatus
-    code: ReasonCode
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -67,15 +61,15 @@ def judge_end(trial: Trial, progress: Progress, end: End, earlier: Sequence[Tria
     by_rule = end.ordered and end.cause in {ReasonCode.TIMEOUT, ReasonCode.TARGET_REACHED}
     if reached is not None and (end.clean or by_rule):
         text = f"{trial.metric} {reached.value:.4g} {describe_target(trial, progress, reached)}"
-        return Verdict(TrialStatus.REACHED, ReasonCode.TARGET_REACHED, text)
+        return TrialStatus.REACHED, ReasonCode.TARGET_REACHED, text
     if stop is not None and stop.cause is ReasonCode.NO_METRIC:
         return _without_metric(trial, progress, earlier, stop.reason)
     if stop is not None and stop.cause is not ReasonCode.TARGET_REACHED:
         checked = stop.cause is ReasonCode.SPEED_CHECKED
         if checked and failure.out_of_memory and not end.clean:
             # The policy learns from that, too.
-            return Verdict(TrialStatus.OOM, failure.code, failure.sentence)
-        return Verdict(_STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.cause, stop.reason)
+            return TrialStatus.OOM, failure.code, failure.sentence
+        return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.cause, stop.reason
     if not end.clean or failure.code is ReasonCode.RUN_DELETED:
         return _failed(trial, progress, failure)
     return _missed(trial, progress, earlier)
@@ -84,7 +78,7 @@ def judge_end(trial: Trial, progress: Progress, end: End, earlier: Sequence[Tria
 def _missed(trial: Trial, progress: Progress, earlier: Sequence[Trial]) -> Verdict:
     """Return how a training ended that came to its own end."""
     if _is_untrained(trial, progress):
-        return Verdict(TrialStatus.FAILED, ReasonCode.NOT_TRAINED, _UNTRAINED)
+        return TrialStatus.FAILED, ReasonCode.NOT_TRAINED, _UNTRAINED
     if trial.metric not in progress.seen_metrics:
         return _without_metric(trial, progress, earlier, _never_reported(trial, progress))
     best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
@@ -93,7 +87,7 @@ def _missed(trial: Trial, progress: Progress, earlier: Sequence[Trial]) -> Verdi
     if trial.by_samples or progress.by_samples:
         done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
     text = f"{trial.metric} {best} after {done}, target {trial.target:g}"
-    return Verdict(TrialStatus.MISSED, ReasonCode.TARGET_MISSED, text)
+    return TrialStatus.MISSED, ReasonCode.TARGET_MISSED, text
 
 
 def _failed(trial: Trial, progress: Progress, failure: Failure) -> Verdict:
@@ -103,10 +97,10 @@ def _failed(trial: Trial, progress: Progress, failure: Failure) -> Verdict:
         after = f"the target was reached {when}, then "
     text = failure.sentence + _ended_before(failure, progress)
     if not failure.out_of_memory:
-        return Verdict(TrialStatus.FAILED, failure.code, after + text)
+        return TrialStatus.FAILED, failure.code, after + text
     if sizes and sizes[-1].batch_size != trial.global_batch_size:
         after += f"its batch size had become {sizes[-1].batch_size}; "
-    return Verdict(TrialStatus.OOM, failure.code, after + text)
+    return TrialStatus.OOM, failure.code, after + text
 
 
 def _is_untrained(trial: Trial, progress: Progress) -> bool:
@@ -148,14 +142,14 @@ def _without_metric(
     seen = progress.seen_metrics
     other = None if trial.metric in seen else find_reporting(trial, earlier)
     if other is None:
-        return Verdict(TrialStatus.FAILED, ReasonCode.NO_METRIC, reason)
+        return TrialStatus.FAILED, ReasonCode.NO_METRIC, reason
     reported = f"; it reported {list_names(seen)}" if seen else ""
     text = (
         f"the script never reported {trial.metric!r}{reported}. {other.trial} reported it with "
         f"batch size {other.global_batch_size}, so the script may not evaluate with "
         f"{trial.global_batch_size}"
     )
-    return Verdict(TrialStatus.MISSED, ReasonCode.NO_METRIC, text)
+    return TrialStatus.MISSED, ReasonCode.NO_METRIC, text
 
 
 def describe_target(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
