@@ -17,7 +17,6 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.audit import describe_choice
 from zeusrun.metrics.propose import a_little_worse
 from zeusrun.metrics.propose_pattern import find_epochs, list_likely
@@ -29,6 +28,7 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
+from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _may_be_too_short(tried: Tried) -> bool:
     Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
     """
     trial = tried.trial
-    if trial.cause is None or tried.ended or is_permanent(trial.reason_code, same_choice=False):
+    if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
         return False
     stepped = tried.progress is not None and bool(tried.progress.steps)
     what = trial.cause.partition(": ")[2]  # after the line; its numbers are #

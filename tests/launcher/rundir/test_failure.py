@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from zeusrun.launcher.rundir.failure import (
-    is_permanent,
     read_failure,
     read_traceback,
     run_deleted,
@@ -91,17 +90,6 @@ def leave(paths, record=None, log=None):
 def test_the_code_of_a_failure_is_what_python_said(paths, record, printed, code):
     paths.rank_log(1).write_text(f"{printed}\n")
     assert leave(paths, record).code is code
-
-
-def test_only_what_would_come_again_is_permanent():
-    assert is_permanent(ReasonCode.CANNOT_IMPORT, same_choice=False)
-    assert not is_permanent(ReasonCode.CRASHED, same_choice=True)
-    assert not is_permanent(None, same_choice=True)
-
-
-def test_a_usage_error_may_be_one_of_the_batch_size_alone():
-    assert is_permanent(ReasonCode.USAGE_ERROR, same_choice=True)
-    assert not is_permanent(ReasonCode.USAGE_ERROR, same_choice=False)
 
 
 def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):

@@ -145,14 +145,6 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     return None
 
 
-def is_permanent(code: ReasonCode | None, *, same_choice: bool) -> bool:
-    """Whether a crash would happen again, so that no retry is worth it.
-
-    With another batch size, arguments that were a usage error may be valid.
-    """
-    return code is ReasonCode.CANNOT_IMPORT or (same_choice and code is ReasonCode.USAGE_ERROR)
-
-
 def _code_of(said: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:
     """Return what an error is by what Python says: ``ImportError: cannot import name``."""
     return ReasonCode.CANNOT_IMPORT if _BROKEN.search(said) else otherwise
