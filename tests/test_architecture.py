@@ -225,7 +225,13 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
 
 def test_a_choice_reads_no_file_no_device_and_no_store():
     outside = {"time", "datetime", "os", "random", "io", "socket", "subprocess", "tempfile"}
-    own = {"bandit", "choice", "errors", "trial"}  # at run time; ``jobfile`` only splits a batch
+    own = {
+        "bandit",
+        "choice",
+        "errors",
+        "reasons",
+        "trial",
+    }  # at run time; ``jobfile`` only splits a batch
     for name, tree in trees():
         if package(name) == "choice":
             for node in (each for each in tree.body if not isinstance(each, ast.If)):  # for types

@@ -199,6 +199,7 @@ class HistoryContract:
                 known,
                 status=cancelled.status,
                 reason=cancelled.reason,
+                reason_code=ReasonCode.CANCELLED,
                 finished_at=cancelled.finished_at,
             )
         else:
