@@ -68,12 +68,13 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),
         "list": ("schedule.list_", "Show all schedules: the next times and the last outcome."),
-        "next": ("schedule.next_", "Show when a job runs next."),
         "pause": ("schedule.pause", "Pause a schedule; a run that has started continues."),
         "resume": ("schedule.resume", "Resume a paused schedule from its next time on."),
         "remove": ("schedule.remove", "Remove a schedule; the history and the log stay."),
-        "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
-        "export": ("schedule.export", "Print the schedules as systemd units."),
+        "run-now": (
+            "schedule.run_now",
+            "Submit a scheduled job now, with the variables of its schedule.",
+        ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
         "fire": ("submit.fire", ""),

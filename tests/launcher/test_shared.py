@@ -558,22 +558,6 @@ def test_doctor_checks_the_server(zeusrun, job, server, elsewhere, tmp_path):
     assert f"✗ server       the server {server.url} does not respond" in done.stdout
 
 
-def test_a_tick_reports_the_machine_now_and_then(zeusrun, job, server, database):
-    submit(zeusrun, job())
-
-    def reports():
-        database.report_host(os.uname().nodename, {})
-        assert zeusrun("schedule", "tick").returncode == 0
-        return [bool(facts) for _, _, facts in database.hosts()]
-
-    assert reports() == [True]
-    assert reports() == [False]  # it did so just now
-    (reported,) = zeusrun.home.glob("shared/*/reported")
-    _, digest = reported.read_text().split()
-    reported.write_text(f"{time.time() - 700} {digest}")
-    assert reports() == [True]
-
-
 def test_a_numbered_run_is_found_in_the_directory_of_its_offline_id(tmp_path):
     paths = create_run(tmp_path, "job", "job-offline-01234567")
     trial = build_trial(3, uuid="01234567" * 4, run_dir=str(paths.run_dir))

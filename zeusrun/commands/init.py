@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,9 +25,6 @@ from zeusrun.plain_text import plain_text
 if TYPE_CHECKING:
     from zeusrun.jobfile.guess.command import Launched
     from zeusrun.jobfile.guess.guess import Guess
-
-# An option of init that stands behind the command, so that the script would get it.
-_OWN_OPTION = re.compile(r" (?:--try\b|(?:-o|--output)[ =]\S+\.ya?ml\b)")
 
 
 def init(
@@ -64,7 +59,7 @@ def init(
     _create(path, text, 0o600 if guess.hidden else 0o666)
     head = f"Wrote {path}. The comments say what init guessed, and why:"
     typer.echo(plain_text(f"{head}\n\n{text}"))
-    _warn(path, guess, command)
+    _warn(path, guess)
     if try_it:
         from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
 
@@ -147,13 +142,8 @@ def _create(path: Path, text: str, mode: int) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _warn(path: Path, guess: Guess, command: list[str]) -> None:
+def _warn(path: Path, guess: Guess) -> None:
     warnings, name = list(guess.warnings), job_name(path)
-    if own := _OWN_OPTION.search(shlex.join(command)):
-        warnings.append(
-            f"the script gets {own[0].strip()}; options of init come before the command: zeusrun "
-            "init -o JOB.yaml --try -- COMMAND"
-        )
     with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
         if name in open_home()[1].jobs():
             warnings.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -66,17 +65,6 @@ def simulate(
     ] = None,
     recurrences: Annotated[int, Option(metavar="N", min=1, help="Runs of each job.")] = 50,
     seeds: Annotated[int, Option(metavar="N", min=1, help="Number of repetitions.")] = 20,
-    first_seed: Annotated[
-        int, Option(metavar="N", min=0, help="The seed of the first repetition.")
-    ] = 0,
-    eta_knob: Annotated[float, Option(metavar="X", min=0, max=1, help="1: energy, 0: time.")] = 0.5,
-    cost_factor: Annotated[
-        float, Option(metavar="X", help="Stop at this multiple of the cheapest run; inf: never.")
-    ] = 2.0,
-    attempts: Annotated[
-        int,
-        Option(metavar="N", min=1, help="Attempts per recurrence, as `attempts` in a job file."),
-    ] = 5,
     in_flight: Annotated[
         int, Option(metavar="N", min=1, help="Number of runs at the same time.")
     ] = 1,
@@ -96,24 +84,13 @@ def simulate(
     """
     if job is not None:
         _check_own(ctx)
-        _simulate_own(
-            job,
-            overrides or [],
-            recurrences,
-            range(first_seed, first_seed + seeds),
-            as_json=as_json,
-        )
+        _simulate_own(job, overrides or [], recurrences, range(seeds), as_json=as_json)
         return
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
-    settings = Settings(
-        recurrences=recurrences,
-        eta_knob=eta_knob,
-        cost_factor=None if cost_factor == math.inf else cost_factor,
-        attempts=attempts,
-        in_flight=in_flight,
-    )
-    _check(settings, cluster)
+    if in_flight > 1 and cluster is not None:
+        raise UsageError("--in-flight and --cluster exclude each other; choose one")
+    settings = Settings(recurrences=recurrences, in_flight=in_flight)
     if plot:
         check_figure(plot)
     policies = list(dict.fromkeys(policy or ["auto", BASELINE]))
@@ -122,7 +99,7 @@ def simulate(
         episodes = run_study(
             scenarios,
             list(dict.fromkeys([*policies, BASELINE])),
-            range(first_seed, first_seed + seeds),
+            range(seeds),
             settings,
             processes=len(os.sched_getaffinity(0)),
             on_progress=on_progress,
@@ -132,8 +109,8 @@ def simulate(
     title = f"{source}, {_described(settings, cluster)}, {plural(seeds, 'seed')}"
     if as_json:
         given: dict[str, object] = {"trace_dir": trace_dir and str(trace_dir), "gpu": gpu}
-        given |= {"first_seed": first_seed, "cluster": cluster and str(cluster)}
-        given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
+        given |= {"cluster": cluster and str(cluster), "seeds": seeds, "policies": policies}
+        given |= asdict(settings)
         print_json({"settings": given, "results": [asdict(each) for each in summaries]})
     else:
         sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
@@ -192,7 +169,7 @@ def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str])
     return changed
 
 
-_OWN = {"job", "overrides", "recurrences", "seeds", "first_seed", "as_json"}
+_OWN = {"job", "overrides", "recurrences", "seeds", "as_json"}
 
 
 def _check_own(ctx: typer.Context) -> None:
@@ -202,14 +179,6 @@ def _check_own(ctx: typer.Context) -> None:
         if parameter.name not in _OWN and source is not None and source.name == "COMMANDLINE":
             option = parameter.opts[0]
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
-
-
-def _check(settings: Settings, cluster: Path | None) -> None:
-    factor = settings.cost_factor
-    if factor is not None and not factor > 0:
-        raise UsageError(f"--cost-factor {factor:g}: must be above 0")
-    if settings.in_flight > 1 and cluster is not None:
-        raise UsageError("--in-flight and --cluster exclude each other; choose one")
 
 
 def _described(settings: Settings, cluster: Path | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.metrics.sight import Sight
 from zeusrun.plain_text import plain_text
-from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
     from zeusrun.metrics.propose import Proposal
     from zeusrun.metrics.propose_pattern import Shape
-    from zeusrun.sidecar.events import Observed
 
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
@@ -51,7 +48,6 @@ _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
-_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|#", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
 
@@ -60,7 +56,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
 
     ``text`` is that of the file; ``write`` returns it with another guess and an objective.
     """
-    tried, epochs = _run(guess, path)
+    tried = _run(guess, path)
     proposal, shape = tried.propose(guess.metric)
     trial, progress, printed = tried.trial, tried.progress, tried.printed
     sight = Sight.of(progress) if progress is not None else None
@@ -94,8 +90,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     new = write(guess, objective=objective)
     changed, arrives = _replace(path, text, new), True
     if not tried.failed and proposal is not None and read_text(path) == new:
-        own = replace(guess, metric=proposal.metric)
-        code, arrives = _rehearse(own, path, epochs, progress.observed.get(0))
+        code, arrives = _rehearse(replace(guess, metric=proposal.metric), path)
         if code is not None:
             return code
         if not arrives:
@@ -110,28 +105,17 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     return ExitCode.REACHED if proposal and arrives else ExitCode.TRAINING_FAILED
 
 
-def _run(guess: Guess, path: Path) -> tuple[Tried, int]:
-    """Run the job for a single epoch, or as it is if that is too short; return its epochs, too."""
+def _run(guess: Guess, path: Path) -> Tried:
+    """Run the job for a single epoch, or as it is if its number of epochs cannot be set."""
     epochs = guess.max_epochs
     how = f"until it trains on after an evaluation, at most {TRY_S} s"
     if epochs is not None:
         how = f"one epoch ({epochs.written} 1)"
     typer.echo(f"Running it once: {how}. This run is not recorded in the history.")
-    tried = run_shortly(
-        load_spec(path, [*overrides(guess), *reveal(guess)]), whole=epochs is not None
-    )
-    if epochs is None or epochs.value == 1:
-        return tried, 1
-    if tried.propose(guess.metric)[0] is not None or not _may_be_too_short(tried):
-        return tried._replace(finished=False), 1  # it was a part of the training
-    own = f"{epochs.written} {epochs.value:g}"
-    typer.echo(
-        f"zeusrun: the run failed: {tried.reason}. zeusrun had set {epochs.written} 1: running "
-        f"it with {own}, and stopping it after an epoch, or after {TRY_S} s",
-        err=True,
-    )
-    longer = [*overrides(guess, int(epochs.value)), *reveal(guess)]
-    return run_shortly(load_spec(path, longer), whole=False), int(epochs.value)
+    spec = load_spec(path, [*overrides(guess), *reveal(guess)])
+    tried = run_shortly(spec, whole=epochs is not None)
+    part = epochs is not None and epochs.value != 1  # of the training
+    return tried._replace(finished=False) if part else tried
 
 
 def _describe_proposal(
@@ -162,19 +146,6 @@ def _describe_proposal(
     origin = f"it was {was} in the run of --try; source: {source}"
     told = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
     return (metric, mode, target, origin), told
-
-
-def _may_be_too_short(tried: Tried) -> bool:
-    """Whether a run may have crashed because it was to train for a single epoch.
-
-    Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
-    """
-    trial = tried.trial
-    if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
-        return False
-    stepped = tried.progress is not None and bool(tried.progress.steps)
-    what = trial.cause.partition(": ")[2]  # after the line; its numbers are #
-    return stepped or _OF_EPOCHS.search(what) is not None
 
 
 def _describe_likely(tried: Tried) -> Iterator[str]:
@@ -211,13 +182,11 @@ def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> 
     return guess
 
 
-def _rehearse(
-    guess: Guess, path: Path, epochs: int, before: Observed | None
-) -> tuple[int | None, bool]:
+def _rehearse(guess: Guess, path: Path) -> tuple[int | None, bool]:
     """Run a few steps with another batch size, and say whether it arrives.
 
-    ``before``: what rank 0 saw with the default. Returns the exit code if the user has ended it,
-    and whether nothing speaks against that it arrives.
+    Returns the exit code if the user has ended it, and whether nothing speaks against that it
+    arrives.
     """
     batch = guess.batch
     if batch is None:
@@ -228,14 +197,13 @@ def _rehearse(
     other = default // 2 if halves else 2 * default
     typer.echo(f"Rehearsing batch size {other} for a few steps:")
     sizes = f"batch_size.candidates=[{min(default, other)}, {max(default, other)}]"
-    rehearsal = [*overrides(guess, epochs), *reveal(guess), sizes, f"timeout_s={TRY_S}"]
+    rehearsal = [*overrides(guess), *reveal(guess), sizes, f"timeout_s={TRY_S}"]
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True
     size = Sight.of(tried.progress).batch_size if tried.progress is not None else None
     if size == other:
-        now = tried.progress.observed.get(0) if tried.progress is not None else None
-        _compare_steps(path, other, before, now)
+        typer.echo(f"Batch size {other} arrives in the training.")
     elif tried.failed:
         why = f"with batch size {other}, the run failed: {tried.reason}"
         typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
@@ -246,26 +214,6 @@ def _rehearse(
     else:
         typer.echo(f"Whether batch size {other} arrives cannot be seen: no loader shows it.")
     return None, True
-
-
-def _compare_steps(path: Path, size: int, before: Observed | None, now: Observed | None) -> None:
-    """Say that a batch size arrives, and whether the steps of an epoch change with it."""
-    steps = None if now is None else now.steps_per_epoch
-    usual = None if before is None else before.steps_per_epoch
-    if before is None or now is None or steps is None or usual is None:
-        typer.echo(f"Batch size {size} arrives in the training.")
-        return
-    shares = now.samples or 0, before.samples or 0  # of a step
-    if abs(steps * shares[0] - usual * shares[1]) <= sum(shares):  # the last batches may differ
-        typer.echo(
-            f"Batch size {size} arrives in the training: {steps} steps an epoch, not {usual}."
-        )
-        return
-    why = (
-        f"batch size {size} arrives, but an epoch has {steps} steps with it and {usual} before, so "
-        "an epoch is not the same number of samples for every batch size"
-    )
-    typer.echo(f"zeusrun: warning: {path}: {why}", err=True)
 
 
 def _replace(path: Path, text: str, new: str) -> str:

@@ -18,7 +18,6 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     open_home,
-    tell,
 )
 from zeusrun.errors import (
     DeviceError,
@@ -49,10 +48,10 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.place import newest_here
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
-from zeusrun.maintenance.servers import check_server, check_unused, deliver_elsewhere
+from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.maintenance.servers import check_server, check_unused
 from zeusrun.maintenance.transfer import restore_shared
-from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
+from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
@@ -65,10 +64,6 @@ def repair(
     *,
     dry_run: DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
-    deliver: Annotated[
-        str | None,
-        Option(metavar="URL", help="Deliver what waits for this old address of a server."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
@@ -76,16 +71,9 @@ def repair(
     Ends orphan processes, records lost trials, resets power limits, removes left-over files.
     """
     home, store = open_home()
-    if [dry_run, restore is not None, deliver is not None].count(True) > 1:
-        raise UsageError("--dry-run, --restore and --deliver exclude each other; choose one")
-    if deliver is not None:
-        done = deliver_elsewhere(store, home, os.environ, deliver, tell)
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo("\n".join(f"{job}: {count} delivered" for job, count in done.items()))
-        return
     if restore is not None:
+        if dry_run:
+            raise UsageError("--dry-run and --restore exclude each other; choose one")
         _restore(home, store, restore, as_json=as_json)
         return
     found = find_and_repair(store, home, dry_run=dry_run)
@@ -149,15 +137,12 @@ def prune(
     job = None if job is None else job_name(job)
     now = read_clock()
     found, bounded = [], bool(given)
-    kept: dict[str, str] = {}
     damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
             bounds = given or _own_bounds(store, home, name)
             bounded = bounded or bool(bounds)
             old = collect(store, home, name, bounds, now)
-            if dry_run and bounds:
-                kept |= list_kept(store, home, name, now)
         except HistoryError as error:  # still clean up the other jobs
             damage = damage or error
             continue
@@ -170,7 +155,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     elif found or damage is None:
-        console().print(old_runs_sheet(found, kept, dry_run=dry_run))
+        console().print(old_runs_sheet(found, dry_run=dry_run))
     if damage is not None:
         raise damage
 
@@ -247,8 +232,4 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
         else:
             if difference is not None:
                 checks.append(Check("schedule", well=None, found=difference))
-    if not has_mail_program():
-        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
-        what = "no mail program (sendmail): mail from cron is lost"
-        checks.append(Check("mail", well=None, found=what, advice=advice))
     return checks

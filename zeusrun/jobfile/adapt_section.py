@@ -1,20 +1,17 @@
-"""The section ``adapt`` of a job file: a batch size that changes while the training runs."""
+"""The sections ``watch`` and ``adapt`` of a job file: what changes or is measured in a training."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import sys
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from zeusrun.jobfile.sections import BatchSizes, Section
+from zeusrun.jobfile.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from zeusrun.jobfile.sections import BatchSizes
 
 ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
@@ -40,6 +37,35 @@ def read_schedule(text: str) -> dict[int, int]:
     if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}):
         raise ValueError(f"must name each epoch once, in ascending order, not {text!r}")
     return dict(pairs)
+
+
+class NoiseScaleSection(Section, title="NoiseScale"):
+    """The gradient noise scale."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class VarianceSection(Section, title="Variance"):
+    """The variance of the gradient of a rank, summed over its elements."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class Watch(Section):
+    """What the ranks measure of their gradients."""
+
+    noise_scale: NoiseScaleSection | None = Field(
+        None, description="The gradient noise scale; {} for the defaults."
+    )
+    variance: VarianceSection | None = Field(
+        None, description="The variance of the gradients over the ranks; {} for the defaults."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Watch:
+        if self.noise_scale is None and self.variance is None:
+            raise ValueError("names nothing to measure; add noise_scale: {} or variance: {}")
+        return self
 
 
 class AdaptBatchSize(Section):
@@ -196,29 +222,3 @@ class Adapt(Section):
                 f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
                 f"{', '.join(uneven)}; use multiples of {world_size}"
             )
-
-    def check_classes(self, folders: Sequence[str]) -> None:
-        """Check that the modules of the user's own classes exist, without importing them.
-
-        The ranks import them before they train.
-
-        Raises:
-            ValueError: If a module does not exist, or does not contain the name of the class.
-        """
-        for name in self.batch_size.classes:
-            module, _, class_name = name.partition(":")
-            found = PathFinder.find_spec(
-                module.partition(".")[0], [*folders, *filter(None, sys.path)]
-            )
-            if found is None:
-                raise ValueError(
-                    f"has policy {name}, but there is no module {module}, beside the script or "
-                    "installed; correct the name, or add the module"
-                )
-            if "." not in module and found.origin and found.origin.endswith(".py"):
-                text = Path(found.origin).read_text(encoding="utf-8", errors="replace")
-                if not re.search(rf"\b{class_name}\b", text):
-                    raise ValueError(
-                        f"has policy {name}, but {found.origin} has no {class_name}; correct the "
-                        "name, or add the class"
-                    )

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from zeusrun.jobfile.patterns import check_pattern
-from zeusrun.jobfile.sections import Section
+from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydantic reads the annotations
 
 _FILES = ("csv", "jsonl", "hf", "tensorboard", "mlflow")

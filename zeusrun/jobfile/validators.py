@@ -23,8 +23,8 @@ Overlap = Literal["forbid", "allow", "replace", "queue"]
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
 
-StartBy = Literal["price", "carbon", "now"]
-"""By what the start within ``start_within`` is chosen; now: it is not."""
+StartBy = Literal["price", "carbon"]
+"""By what the start within ``start_within`` is chosen."""
 
 _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"

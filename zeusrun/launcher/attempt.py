@@ -13,7 +13,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.launcher.begin import begin
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.heartbeat import hold_lease, keep_power
-from zeusrun.launcher.redact import mask_events, mask_outcome
+from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.launcher.so_far import outcome_so_far
@@ -59,20 +59,17 @@ def run(
 
     Raises ``ZeusrunError`` if it could not be started, or its outcome could not be recorded.
     """
-    begun = begin(submission, made)
+    begun = begin(submission, made, emit)
     if isinstance(begun, NothingLeft):
         return begun
-    emit = mask_events(emit, begun.mask)
     with _hold_lease(submission, begun):
         with _finish_if_it_fails(submission, begun):
-            _announce(submission, begun, made, emit)
-            training = open_run(submission, begun, emit, signals)
+            _announce(submission, begun, made)
+            training = open_run(submission, begun, signals)
             with start_ranks(training) as ranks:
                 supervise(training, ranks)
             outcome = conclude(training, ranks.exit)
-        ended = Ended(_record(submission.history, begun, outcome), training.stopping.order)
-    _announce_end(ended, emit)
-    return ended
+        return _finish(submission, begun, outcome, training.stopping.order)
 
 
 @contextlib.contextmanager
@@ -103,9 +100,9 @@ def _finish_if_it_fails(submission: Submission, begun: Begun) -> Iterator[None]:
         raise
 
 
-def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt], emit: Emit) -> None:
+def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> None:
     """Show what there is to say before a trial starts."""
-    trial, choice, paths = begun.trial, begun.choice, begun.paths
+    trial, choice, paths, emit = begun.trial, begun.choice, begun.paths, begun.emit
     notes = [f"history: {text}" for text in choice.kept if trial.attempt == 1]
     if made and not made[-1].replaced:
         number = trial.attempt - sum(each.replaced for each in made)
@@ -136,16 +133,18 @@ def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt], emi
     emit(TrialStarts(trial, bound_j, usual, submission.spec.instrument))
 
 
-def _announce_end(ended: Ended, emit: Emit) -> None:
-    reached, stop = ended.trial.status is TrialStatus.REACHED, ended.stop
-    if (
-        reached
-        and stop is not None
-        and stop.cause in {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
-    ):
-        emit(Noted("it reached the target within its grace period"))
+def _finish(
+    submission: Submission, begun: Begun, outcome: Outcome, stop: StopOrder | None
+) -> Ended:
+    """Record an outcome, and show it."""
+    ended = Ended(_record(submission.history, begun, outcome), stop)
+    reached = ended.trial.status is TrialStatus.REACHED
+    late = {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
+    if reached and stop is not None and stop.cause in late:
+        begun.emit(Noted("it reached the target within its grace period"))
     replaced = ended.trial.status is TrialStatus.CANCELLED and ended.replaced
-    emit(TrialEnded(ended.trial, replaced))
+    begun.emit(TrialEnded(ended.trial, replaced))
+    return ended
 
 
 def _record(history: History, begun: Begun, outcome: Outcome) -> Trial:

@@ -21,7 +21,7 @@ from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.moment import read_moment
 from zeusrun.launcher.processes.command import placeholder_values
-from zeusrun.launcher.redact import copy_job, mask_job
+from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.place import find_own
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.choice.choose import Attempt
     from zeusrun.history.base import Snapshot
     from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.lock import Lease
     from zeusrun.redaction import Mask
@@ -52,6 +53,7 @@ class Begun:
     paths: RunPaths
     lease: Lease  # held from before the trial was stored until its launcher ends or dies
     mask: Mask  # of the secrets of its job
+    emit: Emit  # takes them out of every event
 
     @property
     def trial(self) -> Trial:
@@ -59,12 +61,17 @@ class Begun:
         return self.choice.trial
 
 
-def begin(submission: Submission, made: Sequence[Attempt]) -> Begun | NothingLeft:
+def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun | NothingLeft:
     """Choose the next trial and store it, or say why the recurrence makes no further attempt.
 
-    ``made`` are the attempts of the recurrence so far; without any, continue a preempted trial or
-    begin the next recurrence. The policy decides without any lock. If another submit changes the
-    history meanwhile, choose again. If this raises a ``ZeusrunError``, nothing remains on disk.
+    The policy decides without any lock. If another submit changes the history meanwhile, choose
+    again. If this raises a ``ZeusrunError``, nothing remains on disk.
+
+    Args:
+        submission: The job.
+        made: The attempts of the recurrence so far; without any, continue a preempted trial or
+            begin the next recurrence.
+        emit: Gets the events of the trial.
     """
     check_descriptors(submission.world_size)
     history, job = submission.history, submission.spec.name
@@ -78,7 +85,7 @@ def begin(submission: Submission, made: Sequence[Attempt]) -> Begun | NothingLef
         if trial.preemptions:
             paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
         mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
-        begun = Begun(choice, paths, lease_of(trial, paths), mask)
+        begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
         if not _take_lease(submission, begun, snapshot.version):
             continue
         try:

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import unwritable_home
 from zeusrun.history.sql.engine import parse_url
-from zeusrun.jobfile.messages import collect_problems, describe_errors
-from zeusrun.jobfile.sections import Section, list_keys
+from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.jobfile.values import Size  # noqa: TC001 - pydantic reads the annotations
 from zeusrun.jobfile.yaml_reader import JobDocument, read_document
@@ -97,16 +96,7 @@ def load_settings(
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
     own = f"sqlite:///{home}/server/history.db"
     document.data.setdefault("database_url", own)
-    errors: list[Any] = []
-    settings = None
-    try:
-        settings = Settings.model_validate(document.data)
-    except ValidationError as error:
-        errors = list(error.errors(include_url=False))
-    # Outside of the handler: the cause would quote what was given, passwords included.
-    problems = [*document.problems, *describe_errors(errors, _KEYS, document)]
-    if settings is None or problems:
-        raise collect_problems(document, problems)
+    settings = validate(Settings, document)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
     if settings.database_url != own:
@@ -126,6 +116,3 @@ def _check_folder(database_url: str) -> None:
                 f"the folder {folder} of the database cannot be used: {error.strerror}; correct "
                 "the URL, or create the folder for the user of the server"
             ) from None
-
-
-_KEYS = list_keys(Settings)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
+from zeusrun.jobfile.adapt_section import NoiseScaleSection
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.jobfile.watch_section import NoiseScaleSection
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:

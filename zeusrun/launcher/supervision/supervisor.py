@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
-    from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.reasons import Stall
@@ -92,12 +91,10 @@ class Supervised:
         return tuple(each._replace(places=places) for each, places in found)
 
 
-def open_run(
-    submission: Submission, begun: Begun, emit: Emit, signals: CaughtSignals
-) -> Supervised:
+def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Supervised:
     """Open the sources of a trial that is about to start, and all that looks after it."""
     spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
-    messages, values = Messages(emit), placeholder_values(spec, trial, paths)
+    messages, values = Messages(begun.emit), placeholder_values(spec, trial, paths)
     meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
     ranks, policy = (
         RankProcesses(paths.run_dir, trial.world_size),
