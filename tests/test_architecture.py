@@ -224,7 +224,13 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
 
 def test_a_choice_reads_no_file_no_device_and_no_store():
     outside = {"time", "datetime", "os", "random", "io", "socket", "subprocess", "tempfile"}
-    own = {"bandit", "choice", "errors", "trial"}  # at run time; ``jobfile`` only splits a batch
+    own = {
+        "bandit",
+        "choice",
+        "errors",
+        "reasons",
+        "trial",
+    }  # at run time; ``jobfile`` only splits a batch
     for name, tree in trees():
         if package(name) == "choice":
             for node in (each for each in tree.body if not isinstance(each, ast.If)):  # for types
@@ -255,6 +261,129 @@ def test_policies_need_numpy_alone():
         if package(name) == "bandit":
             first = {module.split(".")[0] for module in imports(tree)} - {"zeusrun"}
             assert first - set(sys.stdlib_module_names) <= {"numpy"}, name
+
+
+MESSAGES = {"reason", "why", "warning", "verdict", "sentence", "remark", "refusal"}
+"""The last word of what variables and attributes with sentences are called, plurals apart."""
+READERS = {
+    *("startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "count"),
+    *("split", "rsplit", "splitlines", "partition", "rpartition", "replace", "lower", "casefold"),
+}
+PATTERNS = {"search", "match", "fullmatch", "findall", "finditer", "split", "sub", "subn"}
+
+
+def name_of(node):
+    """Return the name of a variable, an attribute or a field; of what a method is called on."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return name_of(node.func.value)
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+        text = isinstance(key, ast.Constant) and isinstance(key.value, str)
+        return key.value if text else name_of(node.value)
+    return getattr(node, "attr", None) or getattr(node, "id", None) or ""
+
+
+def is_message(node, *, plural=True):
+    """Whether an expression is a sentence for people, or several."""
+    if isinstance(node, (ast.Tuple, ast.BoolOp)):
+        return any(map(is_message, getattr(node, "elts", None) or getattr(node, "values", ())))
+    word = name_of(node).rpartition("_")[2]
+    return (word.removesuffix("s") if plural else word) in MESSAGES
+
+
+def is_fixed(node):
+    """Whether an expression is a text or a collection that is written in the code."""
+    written = (ast.JoinedStr, ast.Set, ast.Dict, ast.List, ast.Tuple)
+    text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return text or isinstance(node, written) or name_of(node).isupper()
+
+
+def compares_message(left, op, right):
+    if isinstance(op, (ast.In, ast.NotIn)):  # what was shown already may be in a set
+        written = (is_message(left) and is_fixed(right)) or (is_message(right) and is_fixed(left))
+        return written or is_message(right, plural=False)
+    return not isinstance(op, (ast.Is, ast.IsNot)) and (is_message(left) or is_message(right))
+
+
+def reads_messages(node):
+    """Whether an expression decides something by the text of a message."""
+    if isinstance(node, ast.Compare):
+        lefts = (node.left, *node.comparators)
+        return any(map(compares_message, lefts, node.ops, node.comparators))
+    if isinstance(node, ast.Match):
+        return is_message(node.subject)
+    if isinstance(node, ast.Subscript):
+        return is_fixed(node.value) and is_message(node.slice)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        owner, method = node.func.value, node.func.attr
+        read = method in READERS and is_message(owner)
+        by_pattern = method in PATTERNS and any(map(is_message, node.args))
+        return read or by_pattern or (method == "get" and any(map(is_message, node.args)))
+    return False
+
+
+def decisions_by_text(source):
+    """Return what decides something by the text of a message, also under another name."""
+    tree = ast.parse(source)
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.FunctionDef):
+            continue
+        aliases = set()
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Assign) and is_message(node.value):
+                aliases |= set(map(name_of, node.targets))
+            elif isinstance(node, (ast.For, ast.comprehension)) and is_message(node.iter):
+                aliases.add(name_of(node.target))
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Name) and node.id in aliases - {""}:
+                node.id = f"{node.id}_reason"
+    return [
+        f"{node.lineno}: {ast.unparse(node)}" for node in ast.walk(tree) if reads_messages(node)
+    ]
+
+
+def test_nothing_is_decided_by_the_text_of_a_message():
+    """Store and compare codes: a message that somebody improves must not change what happens."""
+    found = {name: decisions_by_text(path.read_text("utf-8")) for name, path in MODULES.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trial.reason == REPLACED_BY_NEWER",
+        "(trial.status, trial.reason) != (LOST, EXPIRED)",
+        "(stopped.reason or '').startswith('timed out')",
+        "belief.verdict.removeprefix('next: ')",
+        "failure.sentence in reason",
+        "'stalled' in trial.warnings",
+        "why in {'a', 'b'}",
+        "_USAGE.search(failure.reason)",
+        "re.match('stalled', record['reason'])",
+        "_CODES[trial.reason]",
+        "_CODES.get(last_warning)",
+        "trial.reason.lower().split(';')",
+        "def f(): [text for text in trial.warnings if text.startswith(STALLED)]",
+        "def f(): text = trial.reason or ''; return text == 'lost'",
+    ],
+)
+def test_a_decision_by_the_text_of_a_message_is_seen(line):
+    assert decisions_by_text(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trial.reason is None",
+        "trial.reason_code is ReasonCode.REPLACED",
+        "warning not in self._shown",
+        "problem not in self._warnings",
+        "len(trial.warnings) == 2",
+        "f'{trial.reason}; it goes on'",
+    ],
+)
+def test_what_only_shows_a_message_is_fine(line):
+    assert not decisions_by_text(line)
 
 
 LARGE: dict[str, str] = {}

@@ -76,7 +76,8 @@ def test_a_stall_without_a_restart_left_is_the_cause_of_the_failure(zeusrun):
     )
     code, result, _ = zeusrun.submit(job)
     trial = only_trial(result)
-    assert (code, trial["status"]) == (3, "FAILED")
+    assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "stalled")
+    assert len(trial["stalls"]) == 2
     assert trial["reason"].startswith("stalled: no optimizer step for ")
     assert trial["reason"].endswith("rank 0 is in hang, hangs_in_c.py:17; no restart was left")
     first, last = stalls(trial)

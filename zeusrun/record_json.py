@@ -88,7 +88,7 @@ def _build_table_reader(row: Any) -> _Reader:  # noqa: ANN401 - a named tuple
         for values, kinds in zip(zip(*rows, strict=True), columns, strict=True) if rows else ():
             if not set(map(type, values)) <= kinds:
                 raise ValueError(_NO_POINT)
-            if not all(map(math.isfinite, filter(None, values))):
+            if str not in kinds and not all(map(math.isfinite, filter(None, values))):
                 raise ValueError(_NO_POINT)
         return tuple(map(row._make, rows))
 

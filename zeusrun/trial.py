@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeusrun.noise_curve import NoisePoint  # noqa: TC001 - read_fields needs it
+from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs them
 from zeusrun.record_json import read_fields, write_fields
 from zeusrun.target import meets_target
 
@@ -170,10 +170,6 @@ def join_changes(
     return tuple(joined)
 
 
-THEN = "+"
-"""Between the first and last hash of a part of a fingerprint that changed within a trial."""
-
-
 class Interruption(NamedTuple):
     """When torchrun restarted the ranks of a run, or when the run was preempted."""
 
@@ -234,6 +230,8 @@ class Outcome:
     progress: float | None = None  # these in epochs; ``None``: the data have no known size
     by_samples: tuple[CurvePoint, ...] = ()  # see ``Trial``
     by_reports: bool = False  # whether its epochs are only the numbers of its reports
+    reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
+    stalls: tuple[Stall, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -323,6 +321,8 @@ class Trial:
     progress: float | None = None
     by_samples: tuple[CurvePoint, ...] = ()
     by_reports: bool = False
+    reason_code: ReasonCode | None = None
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def last_batch_size(self) -> int:
@@ -342,20 +342,24 @@ class Trial:
         """
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
-        values = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+        values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
-        ended = dataclasses.replace(self, **values)
+        ended = replace(self, **values)
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
         may_change = self.status in {TrialStatus.DISPATCHED, TrialStatus.LOST} or is_cancelled
         if ended != self and not may_change:
             raise ValueError(f"trial {self.trial} is {self.status.value} already and never changes")
         return ended
 
-    def ended_as(self, status: TrialStatus, reason: str, finished_at: str) -> Outcome:
+    @property
+    def outcome(self) -> Outcome:
+        """How this trial ended and what it took."""
+        return Outcome(**{each.name: getattr(self, each.name) for each in fields(Outcome)})
+
+    def ended_as(self, status: TrialStatus, code: ReasonCode | None, why: str, at: str) -> Outcome:
         """Return an outcome with what this trial has taken so far."""
-        taken = {field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)}
-        return Outcome(**{**taken, "status": status, "reason": reason, "finished_at": finished_at})
+        return replace(self.outcome, status=status, reason_code=code, reason=why, finished_at=at)
 
     def resume(self, started_at: str, host: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again; others raise ``ValueError``.
@@ -364,10 +368,11 @@ class Trial:
         """
         if self.status is not TrialStatus.PREEMPTED:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot go on")
-        return dataclasses.replace(
+        return replace(
             self,
             status=TrialStatus.DISPATCHED,
             reason=None,
+            reason_code=None,
             started_at=started_at,
             host=host,
             finished_at=None,
@@ -381,7 +386,7 @@ class Trial:
         """
         if not self.status.finished:
             raise ValueError(f"trial {self.trial} is {self.status.value} and cannot be forgotten")
-        return dataclasses.replace(self, forgotten=forgotten)
+        return replace(self, forgotten=forgotten)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; curve points become ``[epoch, time_s, energy_j, value]``."""

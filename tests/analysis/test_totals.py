@@ -64,7 +64,7 @@ def test_a_run_that_was_continued_counts_in_the_month_of_its_end(continued, mont
         assert find_totals([cut], "month")[0].name == "2025-07"
         cut = cut.finish(replace(DONE, finished_at=end))
     else:
-        cut = cut.finish(cut.ended_as(TrialStatus.CANCELLED, "cancelled", end))
+        cut = cut.finish(cut.ended_as(TrialStatus.CANCELLED, None, "cancelled", end))
     assert find_totals([cut], "month")[0].name == month
 
 

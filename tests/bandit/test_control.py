@@ -103,7 +103,7 @@ def test_what_is_explained_names_the_control_run_as_the_next(name):
     policy, now = create_policy(name), problem(control=10, recurrence=20)
     beliefs = explain_next(policy, now, KNOWN, np.random.default_rng(0))
     assert {each.global_batch_size: each.chance for each in beliefs if each.chance} == {64: 1.0}
-    assert [b.global_batch_size for b in beliefs if b.verdict.startswith("next: ")] == [64]
+    assert [b.global_batch_size for b in beliefs if b.is_next] == [64]
     usual = replace(now, recurrence=21)
     assert explain_next(policy, usual, KNOWN, np.random.default_rng(0)) == policy.explain(
         usual, KNOWN, np.random.default_rng(0)

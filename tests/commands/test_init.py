@@ -206,7 +206,7 @@ def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun
     done = zeusrun("init", "--try", "--", *command)
     assert "accuracy at least 1. It is at its best after one epoch" in done.stdout
     text = (zeusrun.folder / "train.yaml").read_text()
-    assert "guessed from --batch-size 8 x 2 processes; checked by --try" in text
+    assert "nothing says otherwise; checked by --try" in text
 
 
 def test_a_try_says_that_the_script_trains_in_processes_of_its_own(zeusrun, script):

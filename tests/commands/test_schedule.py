@@ -203,7 +203,7 @@ def test_add_and_validate_warn_of_a_window_that_gains_nothing_and_of_an_old_file
     begun = Occurrence(read_clock(), "ended", timestamp(), exit_code=0, start=start)
     schedules.write(replace(record, firings=(begun,)))
     out = flat(cli("schedule", "list")[1])
-    assert "the target was reached; deferred to 08:55: 0.05 EUR/kWh instead of 0.3" in out
+    assert "the target was reached; started at 08:55: 0.05 EUR/kWh instead of 0.3" in out
 
 
 def test_a_run_by_hand_is_a_submit_and_no_occurrence(zeusrun, schedule):
@@ -257,7 +257,7 @@ def test_a_start_waits_for_a_cheaper_hour_and_says_so(zeusrun, schedule):
     schedule("add", job)  # now it is decided anew
     schedule("tick")
     wait_for(lambda: firings(schedule) == [("ended", 0)])
-    assert f"deferred to {start:%H:%M}" not in schedule("list").stdout  # it started at once
+    assert f"started at {start:%H:%M}:" not in schedule("list").stdout  # it started at once
     log = (zeusrun.home / "schedules" / "job.log").read_text()
     said = r"started at (once|[\d:]+): no start until \S+ is cheaper than 0.1 EUR/kWh ──"
     assert re.search(said, log)  # a time if the machine took a minute

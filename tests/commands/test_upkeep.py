@@ -157,7 +157,7 @@ def test_a_damaged_history_comes_back_whole_from_its_copy_and_the_run_directorie
     assert doctor.returncode == 5
     assert "✗ history " in doctor.stdout
     assert "is damaged" in doctor.stdout
-    assert "→ `zeusrun repair --restore job`" in doctor.stdout
+    assert "`zeusrun repair --restore job`" in " ".join(doctor.stdout.split())
     assert "zeusrun repair --restore job" in " ".join(seen.split())
     done = zeusrun("repair", "--restore", "job")
     assert done.returncode == 0, done.stderr

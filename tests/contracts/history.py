@@ -15,6 +15,7 @@ from tests import factories
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.errors import HistoryError
 from zeusrun.history.base import Conflict
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
 
 # Paths that are not UTF-8 come as lone surrogates (PEP 383).
@@ -183,7 +184,9 @@ class HistoryContract:
     ):
         begin(history, build_trial(1))
         known = history.finish("digits-1-1", replace(REACHED, status=status))
-        ended = known.ended_as(TrialStatus.CANCELLED, "nobody wants it", LATER)
+        ended = known.ended_as(
+            TrialStatus.CANCELLED, ReasonCode.CANCELLED, "nobody wants it", LATER
+        )
         if status is TrialStatus.CANCELLED:
             ended = replace(ended, status=TrialStatus.FAILED)
         if status in {TrialStatus.PREEMPTED, TrialStatus.LOST}:
@@ -196,6 +199,7 @@ class HistoryContract:
                 known,
                 status=cancelled.status,
                 reason=cancelled.reason,
+                reason_code=ReasonCode.CANCELLED,
                 finished_at=cancelled.finished_at,
             )
         else:

@@ -17,8 +17,9 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
-from zeusrun.history.base import LEASE_EXPIRED, Conflict, Shared
+from zeusrun.history.base import Conflict, Shared
 from zeusrun.history.rules import offline_name
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 
 
@@ -198,7 +199,7 @@ class SharedContract:
         assert not lease_held(database, trial.trial)
         assert history.unfinished("digits") == []
         (lost,) = history.trials("digits")
-        assert (lost.status, lost.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
+        assert (lost.status, lost.reason_code) == (TrialStatus.LOST, ReasonCode.LEASE_EXPIRED)
         assert lost.finished_at is not None
         assert history.find(trial.trial) == lost
 
@@ -243,7 +244,7 @@ class SharedContract:
         assert history.unfinished("digits") == []
         assert history.live(trial.trial) == {"epoch": 3}
         lost = history.find(trial.trial)
-        history.finish(trial.trial, lost.ended_as(TrialStatus.LOST, "still lost", LATER))
+        history.finish(trial.trial, lost.ended_as(TrialStatus.LOST, None, "still lost", LATER))
         assert history.live(trial.uuid) == {"epoch": 3}
         history.finish(trial.trial, REACHED)
         assert history.live(trial.trial) is None

@@ -232,7 +232,8 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
 
     def overtake(_trial):
         history.finish(
-            preempted.trial, preempted.ended_as(module.TrialStatus.CANCELLED, "by hand", "now")
+            preempted.trial,
+            preempted.ended_as(module.TrialStatus.CANCELLED, None, "by hand", "now"),
         )
 
     watched = Interrupted(history, "begin", overtake)

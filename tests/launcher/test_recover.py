@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.choice.preempted import CANCELLED_LATER, find_preempted
+from zeusrun.choice.preempted import find_preempted
 from zeusrun.launcher.parts import cost_with_earlier, join
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.so_far import outcome_so_far
+from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Reported, encode_event
 from zeusrun.trial import (
     MOST_POINTS,
@@ -223,7 +224,9 @@ def test_the_oldest_trial_that_nothing_has_overtaken_is_continued():
 def test_an_older_one_goes_on_after_the_newer_one_was_cancelled():
     older, newer = (build_trial(number).finish(part(PREEMPTED)) for number in (1, 2))
     assert find_preempted([older, newer]) == older
-    cancelled = newer.finish(newer.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, "later"))
+    cancelled = newer.finish(
+        newer.ended_as(TrialStatus.CANCELLED, ReasonCode.CANCELLED_LATER, "by hand", "later")
+    )
     assert find_preempted([older, cancelled]) == older
 
 
@@ -266,7 +269,9 @@ def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_
     read = thin_curve([CurvePoint(n, n - 1.0, 10.0 * n, 0.0) for n in range(1, 2001)], 1.0, "max")
     so_far = replace(trial, time_s=1999.0, energy_j=20_000.0, epochs=2000, curve=read)
     write_live(paths, Live(so_far, 1, "host", "2026-01-01T00:00:00Z"))
-    outcome = outcome_so_far(trial, paths, TrialStatus.LOST, "killed", "2026-01-01T00:00:00Z")
+    outcome = outcome_so_far(
+        trial, paths, Outcome(TrialStatus.LOST, "killed", "2026-01-01T00:00:00Z")
+    )
     epochs = [point.epoch for point in outcome.curve]
     assert epochs == sorted(set(epochs))
     assert (epochs[0], epochs[-1], outcome.epochs) == (1, 3000, 3000)
@@ -321,6 +326,6 @@ def test_a_killed_run_has_the_samples_that_were_read_and_those_that_were_not(tmp
     paths.sidecar.write_bytes(b"".join(map(encode_event, reports)))
     so_far = replace(trial, samples=200, by_samples=by_samples(0.1, 0.1), time_s=9.0)
     write_live(paths, Live(so_far, 1, "host", "2026-01-01T00:00:00Z"))
-    outcome = outcome_so_far(trial, paths, TrialStatus.LOST, "", "2026-01-01T00:00:00Z")
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
     assert outcome.samples == 400
     assert [each.epoch for each in outcome.by_samples] == [100, 200, 300, 400]

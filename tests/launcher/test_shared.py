@@ -25,7 +25,6 @@ from zeusrun.commands.options import find_settings
 from zeusrun.commands.runs import logs, show
 from zeusrun.commands.submit import _Told
 from zeusrun.errors import BusyError, HistoryError, UsageError
-from zeusrun.history.base import LEASE_EXPIRED
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice
 from zeusrun.history.shared.store import SharedHistory
@@ -36,6 +35,7 @@ from zeusrun.launcher.heartbeat import Heartbeat
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import CurvePoint, Outcome, TrialStatus
 
 
@@ -420,11 +420,11 @@ def test_a_run_that_the_server_took_for_lost_is_recovered_by_its_machine(
     child.wait()
     expire_lease(database, "job-1-1")
     lost = database.trials("job")[0]
-    assert (lost.status, lost.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
+    assert (lost.status, lost.reason_code) == (TrialStatus.LOST, ReasonCode.LEASE_EXPIRED)
     assert zeusrun("repair").returncode == 0
     found = database.find("job-1-1")
     assert found.status is TrialStatus.LOST
-    assert found.reason != LEASE_EXPIRED
+    assert found.reason_code is not ReasonCode.LEASE_EXPIRED
     assert found.curve
 
 
@@ -438,7 +438,7 @@ def test_a_run_that_lives_is_not_recovered_and_its_result_replaces_lost(
     expire_lease(database, "job-1-1")
     assert database.trials("job")[0].status is TrialStatus.LOST
     assert zeusrun("repair").returncode == 0
-    assert database.find("job-1-1").reason == LEASE_EXPIRED
+    assert database.find("job-1-1").reason_code is ReasonCode.LEASE_EXPIRED
     (shown,) = json.loads(zeusrun("status", "--json").stdout)
     assert (shown["trial"], shown["alive"], shown["pid"]) == ("job-1-1", True, child.pid)
     assert zeusrun("cancel", "job-1-1").returncode == 0
@@ -464,7 +464,7 @@ def test_a_run_directory_of_an_earlier_history_is_another_run(zeusrun, job, data
     assert "runs on node-2" in zeusrun("logs", "job-1-1", ZEUSRUN_HISTORY=url(path)).stderr
     expire_lease(database, trial.trial)
     assert zeusrun("repair", ZEUSRUN_HISTORY=url(path)).returncode == 0
-    assert database.trials("job")[0].reason == LEASE_EXPIRED
+    assert database.trials("job")[0].reason_code is ReasonCode.LEASE_EXPIRED
     assert zeusrun("gc", "--last", "1", ZEUSRUN_HISTORY=url(path)).returncode == 0
     assert sorted(each.name for each in run_dir.iterdir()) == before
     assert submit(zeusrun, path)[1]["trial"] == "job-2-1"

@@ -120,7 +120,7 @@ def test_what_runs_is_left_out_and_named(local, shared, home):
 
 def test_a_late_result_of_the_server_replaces_a_lost_run_here(local, shared, home):
     trial = begin(local, build_trial(1, uuid="1" * 32))
-    lost = trial.ended_as(TrialStatus.LOST, "no heartbeat", "2025-06-01T12:00:00Z")
+    lost = trial.ended_as(TrialStatus.LOST, None, "no heartbeat", "2025-06-01T12:00:00Z")
     for number in range(2, 9):  # so that it is in a volume
         begin(local, build_trial(number))
         local.finish(f"job-{number}-1", DONE)

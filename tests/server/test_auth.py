@@ -25,7 +25,7 @@ def test_as_soon_as_a_token_exists_every_request_needs_one(server):
         answer = server.get(path)
         assert (answer.status, answer.code) == (401, "token"), path
         assert answer.headers["www-authenticate"] == "Bearer"
-        assert "zeusrun token create" in answer.message
+        assert "zeusrun token create" in answer.json["error"]["advice"]
     assert server.get("/api/v1/jobs", token).status == 200
     for path in ("/healthz", "/readyz"):
         assert server.get(path).status == 200

@@ -61,7 +61,7 @@ class Fixed(WalkingPolicy):
     ) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         verdicts = dict.fromkeys(problem.candidates, "never chosen")
-        verdicts[problem.default] = "next: the default"
+        verdicts[problem.default] = "the default"
         return explain_arms(build_tally(problem, runs), {problem.default: 1.0}, verdicts)
 
 
@@ -92,7 +92,7 @@ class Grid(SweepingPolicy):
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
         verdicts = {arm: _verdict(tally, arm) for arm in problem.candidates}
-        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
+        return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: why})
 
 
 def _next(problem: Problem, tally: Tally, runs: Sequence[Observation]) -> tuple[int, Stage, str]:

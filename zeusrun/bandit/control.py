@@ -61,8 +61,8 @@ def explain_next(
     if control is None:
         return beliefs
     return [
-        replace(belief, chance=1.0, verdict=f"next: {control.why}")
+        replace(belief, chance=1.0, verdict=control.why)
         if belief.global_batch_size == control.global_batch_size
-        else replace(belief, chance=0.0, verdict=belief.verdict.removeprefix("next: "))
+        else replace(belief, chance=0.0)
         for belief in beliefs
     ]

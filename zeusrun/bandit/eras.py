@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.trial import THEN
+from zeusrun.bandit.proof import THEN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

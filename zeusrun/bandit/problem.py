@@ -109,4 +109,9 @@ class ArmBelief:
     failure_chance: float | None = None  # that the next run is stopped or misses the target
     value_j: float | None = None  # expected to be saved later by trying it, less the cost of that
     chance: float  # probability that it is chosen next
-    verdict: str  # its state, in a sentence
+    verdict: str  # its state, in a sentence; of the next one, why it is chosen
+
+    @property
+    def is_next(self) -> bool:
+        """Whether the next run uses it for certain."""
+        return self.chance == 1

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.cost import cost_j
-from zeusrun.trial import THEN, CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
+from zeusrun.trial import CurvePoint, TrialStatus, counts_from_zero, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 CRASHED = frozenset({TrialStatus.OOM, TrialStatus.FAILED})
+THEN = "+"  # between the first and last hash of a part that changed within a trial
 _SHORT_S = 6.0  # of training, in which the load of other programs may not have been measured
 _SAME_S = 1e-3  # times of one moment differ in their last digits
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit import stopping
 from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.proof import Doubt, prove
-from zeusrun.choice.crash import is_permanent
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def why_no_other(
     if last.cause is not None:
         if last.cause in {trial.cause for trial in earlier}:
             return f"two attempts failed with the same error, so there is no third: {last.reason}"
+        # With another batch size, the arguments may be valid.
         same = decision.global_batch_size == last.global_batch_size
-        if is_permanent(last.reason or "", last.cause, same_choice=same):
+        again = {ReasonCode.CANNOT_IMPORT, ReasonCode.USAGE_ERROR if same else None}
+        if last.reason_code in again:
             return "there is no second attempt: the same error would occur"
     teaching = [trial for trial in made if trial.teaches]
     in_doubt = stopping.is_target_in_doubt(teaching, runs)

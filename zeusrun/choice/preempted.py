@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from zeusrun.choice.inputs import Chooser, Machine
     from zeusrun.trial import Trial
 
-CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
-
 
 def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that later submits will continue, oldest first; no forgotten ones."""
@@ -21,7 +20,7 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
         if trial.status is TrialStatus.PREEMPTED:
             found += [] if trial.forgotten else [trial]
-        elif trial.status is not TrialStatus.DISPATCHED and trial.reason != CANCELLED_LATER:
+        elif trial.status.finished and trial.reason_code is not ReasonCode.CANCELLED_LATER:
             break
     return found[::-1]
 

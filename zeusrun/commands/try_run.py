@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from zeusrun.choice.crash import is_permanent
 from zeusrun.commands.options import console
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
@@ -28,6 +27,7 @@ from zeusrun.metrics.seen import (
 )
 from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.plain_text import plain_text
+from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table
 
 if TYPE_CHECKING:
@@ -169,12 +169,12 @@ def _may_be_too_short(tried: Tried) -> bool:
 
     Then it has trained, or the error is about epochs, steps, or numbers that follow from them.
     """
-    reason, cause = tried.trial.reason or "", tried.trial.cause
-    if cause is None or tried.ended or is_permanent(reason, cause, same_choice=False):
+    trial = tried.trial
+    if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
         return False
     stepped = tried.progress is not None and bool(tried.progress.steps)
-    what = reason.partition(": ")[2]  # after the rank and the line
-    return stepped or _OF_EPOCHS.search(what) is not None
+    error = (trial.reason or "").partition(": ")[2]  # of the script, after the rank and the line
+    return stepped or _OF_EPOCHS.search(error) is not None
 
 
 def _describe_agreement(
@@ -209,8 +209,7 @@ def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Pro
     elif batch is None and size and size % guess.ranks == 0:
         return replace(guess, batch=Batch(size, "the run of --try", by_hook=True))
     elif batch is not None and size == batch.default:
-        checked = f"{batch.why.partition(': assumed')[0]}; checked by --try"
-        return replace(guess, batch=replace(batch, why=checked))
+        return replace(guess, batch=replace(batch, why=f"{batch.why}; checked by --try"))
     elif batch is not None and size:
         corrected = correct_batch(guess, size)
         then = "'batch_size' and 'args' are corrected"

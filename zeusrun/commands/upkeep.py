@@ -190,8 +190,7 @@ def _check_histories(home: Path) -> list[Check]:
         texts = [damage.text for damage in find_damage(open_history(home, os.environ), home)]
     except ZeusrunError as error:
         texts = [str(error)]
-    parts = [text.partition("; ") for text in texts]
-    return [Check("history", well=False, found=what, advice=advice) for what, _, advice in parts]
+    return [Check("history", well=False, found=text) for text in texts]
 
 
 def _check_schedules(schedules: Schedules) -> list[Check]:

@@ -171,8 +171,8 @@ def _read_rows(lines: Sequence[bytes]) -> Iterator[tuple[bytes, _Sample]]:
         except ValueError:  # the header, or no reading
             continue
         if 0 <= power_w < _MOST_W and 0 <= time_s < math.inf and 0 <= (limit_w or 0) < _MOST_W:
-            reasons = cells[9]
-            found = () if reasons in _HARMLESS else tuple({*reasons.split(b"+")} - _HARMLESS)
+            throttled = cells[9]
+            found = () if throttled in _HARMLESS else tuple({*throttled.split(b"+")} - _HARMLESS)
             yield cells[1], _Sample(time_s, power_w, limit_w, found)
 
 

@@ -36,8 +36,8 @@ _METRICS = (
     *("cost_j", "energy_j", "time_s", "startup_s", "epochs", "samples", "price", "carbon_g"),
 )
 _TAGS = (
-    *("trial", "job", "recurrence", "attempt", "status", "reason", "why", "energy_source"),
-    *("currency", "gpu_model", "world_size", "forgotten", "host", "run_dir"),
+    *("trial", "job", "recurrence", "attempt", "status", "reason", "reason_code", "why"),
+    *("energy_source", "currency", "gpu_model", "world_size", "forgotten", "host", "run_dir"),
 )
 _TRIAL = "zeusrun.trial"
 _RECORD = "zeusrun.record"  # set last: a fingerprint of the trial that the run shows

@@ -232,7 +232,6 @@ class History(Protocol):
 LEASE_S = 120.0
 """How long a trial of a shared history counts as running after its launcher's last heartbeat."""
 HEARTBEAT_S = 20.0
-LEASE_EXPIRED = "its lease expired: nobody renewed it in time"
 
 
 @runtime_checkable

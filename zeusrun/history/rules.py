@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.errors import UsageError
-from zeusrun.history.base import LEASE_EXPIRED, Conflict, UnknownTrialError
+from zeusrun.history.base import Conflict, UnknownTrialError
 from zeusrun.job_name import check_job_name, is_job_name, list_known
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def is_offline(trial: Trial) -> bool:
 
 def has_expired(trial: Trial) -> bool:
     """Whether a trial is lost only because its machine sent no heartbeat."""
-    return (trial.status, trial.reason) == (TrialStatus.LOST, LEASE_EXPIRED)
+    lost = trial.status is TrialStatus.LOST
+    return lost and trial.reason_code is ReasonCode.LEASE_EXPIRED
 
 
 def check_numbers(trial: Trial, job: str) -> None:

@@ -17,8 +17,8 @@ from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.launcher.so_far import outcome_so_far
-from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.launcher.supervision.supervisor import conclude, open_run, start_ranks, supervise
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Ended:
 
         Then it does not count as an attempt.
         """
-        checked = self.stop is not None and self.stop.cause is StopCause.SPEED_CHECKED
+        checked = self.stop is not None and self.stop.cause is ReasonCode.SPEED_CHECKED
         return checked and self.trial.status in {TrialStatus.CANCELLED, TrialStatus.OOM}
 
 
@@ -90,7 +90,10 @@ def _finish_if_it_fails(submission: Submission, begun: Begun) -> Iterator[None]:
     except BaseException as error:
         trial = begun.trial
         reason = f"zeusrun could not run it: {str(error) or type(error).__name__}"
-        outcome = outcome_so_far(trial, begun.paths, TrialStatus.FAILED, reason, timestamp())
+        bare = Outcome(
+            TrialStatus.FAILED, reason, timestamp(), reason_code=ReasonCode.LAUNCHER_FAILED
+        )
+        outcome = outcome_so_far(trial, begun.paths, bare)
         if trial.preemptions and outcome.time_s == trial.time_s:  # it can still be continued
             outcome = replace(outcome, status=TrialStatus.PREEMPTED)
         _record(submission.history, begun, outcome)
@@ -136,7 +139,8 @@ def _finish(
     """Record an outcome, and show it."""
     ended = Ended(_record(submission.history, begun, outcome), stop)
     reached = ended.trial.status is TrialStatus.REACHED
-    if reached and stop is not None and stop.cause in {StopCause.HOPELESS, StopCause.SPEED_CHECKED}:
+    late = {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
+    if reached and stop is not None and stop.cause in late:
         begun.emit(Noted("it reached the target within its grace period"))
     replaced = ended.trial.status is TrialStatus.CANCELLED and ended.replaced
     begun.emit(TrialEnded(ended.trial, replaced))

@@ -26,6 +26,7 @@ from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ def _give_up(submission: Submission, begun: Begun) -> None:
         if any(replace(each, recurrence=trial.recurrence) == trial for each in unfinished):
             status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
             reason = "it could not be begun: the history or its run directory could not be written"
-            history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
+            ended = trial.ended_as(status, ReasonCode.NOT_BEGUN, reason, timestamp())
+            history.finish(trial.trial, ended)
         elif not trial.preemptions:  # else it contains checkpoints
             remove_run(begun.paths)
     except HistoryError:

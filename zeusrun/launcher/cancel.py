@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.choice.preempted import CANCELLED_LATER
 from zeusrun.errors import BusyError
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import write_record
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
+
+_WHY = "cancelled by 'zeusrun cancel' after it was preempted"
 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
@@ -30,7 +32,8 @@ def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: st
     try:
         if history.find(trial.trial) != trial:
             raise busy
-        outcome = trial.ended_as(TrialStatus.CANCELLED, CANCELLED_LATER, finished_at)
+        code = ReasonCode.CANCELLED_LATER
+        outcome = trial.ended_as(TrialStatus.CANCELLED, code, _WHY, finished_at)
         if paths is not None:
             write_record(paths, trial.finish(outcome))
         history.finish(trial.trial, outcome)

@@ -112,6 +112,7 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
         **_sum_prices(trial, outcome, energy_j),
         shared=True if True in shared else None if None in shared else False,
         warnings=(*trial.warnings, *outcome.warnings),
+        stalls=(*trial.stalls, *outcome.stalls),
         interruptions=interruptions,
     )
     return _without_empty_estimates(trial, joined)

@@ -9,11 +9,11 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.control_group import end_group
 from zeusrun.launcher.processes.descendants import end_run
-from zeusrun.launcher.rundir.failure import LAUNCHER_DIED
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.launcher.so_far import outcome_so_far
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import (
     Outcome,
     Trial,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
 
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
+_DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
 
@@ -49,8 +50,8 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
         if paths is None:
             # A container may see the same home under another path.
             if not shared and not lease_of(trial).is_held():
-                outcome = join(trial, Outcome(TrialStatus.LOST, _STRANGE, finished_at))
-                recovered += _finished(history, trial, outcome)
+                lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
+                recovered += _finished(history, trial, join(trial, lost))
             continue
         lease = lease_of(trial, paths)
         if not lease.acquire_or_gone():
@@ -93,7 +94,8 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     that does not end in time.
     """
     live = read_live(paths)
-    status, reason = TrialStatus.LOST, LAUNCHER_DIED
+    status, reason = TrialStatus.LOST, "its launcher died"
     if live is not None and live.preempted and live.is_of(trial):
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
-    return outcome_so_far(trial, paths, status, reason, finished_at)
+    ended = Outcome(status, reason, finished_at, reason_code=_DIED)
+    return outcome_so_far(trial, paths, ended)

@@ -19,9 +19,8 @@ from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.rundir.layout import REPLACED_BY_NEWER
 from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
-from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -157,20 +156,20 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     replaced = sum(each.replaced for each in made)
     return (
         failed
-        and (stop is None or stop.cause in {StopCause.HOPELESS, StopCause.NO_METRIC})
+        and (stop is None or stop.cause in {ReasonCode.HOPELESS, ReasonCode.NO_METRIC})
         and last.trial.attempt - replaced < submission.spec.attempts
         and submission.forced is None
     )
 
 
-_CODES = {StopCause.TIMEOUT: ExitCode.TIMED_OUT, StopCause.NO_METRIC: ExitCode.BAD_INPUT}
+_CODES = {ReasonCode.TIMEOUT: ExitCode.TIMED_OUT, ReasonCode.NO_METRIC: ExitCode.BAD_INPUT}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
     """Return zeusrun's exit code after the last trial of a recurrence."""
     if trial.status is TrialStatus.REACHED:
         return ExitCode.REACHED
-    replaced = trial.status is TrialStatus.CANCELLED and trial.reason == REPLACED_BY_NEWER
+    replaced = trial.reason_code is ReasonCode.REPLACED
     preempted = trial.status is TrialStatus.PREEMPTED or (signals and signals[0] in PREEMPTING)
     if preempted or replaced:
         return ExitCode.BUSY

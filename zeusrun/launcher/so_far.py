@@ -12,7 +12,7 @@ from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
 from zeusrun.sidecar.step_clock import read_step_clock
-from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve
+from zeusrun.trial import Outcome, Trial, thin_curve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,21 +21,18 @@ if TYPE_CHECKING:
     from zeusrun.trial import CurvePoint
 
 
-def outcome_so_far(
-    trial: Trial, paths: RunPaths, status: TrialStatus, reason: str, finished_at: str
-) -> Outcome:
-    """Return an outcome with the time, energy and epochs that the files of a run contain.
+def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
+    """Add to an outcome the time, energy and epochs that the files of a run contain.
 
     ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
-    bare = Outcome(status, reason, finished_at)
     seen = join(trial, _from_sidecar(trial, paths, bare))
     live = read_live(paths)
     if live is None or not live.is_of(trial):
         return seen
     last = live.trial
     return replace(
-        last.ended_as(status, reason, finished_at),
+        last.ended_as(bare.status, bare.reason_code, bare.reason, bare.finished_at),
         time_s=seen.time_s if last.time_s is None else last.time_s,
         epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
         steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),

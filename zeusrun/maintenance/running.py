@@ -13,7 +13,7 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import files_of, find_own
 from zeusrun.launcher.rundir.record import Live, read_live
-from zeusrun.trial import Outcome, TrialStatus
+from zeusrun.trial import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-# Of a trial, what changes while it runs.
-_PROGRESS = {field.name for field in fields(Outcome)} - {"status", "reason", "finished_at"}
-_RUNNING = {"status": TrialStatus.DISPATCHED, "reason": None, "finished_at": None}
 _MOST_W = 1e9  # more comes from a damaged record
 
 
@@ -36,7 +33,7 @@ def state_of(trial: Trial, found: Live | None) -> Live:
     """
     if found is None or not found.is_of(trial):
         return Live(trial, None, trial.host, None)
-    progress = {name: getattr(found.trial, name) for name in _PROGRESS} | _RUNNING
+    progress = {each.name: getattr(found.trial, each.name) for each in fields(Outcome)}
     power_w = found.power_w
     if power_w is not None and not 0 <= power_w < _MOST_W:
         power_w = None

@@ -48,6 +48,7 @@ class Notice:
     recurrence: int | None = None
     status: str | None = None
     reason: str | None = None
+    reason_code: str | None = None  # see ``ReasonCode``
     exit_code: int | None = None  # of the submit
     cost_j: float | None = None
     usual_cost_j: float | None = None  # what a run with this batch size usually costs
@@ -111,6 +112,7 @@ def _notice(
         recurrence=trial.recurrence,
         status=trial.status.value,
         reason=trial.reason,
+        reason_code=trial.reason_code and trial.reason_code.value,
         exit_code=code,
         cost_j=trial.cost_j,
         usual_cost_j=usual_j,

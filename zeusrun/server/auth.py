@@ -247,4 +247,4 @@ def _bearer(headers: Headers) -> str | None:
 
 
 def _needs_token(why: str) -> Refusal:
-    return Refusal(401, "token", f"{why}; {_HOW}", {"WWW-Authenticate": "Bearer"})
+    return Refusal(401, "token", why, {"WWW-Authenticate": "Bearer"}, _HOW)

@@ -43,7 +43,7 @@ def build_login_router(authentication: Authentication, settings: Settings) -> AP
         except Refusal as refusal:
             if refusal.status != 401:
                 raise
-            why = refusal.message.partition(";")[0]
+            why = refusal.message
             return _respond(_form(place, f"{why[:1].upper()}{why[1:]}."), status=401)
         answer = RedirectResponse(place, 303, _NO_STORE)
         answer.set_cookie(

@@ -44,19 +44,24 @@ class Json(JSONResponse):
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
-    """A request is refused. ``code`` is one word for programs."""
+    """A request is refused. ``code`` is one word for programs, ``advice`` for their authors."""
 
     def __init__(
-        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        advice: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
-        self.headers = dict(headers or {})
+        self.headers, self.advice = dict(headers or {}), advice
 
     def answer(self) -> Json:
         """Return the response."""
-        content = {"error": {"code": self.code, "message": self.message}}
-        return Json(content, self.status, headers=self.headers)
+        content = {"code": self.code, "message": self.message, "advice": self.advice}
+        return Json({"error": content}, self.status, headers=self.headers)
 
 
 def invalid(message: object) -> Refusal:
@@ -95,7 +100,7 @@ def _refusal_of_history(error: HistoryError, where: str) -> Refusal:
     if isinstance(error, Conflict):
         return Refusal(409, "conflict", str(error))
     if isinstance(error, UnknownTrialError):
-        return Refusal(404, "unknown", str(error).partition(";")[0])
+        return Refusal(404, "unknown", str(error))
     LOG.error("%s%s", where, error)
     if isinstance(error, UnreadableTrialError):  # trying again does not help
         return Refusal(500, "damaged", str(error))

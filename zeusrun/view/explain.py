@@ -289,8 +289,9 @@ def explain_table(
     verdicts.add_column(justify="right", no_wrap=True, min_width=5)
     verdicts.add_column(overflow="fold")
     for belief, bright in zip(beliefs, likely, strict=True):
-        next_ = lead and belief.verdict.startswith("next: ")  # the first sentence says why
-        verdict = "the next run uses it; see above" if next_ else belief.verdict
+        verdict = belief.verdict
+        if belief.is_next:  # then the lead says why
+            verdict = "the next run uses it; see above" if lead else f"next: {verdict}"
         arm = Text(str(belief.global_batch_size))
         verdicts.add_row(arm, Text(verdict), style=None if bright else "dim")
     named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}

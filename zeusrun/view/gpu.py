@@ -122,9 +122,9 @@ def throttle_text(reasons: Sequence[str] | None) -> str:
     return ", ".join(dict.fromkeys(map(throttle_word, reasons))) or "no"
 
 
-def throttle_word(reason: str) -> str:
+def throttle_word(name: str) -> str:
     """Return NVML's name of a reason for low clocks in a common word."""
-    return _THROTTLE_WORDS.get(reason, reason.replace("_", " "))
+    return _THROTTLE_WORDS.get(name, name.replace("_", " "))
 
 
 def _processes(processes: Sequence[GpuProcess] | None) -> str:

@@ -86,7 +86,7 @@ def _past(schedule: Schedule, now: float) -> list[tuple[str, Text]]:
 
 def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
     job, style = schedule.job, _STYLES.get(occurrence.result, "yellow")
-    why = (occurrence.why or "").removeprefix(f"{job}: ").removesuffix("; this run is skipped")
+    why = occurrence.why
     if occurrence.result != "ended":
         text = f"{occurrence.result}: {why}" if why else occurrence.result
     else:
@@ -94,11 +94,9 @@ def _outcome(schedule: Schedule, occurrence: Occurrence, now: float) -> Text:
         if occurrence.exit_code != 0:
             style = "red"
             text += "" if why else f"; see `zeusrun show {job}`"
-    start, deferred = occurrence.start or "", ""
-    if start.startswith("at ") and not start.startswith("at once"):
-        deferred = f"; deferred to {start.removeprefix('at ')}"
+    started = "" if occurrence.start is None else f"; started {occurrence.start}"
     when = _when(schedule, occurrence.occurrence, now)
-    return Text.assemble(f"{when}  ", (text, style), (deferred, "dim"))
+    return Text.assemble(f"{when}  ", (text, style), (started, "dim"))
 
 
 def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:

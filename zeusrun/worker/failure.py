@@ -44,9 +44,10 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
     The first failure is the cause; the other ranks fail because that rank is gone. But a failure
     after one more ``restart`` by torchrun replaces it. If the disk refuses, nothing is written.
     """
-    error = _cause_of_exit(error) or error
+    error, exit_code = _cause_of_exit(error) or error, None
     if isinstance(error, SystemExit):
-        code = f"code {error.code}" if isinstance(error.code, int) else str(error.code)
+        exit_code = error.code if isinstance(error.code, int) else None
+        code = str(error.code) if exit_code is None else f"code {exit_code}"
         kind, message = "exit", f"the script exited with {code}"
     else:
         kind = "out_of_memory" if ran_out_of_memory(error) else "exception"
@@ -58,6 +59,7 @@ def record_failure(path: str, rank: int, restart: int, error: BaseException) -> 
         "rank": rank,
         "restart": restart,
         "kind": kind,
+        "exit_code": exit_code,
         "type": type(error).__name__,
         "message": message[:_MAX_MESSAGE],
         "traceback": lines,

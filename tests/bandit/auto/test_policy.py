@@ -417,7 +417,7 @@ def test_explain_says_all_that_is_believed():
     low, high = best.cost_range_j
     assert low < 1000 < high
     assert best.value_j == 0
-    assert best.verdict.startswith("next: 64 is the cheapest batch size so far")
+    assert best.verdict.startswith("64 is the cheapest batch size so far")
     assert other.chance == 0
     assert other.failure_chance > 0.99
     assert best.failure_chance < 0.01

@@ -191,7 +191,7 @@ def test_before_any_run_the_default_is_certain():
     beliefs = explain(problem(), [])
     assert list(beliefs) == [16, 32, 64, 128, 256]
     assert [b.chance for b in beliefs.values()] == [0, 0, 1, 0, 0]
-    assert beliefs[64].verdict == "next: round 1: 64 comes first"
+    assert beliefs[64].verdict == "round 1: 64 comes first"
     assert beliefs[16].verdict == "not tried yet"
     assert beliefs[16].cost_j is None
 

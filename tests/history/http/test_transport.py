@@ -107,7 +107,7 @@ def refusal(code, message="no"):
         (http(422, refusal("invalid", "bad")), ValueError, "bad"),
         (http(413, refusal("size", "larger than")), ValueError, "larger than"),
         (http(413, "too much"), RefusedError, r"413; a proxy .* allow 32 MiB"),
-        (http(401, refusal("token", "bad token; send")), RefusedError, "bad token; `zeusrun token"),
+        (http(401, refusal("token", "bad token")), RefusedError, "bad token; `zeusrun token"),
         (http(400, "<h1>plain HTTP request"), RefusedError, "speaks https, not http: correct"),
         (http(403, refusal("forbidden")), RefusedError, "token create"),
         (http(400, refusal("version", "update yours")), RefusedError, "update yours"),

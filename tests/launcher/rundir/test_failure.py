@@ -10,15 +10,13 @@ import sys
 
 import pytest
 
-from zeusrun.choice.crash import is_permanent
 from zeusrun.launcher.rundir.failure import (
-    RUN_DELETED,
-    Failure,
     read_failure,
     read_traceback,
     run_deleted,
 )
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import mask_values
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.run import Run
@@ -70,42 +68,38 @@ def leave(paths, record=None, log=None):
 
 
 @pytest.mark.parametrize(
-    ("cause", "permanent"),
+    ("record", "printed", "code"),
     [
-        ("the script exited with code 2", True),
-        ("ModuleNotFoundError: No module named 'there_is_none'", True),
-        ("the script exited with code 22", False),
-        ("exited with code 1", False),
-        ("train.py:#: ModuleNotFoundError: No module named 'there_is_none'", True),
-        ("train.py:#: ImportError: cannot import name", True),
-        ("train.py:#: SyntaxError: invalid syntax", True),
-        ("train.py:#: RuntimeError: no ImportError at all", False),
-        ("train.py:#: ConnectionError: the data store is down", False),
+        ({"kind": "exit", "message": "the script exited with code 2", "exit_code": 2},
+         "usage: train.py", ReasonCode.USAGE_ERROR),
+        ({"kind": "exit", "message": "the script exited with code 22", "exit_code": 22},
+         "", ReasonCode.CRASHED),
+        ({"kind": "exit", "message": "the script exited with code 1", "exit_code": 1},
+         "ModuleNotFoundError: No module named 'there_is_none'", ReasonCode.CANNOT_IMPORT),
+        ({"kind": "exit", "message": "the script exited with python3: No module named there_is"},
+         "", ReasonCode.CANNOT_IMPORT),
+        ({"type": "ModuleNotFoundError", "message": "No module named 'there_is_none'"},
+         "", ReasonCode.CANNOT_IMPORT),
+        ({"type": "ImportError", "message": "cannot import name"}, "", ReasonCode.CANNOT_IMPORT),
+        ({"type": "SyntaxError", "message": "invalid syntax"}, "", ReasonCode.CANNOT_IMPORT),
+        ({"type": "RuntimeError", "message": "no ImportError at all"}, "", ReasonCode.CRASHED),
+        ({"type": "ConnectionError", "message": "the store is down"}, "", ReasonCode.CRASHED),
+        ({"kind": "out_of_memory"}, "", ReasonCode.OUT_OF_MEMORY),
     ],
-)
-def test_only_what_would_come_again_is_permanent(cause, permanent):
-    assert is_permanent("rank 0 failed", cause, same_choice=True) is permanent
-
-
-def test_a_usage_error_may_be_one_of_the_batch_size_alone():
-    usage = "the script exited with code 2"
-    assert not is_permanent(usage, usage, same_choice=False)
-    last = "rank 0 exited with code 1: ModuleNotFoundError: No module named 'there_is_none'"
-    assert is_permanent(last, "exited with code 1", same_choice=False)
-    runpy = "the script exited with /usr/bin/python3: No module named there_is_none"
-    assert is_permanent(runpy, runpy, same_choice=False)
+)  # fmt: skip
+def test_the_code_of_a_failure_is_what_python_said(paths, record, printed, code):
+    paths.rank_log(1).write_text(f"{printed}\n")
+    assert leave(paths, record).code is code
 
 
 def test_an_exit_code_is_told_with_the_last_line_of_the_rank(paths):
     bar = "  1 %\r\x1b[31mtrain.py: error: no such option\r\n \n"
     paths.rank_log(1).write_text("usage: train.py\n\n" + bar)
-    exited = {"kind": "exit", "message": "the script exited with code 2"}
+    exited = {"kind": "exit", "message": "the script exited with code 2", "exit_code": 2}
     failure = leave(paths, exited)
     assert failure.reason == "rank 1: the script exited with code 2"
     assert failure.sentence == f"{failure.reason}: [31mtrain.py: error: no such option"
     assert failure.cause == "the script exited with code 2"  # alike whatever it printed
-    told = Failure(None, out_of_memory=False, reason=failure.sentence)  # as masking makes it anew
-    assert told.cause == failure.cause
     raised = leave(paths, {})
     assert raised.sentence == raised.reason
 
@@ -115,10 +109,10 @@ def test_an_exit_after_a_traceback_is_told_with_its_exception(paths):
         "Traceback (most recent call last):\n  File 'a.py', line 3, in b\n\ndata.Broken: no rows\n"
     )
     paths.rank_log(1).write_text(trace + "use fewer\nSet FULL=1 to see more.\n")
-    exited = {"kind": "exit", "message": "the script exited with code 1"}
+    exited = {"kind": "exit", "message": "the script exited with code 1", "exit_code": 1}
     assert leave(paths, exited).sentence == "rank 1: the script exited with code 1: Broken: no rows"
     assert leave(paths, exited).cause == "the script exited with code 1"
-    usage = {"kind": "exit", "message": "the script exited with code 2"}
+    usage = {"kind": "exit", "message": "the script exited with code 2", "exit_code": 2}
     assert leave(paths, usage).last_line == "Set FULL=1 to see more."
     paths.rank_log(1).write_text(trace + "epoch\n" * 40)  # it was handled
     assert leave(paths, exited).last_line == "epoch"
@@ -141,7 +135,7 @@ def test_the_exception_of_a_spawned_process_is_the_reason(paths):
     [
         ({}, True),
         ({"kind": "out_of_memory"}, True),
-        ({"kind": "exit", "message": "the script exited with code 143"}, False),
+        ({"kind": "exit", "message": "the script exited with code 143", "exit_code": 143}, False),
         ({"message": "Connection closed by peer"}, False),
         ({"message": "DataLoader worker (pid 7) is killed by signal: Terminated."}, False),
     ],
@@ -161,10 +155,10 @@ def test_a_run_directory_that_is_gone_was_deleted(paths):
     paths.trial.symlink_to("nowhere")
     assert run_deleted(paths) is None
     paths.trial.unlink()
-    assert run_deleted(paths).reason.startswith(RUN_DELETED)
+    assert run_deleted(paths).code is ReasonCode.RUN_DELETED
     shutil.rmtree(paths.run_dir)
     paths.run_dir.touch()
-    assert run_deleted(paths).reason.startswith(RUN_DELETED)
+    assert run_deleted(paths).code is ReasonCode.RUN_DELETED
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
@@ -195,7 +189,10 @@ def test_an_exception_names_rank_innermost_line_type_and_message(paths):
         ({"message": ""}, "rank 1 at data.py:3: ValueError"),
         ({"traceback": ""}, "rank 1: ValueError: the data is broken"),
         ({"message": "x" * 5000}, "rank 1 at data.py:3: ValueError: " + "x" * 199 + "…"),
-        ({"kind": "exit", "message": "the script exited with code 7"}, "rank 1: the script exited"),
+        (
+            {"kind": "exit", "message": "the script exited with code 7", "exit_code": 7},
+            "rank 1: the script exited",
+        ),
     ],
 )
 def test_the_reason_is_one_line(paths, record, reason):
@@ -241,7 +238,8 @@ def test_the_word_of_an_earlier_life_is_no_cause(paths):
 )
 def test_a_rank_that_left_no_word_is_read_from_torchruns_table(paths, code, how):
     failure = leave(paths, log=TORCHRUN.format(code=code))
-    assert failure == Failure(3, out_of_memory=False, reason=f"rank 3 {how}")
+    assert (failure.rank, failure.reason, failure.cause) == (3, f"rank 3 {how}", how)
+    assert failure.code is ReasonCode.CRASHED
 
 
 @pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"rank": "x"}', "{}", "[" * 99_999])
@@ -266,7 +264,7 @@ def test_a_damaged_package_that_stops_torch_itself_is_named(paths, tmp_path, mon
     failure = leave(paths, log=f'File "/lib/importlib/metadata/__init__.py"\n{error}\n')
     advice = f"its entry_points.txt in {folder.parent} is not UTF-8; reinstall or uninstall that"
     assert failure.reason == f"torchrun: {error}; broken is a damaged package: {advice} package"
-    assert is_permanent(failure.reason, failure.cause, same_choice=False)
+    assert failure.code is ReasonCode.CANNOT_IMPORT
 
 
 def test_a_log_of_any_bytes_and_size_is_read_from_its_end(paths):
@@ -296,9 +294,8 @@ def test_a_sigkill_is_out_of_memory_where_the_kernel_has_counted_one(paths):
     assert failure.reason == (
         "rank 3 was ended by SIGKILL: the host ran out of memory, and the kernel chose it"
     )
-    assert read_failure(paths, 0, oom_kills=0) == Failure(
-        3, out_of_memory=False, reason="rank 3 was ended by SIGKILL"
-    )
+    failure = read_failure(paths, 0, oom_kills=0)
+    assert (failure.reason, failure.out_of_memory) == ("rank 3 was ended by SIGKILL", False)
 
 
 def test_a_loader_that_the_kernel_killed_is_out_of_memory(paths):
@@ -311,38 +308,51 @@ def test_a_loader_that_the_kernel_killed_is_out_of_memory(paths):
     assert not read_failure(paths, 0, oom_kills=0).out_of_memory
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("rank 1 at data.py:3: ValueError: shape [16, 3]", "rank 0 at data.py:3: ValueError: shape [32, 3]"),
-        ("rank 0: OSError: <f at 0x7f12ab>", "rank 0: OSError: <f at 0x7f99>"),
-        ("rank 1 was ended by SIGSEGV", "rank 0 was ended by SIGSEGV"),
-        ("stalled: rank 0 stands in a", "stalled: rank 1 stands in b"),
-    ],
-)  # fmt: skip
-def test_failures_that_are_alike_have_one_cause(one, other):
-    assert Failure(0, out_of_memory=False, reason=one).cause == (
-        Failure(1, out_of_memory=False, reason=other).cause
-    )
+FRAME = 'Traceback:\n  File "/a/data.py", line {}, in load\n'
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "cause"),
     [
-        ("rank 0: the script exited with code 7", "rank 0: the script exited with code 8"),
-        ("rank 0 was ended by SIGSEGV", "rank 0 was ended by SIGBUS"),
-        ("rank 0: ValueError: a", "rank 0: ValueError: b"),
+        (
+            {"rank": 1, "message": "shape [16, 3]", "traceback": FRAME.format(3)},
+            {"rank": 0, "message": "shape [32, 3]", "traceback": FRAME.format(4)},
+            "data.py:#: ValueError: shape [#, #]",
+        ),
+        ({"message": "<f at 0x7f12ab>"}, {"message": "<f at 0x7f99>"}, None),
     ],
 )
-def test_failures_of_other_kinds_have_other_causes(one, other):
-    assert Failure(0, out_of_memory=False, reason=one).cause != (
-        Failure(0, out_of_memory=False, reason=other).cause
-    )
+def test_failures_that_are_alike_have_one_cause(paths, one, other, cause):
+    found = {leave(paths, one).cause, leave(paths, other).cause}
+    assert len(found) == 1
+    assert cause in {None, *found}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        [
+            {"kind": "exit", "message": f"the script exited with code {code}", "exit_code": code}
+            for code in (7, 8)
+        ],
+        ({"message": "a"}, {"message": "b"}),
+    ],
+    ids=["exit", "message"],
+)
+def test_failures_of_other_kinds_have_other_causes(paths, one, other):
+    assert leave(paths, one).cause != leave(paths, other).cause
+
+
+def test_other_signals_are_other_causes(paths):
+    causes = {leave(paths, log=TORCHRUN.format(code=code)).cause for code in (-7, -11)}
+    assert causes == {"was ended by SIGBUS", "was ended by SIGSEGV"}
 
 
 def test_what_is_cut_ends_in_dots(paths):
     paths.rank_log(1).write_text("y" * 900 + "\n")
-    failure = leave(paths, {"kind": "exit", "message": "the script exited with code 7"})
+    failure = leave(
+        paths, {"kind": "exit", "message": "the script exited with code 7", "exit_code": 7}
+    )
     assert failure.sentence.endswith("y…")
     assert len(failure.last_line) == 200
 

@@ -18,11 +18,11 @@ from zeusrun.launcher.supervision.hang import (
     NO_PAUSES,
     Frame,
     Pauses,
-    Stall,
     StallControl,
+    Standstill,
     begin_again,
+    build_stall,
     describe_place,
-    describe_stall,
     find_stall,
     find_unusual_pause,
     keep_stacks,
@@ -48,7 +48,7 @@ class Training:
     steps: dict[int, int] = field(default_factory=dict)
     epochs: int = 0
     pauses: Pauses = NO_PAUSES
-    told: Stall | None = None
+    told: Standstill | None = None
 
     def look(self):
         self.pauses = watch_pauses(self.pauses, self.now_t, self.steps, self.epochs)
@@ -223,13 +223,14 @@ def test_a_pause_that_was_told_of_is_usual_from_then_on(training):
 
 def test_places_are_told_by_rank_and_alike_ones_together():
     wait, read = "in all_reduce, train.py:33", "in read, data.py:7"
-    stall = Stall((0, 1, 2, 3), 62.3, 0.44)
-    assert describe_stall(stall, {0: wait, 1: wait, 2: read, 3: wait}) == (
-        "the training has stalled: no optimizer step for 62 s, after pauses of at most 0.4 s; "
+    stall = Standstill((0, 1, 2, 3), 62.3, 0.44)
+    assert build_stall(stall, {0: wait, 1: wait, 2: read, 3: wait}).describe() == (
+        "no optimizer step for 62 s, after pauses of at most 0.4 s; "
         "ranks 0-1, 3 are in all_reduce, train.py:33; rank 2 is in read, data.py:7"
     )
-    assert "no optimizer step on rank 1 for 62 s" in describe_stall(
-        Stall((1,), 62.3, 0.44), {0: wait, 1: read}
+    assert (
+        "no optimizer step on rank 1 for 62 s"
+        in build_stall(Standstill((1,), 62.3, 0.44), {0: wait, 1: read}).describe()
     )
 
 

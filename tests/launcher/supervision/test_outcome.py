@@ -20,19 +20,20 @@ from tests.launcher.values import (
     ten_watts,
 )
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
-from zeusrun.launcher.rundir.failure import RUN_DELETED, Failure
+from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
-from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
+from zeusrun.launcher.supervision.stop_rules import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import Seen
+from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
 
-RAISED = Failure(1, out_of_memory=False, reason="rank 1 at train.py:3: ValueError: broken")
-DELETED = Failure(None, out_of_memory=False, reason=f"{RUN_DELETED}; keep it")
-FULL = Failure(0, out_of_memory=True, reason="rank 0: MemoryError")
+RAISED = Failure(1, "rank 1 at train.py:3: ValueError: broken")
+DELETED = Failure(None, "the run directory was deleted", ReasonCode.RUN_DELETED)
+FULL = Failure(0, "rank 0: MemoryError", ReasonCode.OUT_OF_MEMORY)
 
 NOTHING = after()
 SILENT = after(started(103.0), ended(110.0, 0), ended(110.0, 1))
@@ -91,8 +92,19 @@ def test_a_restart_of_another_rank_is_counted_once():
     assert outcome(after(report(109.0, 2, 0.6), start=again)).interruptions == ((6.5, 1),)
 
 
-TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(order, StopCause)
-ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
+TARGET, HOPELESS, CHECKED, NO_METRIC, TIMEOUT, SIGNAL, PREEMPTED = map(
+    order,
+    [
+        ReasonCode.TARGET_REACHED,
+        ReasonCode.HOPELESS,
+        ReasonCode.SPEED_CHECKED,
+        ReasonCode.NO_METRIC,
+        ReasonCode.TIMEOUT,
+        ReasonCode.SIGNAL,
+        ReasonCode.PREEMPTED,
+    ],
+)
+ENDED_AT_TARGET, TARGET = TARGET, order(ReasonCode.TARGET_REACHED, StopLevel.ASK)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +117,8 @@ ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
         (NOTHING, 0, None, None, "FAILED", "never reported 'accuracy', and zeusrun saw no"),
         (OTHER_NAME, 0, None, None, "FAILED", "it reported acuracy, loss. Correct objective"),
         # It deleted its run directory: what it reported last is not known.
-        (MISSED, 0, None, DELETED, "FAILED", RUN_DELETED),
-        (SILENT, 0, None, DELETED, "FAILED", RUN_DELETED),
+        (MISSED, 0, None, DELETED, "FAILED", DELETED.reason),
+        (SILENT, 0, None, DELETED, "FAILED", DELETED.reason),
         (REACHED, 0, None, DELETED, "REACHED", "accuracy 0.6"),
         # It crashed.
         (MISSED, 1, None, RAISED, "FAILED", RAISED.reason),
@@ -131,12 +143,12 @@ ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
         (MISSED, 1, HOPELESS, RAISED, "STOPPED", "because of hopeless"),
         (MISSED, 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, TIMEOUT, None, "STOPPED", "because of timeout"),
-        (MISSED, 1, CHECKED, None, "CANCELLED", "because of speed checked"),
-        (NOTHING, 0, CHECKED, None, "CANCELLED", "because of speed checked"),
-        (MISSED, 1, CHECKED, RAISED, "CANCELLED", "because of speed checked"),
+        (MISSED, 1, CHECKED, None, "CANCELLED", "because of speed_checked"),
+        (NOTHING, 0, CHECKED, None, "CANCELLED", "because of speed_checked"),
+        (MISSED, 1, CHECKED, RAISED, "CANCELLED", "because of speed_checked"),
         (MISSED, 1, CHECKED, FULL, "OOM", FULL.reason),
         (MISSED, -15, CHECKED, FULL, "OOM", FULL.reason),
-        (MISSED, 0, CHECKED, FULL, "CANCELLED", "because of speed checked"),
+        (MISSED, 0, CHECKED, FULL, "CANCELLED", "because of speed_checked"),
         (after(*ONE_FAILED, start=MISSED), 0, CHECKED, FULL, "OOM", FULL.reason),
         (after(*ONE_FAILED, start=REACHED), 0, HOPELESS, None, "STOPPED", "because of hopeless"),
         (MISSED, 1, HOPELESS, FULL, "STOPPED", "because of hopeless"),
@@ -150,7 +162,7 @@ ENDED_AT_TARGET, TARGET = TARGET, order(StopCause.TARGET, StopLevel.ASK)
         (REACHED, 0, CHECKED, None, "REACHED", "accuracy 0.6"),
         (REACHED, 1, SIGNAL, None, "CANCELLED", "because of signal"),
         (REACHED, 1, TIMEOUT, None, "REACHED", "accuracy 0.6 in epoch 2"),
-        (OTHER_NAME, 1, NO_METRIC, RAISED, "FAILED", "because of no metric"),
+        (OTHER_NAME, 1, NO_METRIC, RAISED, "FAILED", "because of no_metric"),
     ],
 )
 def test_every_ending_has_its_status_and_reason(*, progress, code, stop, failure, status, reason):
@@ -332,7 +344,7 @@ def test_what_a_user_should_know_of_a_good_run_is_a_warning(progress, changes, w
 
 
 def test_what_torchrun_said_on_its_way_is_no_restart():
-    said = Failure(None, out_of_memory=False, reason="torchrun: setting OMP_NUM_THREADS")
+    said = Failure(None, "torchrun: setting OMP_NUM_THREADS")
     assert outcome(REACHED, failure=said).warnings == ()
 
 
@@ -368,7 +380,7 @@ def test_a_deleted_run_directory_is_no_crash_of_its_batch_size(code):
 
 
 def test_ranks_that_had_ended_before_the_one_that_failed_are_named():
-    lost = Failure(0, out_of_memory=False, reason="rank 0 at train.py:3: RuntimeError: closed")
+    lost = Failure(0, "rank 0 at train.py:3: RuntimeError: closed")
     before = after(ended(109.0, 1), ended(110.0, 0, 1), start=MISSED)
     found = outcome(before, 1, failure=lost)
     assert found.status is TrialStatus.FAILED

@@ -192,7 +192,7 @@ def test_what_a_preemption_lost_is_no_cost_of_the_batch_size():
     first = after(started(101.0), report(111.0, 1, 0.1), report(121.0, 2, 0.2))
     first = replace(first, now_t=126.0, energy_j=250.0)  # 5 s into its third epoch
     cut = trial(7, max_epochs=9)
-    cut = cut.finish(outcome_now(cut, first, METERED, TrialStatus.PREEMPTED, "preempted"))
+    cut = cut.finish(outcome_now(cut, first, METERED, TrialStatus.PREEMPTED))
     now = after(started(101.0), report(131.0, 3, 0.3), report(141.0, 4, 0.4))
     resumed = cut.resume("2026-01-02T00:00:00Z")
     assert cost_in_review(now, resumed) == pytest.approx(40.0 * 25.0)

@@ -10,7 +10,8 @@ import pytest
 from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder, StopRules, supervise
+from zeusrun.launcher.supervision.stop_rules import StopOrder, StopRules, supervise
+from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
 TRAINING = replace(after(report(105.0, 1, 0.1)), now_t=110.0, cost_j=80.0)
@@ -28,7 +29,7 @@ def test_a_run_without_bounds_goes_on_whatever_it_takes():
 
 def test_at_the_target_the_script_is_told_and_never_killed():
     order = supervise(REACHED, FREE, [])
-    assert (order.level, order.cause) == (StopLevel.ASK, StopCause.TARGET)
+    assert (order.level, order.cause) == (StopLevel.ASK, ReasonCode.TARGET_REACHED)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_at_the_target_a_script_that_may_continue_is_not_told():
 
 def test_a_cost_past_its_bound_is_hopeless():
     order = supervise(TRAINING, replace(FREE, cost_bound_j=79.9), [])
-    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.HOPELESS)
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.HOPELESS)
     assert order.reason == "its cost passed the bound of 79.9 J"
 
 
@@ -76,7 +77,7 @@ def test_an_unknown_cost_is_never_past_a_bound():
     assert supervise(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
 
 
-@pytest.mark.parametrize("cause", [StopCause.HOPELESS, StopCause.SPEED_CHECKED])
+@pytest.mark.parametrize("cause", [ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED])
 def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
     bounds = replace(FREE, cost_bound_j=1.0)
     order = supervise(TRAINING, bounds, [], StopOrder(cause, "because"))
@@ -84,9 +85,9 @@ def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
 
 
 def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
-    verdict = StopOrder(StopCause.HOPELESS, "because")
-    assert supervise(REACHED, FREE, [], verdict).cause is StopCause.TARGET
-    assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is StopCause.SIGNAL
+    verdict = StopOrder(ReasonCode.HOPELESS, "because")
+    assert supervise(REACHED, FREE, [], verdict).cause is ReasonCode.TARGET_REACHED
+    assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is ReasonCode.SIGNAL
 
 
 @pytest.mark.parametrize("steps", [None, 5])
@@ -103,13 +104,13 @@ def test_a_cost_past_its_bound_waits_while_the_target_may_be_met(steps):
 def test_a_trial_that_has_reached_its_target_is_not_hopeless(stop_at_target):
     bounds = StopRules(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
     order = supervise(REACHED, bounds, [])
-    assert order is None or order.cause is StopCause.TARGET
+    assert order is None or order.cause is ReasonCode.TARGET_REACHED
 
 
 @pytest.mark.parametrize("progress", [TRAINING, REACHED], ids=["training", "reached"])
 def test_time_out_counts_from_the_launch(progress):
     order = supervise(progress, replace(FREE, timeout_s=9.9), [])
-    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.TIMEOUT)
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.TIMEOUT)
     assert order.reason == "timed out after 9.9 s"
 
 
@@ -123,7 +124,7 @@ def test_time_out_counts_from_the_launch(progress):
 )
 def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
     order = supervise(REACHED, StopRules(1.0, 1.0, stop_at_target=True), signals)
-    assert (order.level, order.cause) == (level, StopCause.SIGNAL)
+    assert (order.level, order.cause) == (level, ReasonCode.SIGNAL)
     assert order.reason == f"{signals[0].name} to zeusrun"
 
 
@@ -134,9 +135,9 @@ def test_levels_are_ordered_by_firmness():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_what_a_scheduler_sends_is_a_preemption(number):
     order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number])
-    assert (order.level, order.cause) == (StopLevel.TERMINATE, StopCause.PREEMPTED)
+    assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.PREEMPTED)
     order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number, signal.SIGINT])
-    assert (order.level, order.cause) == (StopLevel.KILL, StopCause.PREEMPTED)
+    assert (order.level, order.cause) == (StopLevel.KILL, ReasonCode.PREEMPTED)
 
 
 def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():

@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tests.view.report.values import noise_curve, run, run_by_samples
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
+from zeusrun.reasons import Stall
 from zeusrun.trial import TrialStatus
 from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, drawing, shift
 from zeusrun.view.report.compare import compare
@@ -75,17 +76,17 @@ def trace(points=30):
 @pytest.fixture(scope="module")
 def report():
     evil = {"metric": EVIL, "reason": EVIL, "variant": EVIL, "gpu_model": EVIL}
-    stall = ("the training has stalled: " + EVIL,)
+    stalls = (Stall(62.0, 0.4, "rank 1", EVIL),)
     trials = [
         run(1, 32, price=0.1, currency=EVIL, carbon_g=5.0),
         run(2, 64, 0.5, status=TrialStatus.STOPPED, **evil),
-        run(2, 128, 0.7, attempt=2, warnings=stall, **evil),
+        run(2, 128, 0.7, attempt=2, stalls=stalls, **evil),
         run(3, 128, 0.7, noise_curve=noise_curve(), power_limit_w=300.0),
         run(4, 128, 0.7, noise_curve=noise_curve(9.0), **evil),
     ]
     arms = (
         ArmBelief(global_batch_size=32, trials=1, reached=1, chance=0.0, verdict=EVIL),
-        ArmBelief(global_batch_size=64, trials=0, reached=0, chance=1.0, verdict="next: " + EVIL),
+        ArmBelief(global_batch_size=64, trials=0, reached=0, chance=1.0, verdict=EVIL),
     )
     power = (build_power(trials[0], trace()), build_power(trials[3], trace(1)))
     return JobReport(build_facts(EVIL, trials), Belief(arms, (EVIL, EVIL), EVIL), power)

@@ -142,7 +142,7 @@ def belief_of(now: Assessment, index: int, bound: Bound | None, why: str | None)
         failure_chance=failure_chance,
         value_j=value_j,
         chance=float(why is not None),
-        verdict=_verdict(now, index) if why is None else f"next: {why}",
+        verdict=_verdict(now, index) if why is None else why,
     )
 
 

@@ -278,7 +278,7 @@ def _bound(problem: Problem, tally: Tally, step: Step) -> Bound | None:
 
 def _verdict(step: Step, tally: Tally, arm: int) -> str:
     if arm == step.arm:
-        return f"next: {step.why}"
+        return step.why
     if arm in step.out:
         return f"out: {step.out[arm]}"
     if arm not in step.beliefs:

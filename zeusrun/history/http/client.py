@@ -252,11 +252,9 @@ def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # n
     if code == "conflict":
         return Conflict(said)
     if code == "unknown" and path.startswith("/trials/"):
-        return UnknownTrialError(f"{said}; `zeusrun history` lists them")
+        return UnknownTrialError(said)
     if code in {"invalid", "size"}:
         return ValueError(said)
-    if status == 401:
-        said = said.partition("; ")[0]  # the server goes on in the words of its API
     kind = RefusedError if 300 <= status < 500 else HistoryError
     return kind(f"the server {url} refuses: {said}{_advice(answer, code)}")
 

@@ -73,9 +73,7 @@ def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
     if kind == "withdraw" and known.status not in rules.OPEN:
         return
     try:
-        remote.finish(
-            entry.key, trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
-        )
+        remote.finish(entry.key, trial.outcome)
     except ValueError:
         if trial.status is not TrialStatus.LOST:  # else a better outcome is known
             raise

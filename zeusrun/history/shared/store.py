@@ -26,6 +26,7 @@ from zeusrun.history.shared.delivery import add_all_lost, deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
 from zeusrun.history.shared.spool import Spool, newer
 from zeusrun.job_name import check_job_name
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ class SharedHistory(History):
     def _withdraw(self, trial: Trial) -> None:
         """End a trial that was perhaps begun, although no answer came."""
         status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
-        ended = trial.finish(trial.ended_as(status, _NOT_BEGUN, timestamp()))
+        ended = trial.finish(trial.ended_as(status, ReasonCode.NOT_BEGUN, _NOT_BEGUN, timestamp()))
         with contextlib.suppress(HistoryError):  # else its lease expires
             self.spool.put("withdraw", ended)
 

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
+from zeusrun.history.base import LEASE_S, UnreadableTrialError
 from zeusrun.history.sql.create import read_incarnation
 from zeusrun.history.sql.engine import insert_missing, now_s
 from zeusrun.history.sql.schema import HOST_NAME, HOSTS, JOBS, LEASES, SUMS, TRIALS
 from zeusrun.job_name import check_job_name
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -245,7 +246,8 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
         return None
     known = decode_trial(row[0])
     seen = _read_live(row[2], known) or known
-    lost = known.finish(seen.ended_as(TrialStatus.LOST, LEASE_EXPIRED, timestamp(row[1])))
+    code, why = ReasonCode.LEASE_EXPIRED, "its lease expired: nobody renewed it in time"
+    lost = known.finish(seen.ended_as(TrialStatus.LOST, code, why, timestamp(row[1])))
     locked.store(lost, Found(number, known, row[0]))
     return lost
 

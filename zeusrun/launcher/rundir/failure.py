@@ -10,18 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.choice.crash import DAMAGED, USAGE
 from zeusrun.files.private import open_for_reading, read_file
 from zeusrun.plugins import find_damaged_packages
+from zeusrun.reasons import ReasonCode
 from zeusrun.redaction import Mask
 
 if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
 
-STALLED = "stalled"
-LAUNCHER_DIED = "its launcher died"
-RUN_DELETED = "the run directory was deleted while the training ran"
-OUT_OF_HOST_MEMORY = "the host ran out of memory, and the kernel chose it"
+NO_CAUSE = "torchrun failed without a recorded cause"
 
 _LOG_TAIL_BYTES = 64_000
 _MAX_RECORD_BYTES = 1 << 20
@@ -40,13 +37,13 @@ _ROW = re.compile(
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|\bpeer|\bremote|NCCL", re.IGNORECASE
 )
-_RANK = re.compile(r"^rank \d+(?: at |:? )")
-_ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
-_EXITED = re.compile(r"exited with code \d+$")
+_USAGE = 2  # the exit code of argparse and click for wrong arguments
+_BROKEN = re.compile(
+    r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
+)
 # What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
 _OF_SPAWNED = "ProcessRaisedException"
 _RAISED = re.compile(r"(?:\w+\.){0,20}(\w+)(?:: ?(.*))?")
-_LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # PyTorch's message when the kernel has killed a data loader's process.
 _KILLED_CHILD = re.compile(r"DataLoader worker .*(killed by signal: Killed|exited unexpectedly)")
@@ -63,26 +60,25 @@ class Failure:
     """The first failure of a run."""
 
     rank: int | None  # which failed; ``None`` if unknown
-    out_of_memory: bool
     reason: str  # one sentence for people
-    last_line: str | None = None  # what the log says, if only the rank's exit code is known
+    code: ReasonCode = ReasonCode.CRASHED
+    cause: str = NO_CAUSE  # the reason without ranks, sizes and addresses, to compare failures
+    exit_code: int | None = None  # of the rank, if only that is known
+    last_line: str | None = None  # what the log says then
+    lost_peer: bool = False  # it may be the consequence of another one's end
     is_own: bool = False  # an exception of the rank, not the consequence of another one's end
     advice: str | None = None  # what to do
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out, on a GPU or the host."""
+        return self.code is ReasonCode.OUT_OF_MEMORY
 
     @property
     def sentence(self) -> str:
         """The reason with what the rank's log says, and what to do."""
         text = self.reason if self.last_line is None else f"{self.reason}: {self.last_line}"
         return _shortened(text if self.advice is None else f"{text}; {self.advice}", _MAX_REASON)
-
-    @property
-    def cause(self) -> str:
-        """The reason without ranks, sizes and addresses, so that similar failures are equal."""
-        text = _RANK.sub("", self.reason)
-        if text.startswith(STALLED):
-            return STALLED
-        text = _LAST_LINE.sub(r"\1", text)  # the reason may be a stored sentence
-        return text if _ENDING.search(text) else _VARIES.sub("#", text)
 
 
 def read_failure(
@@ -96,23 +92,22 @@ def read_failure(
     memory kills during the run; ``None`` if unknown.
     """
     log = _read_tail(paths.torchrun_log, mask)
-    recorded = _from_worker(paths.error, restarts, mask)
-    if recorded is not None and oom_kills and _KILLED_CHILD.search(recorded.reason):
-        return replace(recorded, out_of_memory=True)
-    certain = recorded is not None and (
-        recorded.out_of_memory or not _LOST_PEER.search(recorded.reason)
-    )
+    recorded = _from_worker(paths.error, restarts, oom_kills, mask)
+    certain = recorded is not None and (recorded.out_of_memory or not recorded.lost_peer)
     found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
     if found is None or found.rank is None:
         return found
     printed = _read_tail(paths.rank_log(found.rank), mask)
     found = replace(found, advice=_NO_TERMINAL if _needs_terminal(printed) else None)
-    if not _EXITED.search(found.reason):
+    if found.exit_code is None:
         return found
-    raised = None if USAGE.search(found.reason) else _last_raised(printed, within=_MAX_ADVICE)
+    usage = found.exit_code == _USAGE
+    raised = None if usage else _last_raised(printed, within=_MAX_ADVICE)
     lines = [": ".join(filter(None, raised))] if raised else _LINE_END.split(printed)
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
-    return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
+    last = next((_shortened(line) for line in printable if line), None)
+    code = _code_of(last or "", ReasonCode.USAGE_ERROR if usage else ReasonCode.CRASHED)
+    return replace(found, last_line=last, code=code)
 
 
 def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None:
@@ -140,11 +135,19 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     try:
         paths.trial.lstat()  # written before the training starts
     except (FileNotFoundError, NotADirectoryError):
-        text = f"{RUN_DELETED}; the script must leave {paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
-        return Failure(None, out_of_memory=False, reason=text)
+        text = (
+            "the run directory was deleted while the training ran; the script must leave "
+            f"{paths.run_dir} (ZEUSRUN_RUN_DIR) as it is"
+        )
+        return Failure(None, text, ReasonCode.RUN_DELETED)
     except OSError:
         pass  # unknown
     return None
+
+
+def _code_of(said: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:
+    """Return what an error is by what Python says: ``ImportError: cannot import name``."""
+    return ReasonCode.CANNOT_IMPORT if _BROKEN.search(said) else otherwise
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
@@ -170,7 +173,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
+def _from_worker(path: Path, restarts: int, oom_kills: int | None, mask: Mask) -> Failure | None:
     record = _read_record(path)
     if record is None:
         return None
@@ -178,6 +181,7 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
         rank, kind = int(record["rank"]), str(record["kind"])
         message, trace = str(record["message"]), str(record.get("traceback", ""))
         name, restart = str(record["type"]), int(record.get("restart", 0))
+        exit_code = None if record.get("exit_code") is None else int(record["exit_code"])
     except (ValueError, KeyError, TypeError, OverflowError):  # infinity is no rank
         return None
     if restart < restarts:
@@ -185,18 +189,25 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
     if name == _OF_SPAWNED and (raised := _last_raised(trace)):
         name, message = raised
     first_line = _shortened(next(iter(mask.cut_text(message).strip().splitlines()), ""))
-    reason = f"rank {rank}: {first_line}"
-    if kind == "exit":
-        return Failure(rank, out_of_memory=False, reason=reason)
+    exited = kind == "exit"
+    said = ": ".join(filter(None, ("" if exited else name, first_line)))
     frames = [
         frame
-        for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
+        for frame in re.findall(r'File "([^"]+)", line (\d+)', "" if exited else trace)
         if not frame[0].endswith("/zeusrun/worker/run.py")  # it rejected the script's value
     ]
-    where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
-    reason = f"rank {rank}{where}: {name}" + (f": {first_line}" if first_line else "")
-    is_own = not (_LOST_PEER.search(reason) or "DataLoader worker" in reason)
-    return Failure(rank, kind == "out_of_memory", reason, is_own=is_own)
+    where = f"{Path(frames[-1][0]).name}:{frames[-1][1]}: " if frames else ""
+    memory = kind == "out_of_memory" or (oom_kills and _KILLED_CHILD.search(said))
+    lost_peer = _LOST_PEER.search(said) is not None
+    return Failure(
+        rank,
+        f"rank {rank}{' at ' if where else ': '}{where}{said}",
+        ReasonCode.OUT_OF_MEMORY if memory else _code_of(said),
+        _without_numbers(f"{where}{said}") if exit_code is None else said,
+        exit_code,
+        lost_peer=lost_peer,
+        is_own=not (exited or lost_peer or "DataLoader worker" in said),
+    )
 
 
 def _killed(log: str, oom_kills: int | None) -> Failure | None:
@@ -208,9 +219,11 @@ def _killed(log: str, oom_kills: int | None) -> Failure | None:
             killed = int(code) == -signal.SIGKILL
             by_kernel = killed and bool(oom_kills)
             may_be = "; the kernel's out-of-memory killer does that"
-            hint = f": {OUT_OF_HOST_MEMORY}" if by_kernel else may_be if oom_kills is None else ""
+            full = ": the host ran out of memory, and the kernel chose it"
+            hint = full if by_kernel else may_be if oom_kills is None else ""
             how = _describe_exit(int(code)) + hint * killed
-            return Failure(int(rank), out_of_memory=by_kernel, reason=f"rank {rank} {how}")
+            kind = ReasonCode.OUT_OF_MEMORY if by_kernel else ReasonCode.CRASHED
+            return Failure(int(rank), f"rank {rank} {how}", kind, cause=how)
     return None
 
 
@@ -219,16 +232,22 @@ def _from_torchrun(log: str) -> Failure | None:
     _, found, root = log.rpartition("Root Cause (first observed failure):")
     row = _ROW.search(root)
     if found and row:
-        reason = f"rank {row[1]} {_describe_exit(int(row[2]))}"
-        return Failure(int(row[1]), out_of_memory=False, reason=reason)
+        code, how = int(row[2]), _describe_exit(int(row[2]))
+        exited = None if code < 0 or code == _EXTERNAL_SIGTERM else code
+        return Failure(int(row[1]), f"rank {row[1]} {how}", cause=how, exit_code=exited)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return None
-    reason = f"torchrun: {_shortened(lines[-1])}"
-    if "importlib/metadata" in log:  # torch reads the entry points of all packages
-        packages = find_damaged_packages().items()
-        reason += "".join(f"; {name} {DAMAGED}: {damage}" for name, damage in packages)
-    return Failure(None, out_of_memory=False, reason=reason)
+    # torch reads the entry points of all packages.
+    damaged = find_damaged_packages() if "importlib/metadata" in log else {}
+    text = f"torchrun: {_shortened(lines[-1])}"
+    text += "".join(f"; {name} is a damaged package: {what}" for name, what in damaged.items())
+    kind = ReasonCode.CANNOT_IMPORT if damaged else _code_of(lines[-1])
+    return Failure(None, text, kind, cause=_without_numbers(text))
+
+
+def _without_numbers(text: str) -> str:
+    return _VARIES.sub("#", text)
 
 
 def _shortened(text: str, most: int = _MAX_LINE) -> str:

@@ -15,6 +15,7 @@ from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
 from zeusrun.history.rules import is_uuid, job_of, offline_name
 from zeusrun.job_name import is_job_name
+from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import ADAPT_STATE, SIDECAR_NAME
 from zeusrun.sidecar.orders import ENDING
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _GENTLY, _NOW, _REPLACED = b"gently", b"now", b"replaced"
-REPLACED_BY_NEWER = "a newer run of the job took its place"
 
 
 class _Under:
@@ -130,14 +130,14 @@ def ask_to_cancel(paths: RunPaths, *, at_once: bool = False, replaced: bool = Fa
     replace_file(paths.cancel, content, fresh=fresh, durable=False)
 
 
-def read_cancel(paths: RunPaths) -> tuple[int, str] | None:
+def read_cancel(paths: RunPaths) -> tuple[int, ReasonCode] | None:
     """Return the number of interrupts requested, 1 or 2, and why; ``None`` without a request."""
     try:
         content = read_file(paths.cancel, len(_REPLACED))
     except OSError:
         return None
-    reason = REPLACED_BY_NEWER if content == _REPLACED else "cancelled by 'zeusrun cancel'"
-    return 2 if content == _NOW else 1, reason
+    code = ReasonCode.REPLACED if content == _REPLACED else ReasonCode.CANCELLED
+    return 2 if content == _NOW else 1, code
 
 
 def find_run(home: Path, trial: Trial) -> RunPaths | None:

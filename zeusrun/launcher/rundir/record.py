@@ -76,9 +76,7 @@ def read_record(paths: RunPaths) -> Trial | None:
 def read_outcome(paths: RunPaths) -> Outcome | None:
     """Return the outcome that a launcher wrote here; ``None`` if there is none."""
     trial = read_record(paths)
-    if trial is None or not trial.status.finished:
-        return None
-    return trial.ended_as(trial.status, trial.reason or "", trial.finished_at or "")
+    return None if trial is None or not trial.status.finished else trial.outcome
 
 
 def describes(paths: RunPaths, trial: Trial) -> bool:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zeusrun
 from zeusrun.files.private import open_for_reading, open_for_writing
-from zeusrun.launcher.rundir.failure import STALLED, Failure
+from zeusrun.launcher.rundir.failure import Failure
+from zeusrun.reasons import ReasonCode, Stall, seconds_text
 from zeusrun.sidecar.events import Started
 from zeusrun.sidecar.step_clock import read_step_clock
 
@@ -34,7 +35,6 @@ FIRST_PATIENCE = 10.0  # times after_s, until the first end of an epoch was seen
 MOST_GAP_S = 1.0  # that counts between two samples, usually a tenth of a second apart
 TOGETHER = 0.9  # ranks that wait for each other pause for almost as long
 
-STANDS_STILL = "the training has stalled: "
 _ANSWER_S = 3.0  # a rank that runs answers in milliseconds
 _MOST_BYTES = 1 << 20  # a hundred threads of a hundred frames
 
@@ -81,7 +81,7 @@ class Pauses:
 
 
 @dataclass(frozen=True)
-class Stall:
+class Standstill:
     """A training without progress."""
 
     ranks: tuple[int, ...]  # those that take no step
@@ -124,7 +124,7 @@ def begin_again(before: Pauses) -> Pauses:
     return replace(before, ranks=ranks)
 
 
-def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
+def find_stall(pauses: Pauses, after_s: float) -> Standstill | None:
     """Return the stall of a training; ``None`` if all go on. Each may pause ``after_s``."""
     standing = {rank: of for rank, of in pauses.ranks.items() if of.standing_s is not None}
     patience_s = {rank: of.patience_s(after_s) for rank, of in standing.items()}
@@ -134,7 +134,7 @@ def find_stall(pauses: Pauses, after_s: float) -> Stall | None:
         return None
     first = max(stalled, key=lambda rank: stood_s[rank])
     ranks = [rank for rank in sorted(standing) if stood_s[rank] > TOGETHER * patience_s[rank]]
-    return Stall(tuple(ranks), stood_s[first], standing[first].longest_s)
+    return Standstill(tuple(ranks), stood_s[first], standing[first].longest_s)
 
 
 def find_unusual_pause(pauses: Pauses) -> float | None:
@@ -144,10 +144,9 @@ def find_unusual_pause(pauses: Pauses) -> float | None:
     return longest_s if longest_s > max(MOST_GAP_S, USUAL_PAUSES * usual_s) else None
 
 
-def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
-    """Return which ranks stalled, how long, and where each rank is, without full stop."""
-    whose = "" if len(stall.ranks) == len(places) else f" on {ranks_text(stall.ranks)}"
-    stood, longest = seconds_text(stall.standing_s), seconds_text(stall.longest_s)
+def build_stall(found: Standstill, places: Mapping[int, str]) -> Stall:
+    """Return a stall, with where each rank is."""
+    whose = "" if len(found.ranks) == len(places) else ranks_text(found.ranks)
     by_place: dict[str, list[int]] = {}
     for rank in sorted(places):
         by_place.setdefault(places[rank], []).append(rank)
@@ -155,15 +154,7 @@ def describe_stall(stall: Stall, places: Mapping[int, str]) -> str:
         f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}"
         for place, ranks in by_place.items()
     ]
-    return (
-        f"{STANDS_STILL}no optimizer step{whose} for {stood}, after pauses of at most "
-        f"{longest}; {'; '.join(parts)}"
-    )
-
-
-def seconds_text(seconds: float) -> str:
-    """Return ``62 s`` or ``0.4 s``."""
-    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+    return Stall(found.standing_s, found.longest_s, whose, "; ".join(parts))
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -198,7 +189,8 @@ class StallControl:
         self._world = range(trial.world_size)
         self._processes = ranks
         self._pauses = NO_PAUSES
-        self._stall: Stall | None = None
+        self.found: list[Stall] = []  # those that were reported
+        self._stall: Standstill | None = None
         self._asked_t: float | None = None  # when the ranks were asked for their stacks
         self._offsets: Mapping[int, int] = {}  # the size of each stack file before
         self._sizes: Mapping[int, int] = {}  # and at the last poll
@@ -267,7 +259,9 @@ class StallControl:
             state = self._processes.state(rank)
             unknown = "at an unknown place" + ("" if state is None else f" ({state})")
             places[rank] = describe_place(read_frames(stacks[rank])) or unknown
-        sentence = describe_stall(self._stall, places)
+        stall = build_stall(self._stall, places)
+        self.found.append(stall)
+        sentence = f"the training has stalled: {stall.describe()}"
         try:
             keep_stacks(self._paths.stacks, sentence, stacks)
             kept = f"The stacks are in {self._paths.stacks}"
@@ -276,16 +270,15 @@ class StallControl:
         if goes_on or not self._restarts or not self._processes.all_live():
             self._warn(f"{sentence}. {kept}")
         else:
-            self._warn(f"{sentence}. {kept}. {self._restart(sentence, progress)}")
+            self._warn(f"{sentence}. {kept}. {self._restart(stall, progress)}")
 
-    def _restart(self, sentence: str, progress: Progress) -> str:
+    def _restart(self, stall: Stall, progress: Progress) -> str:
         """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""
         if not self._processes.kill():
             return "The ranks could not be killed: their processes are unknown"
         used_up = progress.ranks.generation >= self._max_restarts
-        where = sentence.removeprefix(STANDS_STILL)
-        reason = f"{STALLED}: {where}" + ("; no restart was left" if used_up else "")
-        self._killed = Failure(None, out_of_memory=False, reason=reason)
+        text = f"stalled: {stall.describe()}" + ("; no restart was left" if used_up else "")
+        self._killed = Failure(None, text, ReasonCode.STALLED, cause="stalled")
         self._stall = None
         self._pauses = begin_again(self._pauses)
         left = "no restart is left (launch.max_restarts)" if used_up else "torchrun restarts them"

@@ -9,21 +9,19 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.eras import find_reporting
 from zeusrun.clock import timestamp
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
-from zeusrun.energy.device_energy import Accounts
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
-from zeusrun.launcher.rundir.failure import LAUNCHER_DIED, RUN_DELETED, Failure, signal_name
+from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.rundir.record import Live
-from zeusrun.launcher.supervision.hang import ranks_text
 from zeusrun.launcher.supervision.pricing import price_outcome
-from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
 from zeusrun.metrics.progress import settle
-from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
+from zeusrun.metrics.seen import describe_alone, find_batch_size
 from zeusrun.metrics.summary import TrainingSummary
+from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Outcome, TrialStatus
@@ -35,21 +33,14 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stop_rules import StopOrder
     from zeusrun.metrics.progress import Progress
-    from zeusrun.trial import CurvePoint, PowerPoint, Trial
+    from zeusrun.trial import PowerPoint, Trial
 
 
-_STOPPED_AS = {
-    StopCause.SPEED_CHECKED: TrialStatus.CANCELLED,
-    StopCause.NO_METRIC: TrialStatus.FAILED,
-    StopCause.SIGNAL: TrialStatus.CANCELLED,
-    StopCause.PREEMPTED: TrialStatus.PREEMPTED,
+# What may be tried once more. A signal to torchrun was sent on purpose.
+_CRASHES = {
+    *(ReasonCode.CRASHED, ReasonCode.CANNOT_IMPORT),
+    *(ReasonCode.USAGE_ERROR, ReasonCode.STALLED),
 }
-
-_UNTRAINED = (
-    "the target is met before the first step, and no later epoch was reported; choose a harder "
-    "target, check that the script does not evaluate a trained model, and report after each epoch"
-)
-NO_CAUSE = "torchrun failed without a recorded cause"
 
 
 def build_outcome(
@@ -65,6 +56,7 @@ def build_outcome(
     signalled: bool = False,
     limits: LimitsReport = NO_LIMITS,
     earlier: Sequence[Trial] = (),
+    stalls: tuple[Stall, ...] = (),
 ) -> Outcome:
     """Return the outcome of a run.
 
@@ -74,74 +66,91 @@ def build_outcome(
     at the same time; ``signalled`` whether torchrun reported that a signal ended it; ``earlier``
     are trials of the job, oldest first.
     """
-    ordered = stop is not None and stop.ends_ranks
-    late = failure if ordered else None  # a rank that zeusrun ends reports no failure to torchrun
     if not progress.curve and trial.epochs:  # preempted again before it reported anything
         progress = replace(progress, epochs=trial.epochs)
     signalled = signalled or exit_.code < 0
     clean = has_ended_well(progress, exit_, signalled=signalled)
-    if clean or (stop is not None and stop.cause is StopCause.TIMEOUT):
+    end = End(exit_, stop, failure or Failure(None, NO_CAUSE), clean)
+    # A rank that zeusrun ends reports no failure to torchrun.
+    late = failure if end.ordered else None
+    if end.clean or end.cause is ReasonCode.TIMEOUT:
         progress = settle(progress, final=True, resumed=trial.preemptions > 0)
-    done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
-    if stop is not None and stop.cause is StopCause.PREEMPTED and (done or progress.reached):
-        stop, clean = None, True  # there is nothing left to train
-    ordered = stop is not None and stop.ends_ranks  # then zeusrun sent it
-    external_sigterm = signalled and not clean and not ordered
-    if external_sigterm:
-        number = -exit_.code if exit_.code < 0 else signal.SIGTERM
-        reason = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
-        failure = Failure(None, out_of_memory=False, reason=reason)
-    status, reason = _verdict(trial, progress, stop, failure, clean=clean)
-    without_metric = clean or (stop is not None and stop.cause is StopCause.NO_METRIC)
-    if status is TrialStatus.FAILED and without_metric and not _deleted(failure):
-        status, reason = _blame_size(trial, progress, earlier) or (status, reason)
-    if late is not None and late.sentence in reason:
+    end = _correct(end, trial, progress, signalled=signalled)
+    status, code, reason = judge_end(trial, progress, end, earlier)
+    if late is not None and late.code is code:  # the reason says it already
         late = None
-    # A signal to torchrun was sent on purpose; only a crash may be tried once more.
-    by_itself = not (clean or external_sigterm or ordered or _deleted(failure))
-    crashed = status is TrialStatus.FAILED and by_itself
-    begun_t, reached = progress.training_t, progress.reached
-    time_s = energy_j = shutdown_s = None
-    accounts = Accounts(None, None)
-    limit_w: float | None = None
-    curve, by_samples, active_t = progress.curve, progress.by_samples, progress.active_t
+    crashed = code in _CRASHES and status is TrialStatus.FAILED and not end.ordered
+    reached, active_t = progress.reached, progress.active_t
     epochs = progress.epochs if reached is None else reached.epoch
-    if begun_t is not None and active_t is not None:
-        shutdown_s = max(0.0, exit_.ended_t - active_t)
-        time_s = active_t - begun_t if reached is None else reached.time_s
-        # Read again: while the run went on, the last joules were extrapolated.
-        energy_j = meter.energy_between(begun_t, begun_t + time_s)
-        accounts = meter.accounts_j(begun_t, begun_t + time_s)
-        limit_w = limit_in_force(trial, limits.profile, meter, begun_t, begun_t + time_s)
-        curve, by_samples = (
-            tuple(
-                point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
-                for point in points
-            )
-            for points in (curve, by_samples)
-        )
+    outcome = _take_span(
+        outcome_now(trial, progress, meter, status), trial, progress, meter, limits.profile
+    )
     return replace(
-        outcome_now(trial, progress, meter, status, reason),
+        outcome,
+        reason=reason,
+        reason_code=code,
         finished_at=finished_at,
+        epochs=epochs if progress.curve else None,
+        power_profile=limits.profile,
+        profiling_cost_j=limits.extra_cost_j,
+        shared=shared,
+        shutdown_s=None if active_t is None else max(0.0, exit_.ended_t - active_t),
+        cause=end.failure.cause if crashed else None,
+        warnings=(
+            *_warnings(trial, progress, end, late),
+            *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
+        ),
+        stalls=stalls,
+    )
+
+
+def _correct(end: End, trial: Trial, progress: Progress, *, signalled: bool) -> End:
+    """Return the end with what only the whole shows: nothing left to train, a foreign signal."""
+    done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
+    if end.cause is ReasonCode.PREEMPTED and (done or progress.reached):
+        return replace(end, stop=None, clean=True)
+    if signalled and not end.clean and not end.ordered:  # else zeusrun sent it
+        number = -end.exit_.code if end.exit_.code < 0 else signal.SIGTERM
+        text = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
+        return replace(end, failure=Failure(None, text, ReasonCode.ENDED_BY_SIGNAL))
+    return end
+
+
+def _take_span(
+    outcome: Outcome,
+    trial: Trial,
+    progress: Progress,
+    meter: Meter,
+    profile: Sequence[PowerPoint],
+) -> Outcome:
+    """Return an outcome with what its span took, of a training that has begun.
+
+    While the run went on, the last joules were extrapolated: they are read again.
+    """
+    begun_t, active_t, reached = progress.training_t, progress.active_t, progress.reached
+    if begun_t is None or active_t is None:
+        return outcome
+    time_s = active_t - begun_t if reached is None else reached.time_s
+    span = begun_t, begun_t + time_s
+    energy_j, accounts = meter.energy_between(*span), meter.accounts_j(*span)
+    curve, by_samples = (
+        tuple(
+            point._replace(energy_j=meter.energy_between(begun_t, begun_t + point.time_s))
+            for point in points
+        )
+        for points in (outcome.curve, outcome.by_samples)
+    )
+    return replace(
+        outcome,
         time_s=time_s,
         energy_j=energy_j,
         energy_source=None if energy_j is None else meter.energy_source,
         cost_j=cost_j(energy_j, meter.max_power_w, time_s, trial.eta_knob),
-        epochs=epochs if curve else None,
         curve=curve,
         by_samples=by_samples,
-        power_profile=limits.profile,
-        power_limit_w=limit_w,
+        power_limit_w=limit_in_force(trial, profile, meter, *span),
         energy_counter_j=accounts.counter_j,
         energy_integrated_j=accounts.integrated_j,
-        profiling_cost_j=limits.extra_cost_j,
-        shared=shared,
-        shutdown_s=shutdown_s,
-        cause=None if not crashed else NO_CAUSE if failure is None else failure.cause,
-        warnings=(
-            *_warnings(trial, progress, exit_, stop, late=late, clean=clean),
-            *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
-        ),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
 
@@ -178,119 +187,13 @@ def has_ended_well(progress: Progress, exit_: ProcessExit, *, signalled: bool) -
     return unasked and progress.ranks.scripts_ended
 
 
-def _verdict(
-    trial: Trial,
-    progress: Progress,
-    stop: StopOrder | None,
-    failure: Failure | None,
-    *,
-    clean: bool,
-) -> tuple[TrialStatus, str]:
-    reached = progress.reached
-    # A run that is ended after the target costs what reaching the target cost.
-    ended = stop is not None and stop.ends_ranks
-    by_rule = ended and stop is not None and stop.cause in {StopCause.TIMEOUT, StopCause.TARGET}
-    if reached is not None and (clean or by_rule):
-        return (
-            TrialStatus.REACHED,
-            f"{trial.metric} {reached.value:.4g} {_when(trial, progress, reached)}",
-        )
-    out_of_memory = failure is not None and failure.out_of_memory
-    if stop is not None and stop.cause is not StopCause.TARGET:
-        checked = stop.cause is StopCause.SPEED_CHECKED
-        if checked and out_of_memory and failure is not None and not clean:
-            return TrialStatus.OOM, failure.sentence  # the policy learns from that too
-        return _STOPPED_AS.get(stop.cause, TrialStatus.STOPPED), stop.reason
-    if not clean or _deleted(failure):
-        cause = NO_CAUSE if failure is None else failure.sentence + _ended_before(failure, progress)
-        after = (
-            f"the target was reached {_when(trial, progress, reached)}, then " if reached else ""
-        )
-        sizes = progress.batch_sizes
-        if out_of_memory and sizes and sizes[-1].batch_size != trial.global_batch_size:
-            after += f"its batch size had become {sizes[-1].batch_size}; "
-        return (TrialStatus.OOM if out_of_memory else TrialStatus.FAILED), after + cause
-    untrained = _is_untrained(trial, progress)
-    if untrained or trial.metric not in progress.seen_metrics:
-        return TrialStatus.FAILED, _UNTRAINED if untrained else _never_reported(trial, progress)
-    best = "no finite value" if progress.best_value is None else f"best {progress.best_value:.4g}"
-    what = "report" if progress.by_reports else "epoch"
-    done = f"{progress.epochs} {what}" + ("" if progress.epochs == 1 else "s")
-    if trial.by_samples or progress.by_samples:
-        done = f"{(trial.samples or 0) + (progress.samples or 0):,} samples"
-    return TrialStatus.MISSED, f"{trial.metric} {best} after {done}, target {trial.target:g}"
-
-
-def _is_untrained(trial: Trial, progress: Progress) -> bool:
-    """Whether all that a run reported is a model that met the target before the first step."""
-    only_first = progress.awaits_step or all(point.epoch == 0 for point in progress.curve)
-    best = progress.best_value
-    first = only_first and not trial.preemptions and progress.reached is None
-    return first and best is not None and meets_target(best, trial.target, trial.mode)
-
-
-def _ended_before(failure: Failure, progress: Progress) -> str:
-    """Describe the ranks that ended before the failed one, which may have waited for them."""
-    codes = progress.ranks.exit_codes
-    ended = list(codes)  # in the order in which they ended
-    if failure.rank not in ended:
-        return ""
-    early = [rank for rank in ended[: ended.index(failure.rank)] if not codes[rank]]
-    return f"; {ranks_text(sorted(early))} had ended before with exit code 0" if early else ""
-
-
-def _deleted(failure: Failure | None) -> bool:
-    """Whether the script deleted its run directory, which has nothing to do with its batch size."""
-    return failure is not None and failure.reason.startswith(RUN_DELETED)
-
-
-def _never_reported(trial: Trial, progress: Progress) -> str:
-    if progress.seen_metrics:
-        seen = list_names(progress.seen_metrics)
-        return (
-            f"the script never reported {trial.metric!r}; it reported {seen}. "
-            "Correct objective.metric (or metrics.name) in the job file"
-        )
-    return (
-        f"the script never reported {trial.metric!r}, and zeusrun saw no metric of any library; "
-        f"call zeusrun.current().report({trial.metric}=...) on rank 0 after each epoch, or name a "
-        "file or a pattern under metrics in the job file (docs/metrics.md)"
-    )
-
-
-def _blame_size(
-    trial: Trial, progress: Progress, earlier: Sequence[Trial]
-) -> tuple[TrialStatus, str] | None:
-    """Return a miss if the script reports the metric with another batch size, else ``None``."""
-    if trial.metric in progress.seen_metrics:
-        return None
-    other = find_reporting(trial, earlier)
-    if other is None:
-        return None
-    seen = f"; it reported {list_names(progress.seen_metrics)}" if progress.seen_metrics else ""
-    return TrialStatus.MISSED, (
-        f"the script never reported {trial.metric!r}{seen}. {other.trial} reported it with batch "
-        f"size {other.global_batch_size}, so the script may not evaluate with "
-        f"{trial.global_batch_size}"
-    )
-
-
-def _warnings(
-    trial: Trial,
-    progress: Progress,
-    exit_: ProcessExit,
-    stop: StopOrder | None,
-    *,
-    late: Failure | None,
-    clean: bool,
-) -> list[str]:
+def _warnings(trial: Trial, progress: Progress, end: End, late: Failure | None) -> list[str]:
     found = []
-    reached, ranks = progress.reached, progress.ranks
-    ordered = stop is not None and stop.ends_ranks  # then torchrun exits with 1
-    if reached is not None and stop is not None and stop.cause is StopCause.TIMEOUT:
-        when = _when(trial, progress, reached)
+    reached, ranks, stop, exit_ = progress.reached, progress.ranks, end.stop, end.exit_
+    if reached is not None and stop is not None and stop.cause is ReasonCode.TIMEOUT:
+        when = describe_target(trial, progress, reached)
         found.append(f"{stop.reason}; the target was reached {when}, where time and cost end")
-    if clean and exit_.code != 0 and not ordered and ranks.scripts_ended:
+    if end.clean and exit_.code != 0 and not end.ordered and ranks.scripts_ended:
         found.append(
             "a rank aborted after its script had ended; the training itself is complete "
             f"(torchrun's exit code was {exit_.code})"
@@ -334,22 +237,11 @@ def _fell_back(trial: Trial, progress: Progress) -> list[str]:
     return [told]
 
 
-def _when(trial: Trial, progress: Progress, reached: CurvePoint) -> str:
-    """Return when a run reached its target: by samples, those of its earlier parts included."""
-    if not (trial.by_samples or progress.by_samples):
-        return f"in {'report' if progress.by_reports else 'epoch'} {reached.epoch}"
-    since = 0 if progress.by_samples else progress.samples or 0
-    own = [each.epoch for each in progress.by_samples if each.time_s <= reached.time_s]
-    return f"after {(trial.samples or 0) + (own[-1] if own else since):,} samples"
-
-
-def outcome_now(
-    trial: Trial, progress: Progress, meter: Meter, status: TrialStatus, reason: str
-) -> Outcome:
-    """Return the outcome of a trial as if it ended now."""
+def outcome_now(trial: Trial, progress: Progress, meter: Meter, status: TrialStatus) -> Outcome:
+    """Return the outcome of a trial as if it ended now, without a reason."""
     return Outcome(
         status,
-        reason,
+        "",
         timestamp(),
         startup_s=progress.startup_s,
         time_s=progress.time_s,
@@ -380,13 +272,15 @@ def describe_live(
     *,
     shared: bool | None = None,
     warnings: Sequence[str] = (),
+    stalls: tuple[Stall, ...] = (),
     preempted: bool = False,
 ) -> Live:
     """Return the state of a running trial, with its energy so far."""
     begun_t = progress.training_t
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
-    outcome = outcome_now(trial, progress, meter, TrialStatus.LOST, LAUNCHER_DIED)
+    outcome = outcome_now(trial, progress, meter, TrialStatus.LOST)
     outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
+    outcome = replace(outcome, stalls=stalls)
     so_far = trial.finish(join(trial, price_outcome(trial, outcome, tariffs)))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),

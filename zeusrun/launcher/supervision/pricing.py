@@ -42,7 +42,7 @@ def price_at_end(submission: Submission, trial: Trial, outcome: Outcome) -> Outc
     If a CSV file ended before the run did, read it again: prices of the next day come every day.
     """
     priced = price_outcome(trial, outcome, submission.tariffs)
-    if priced.warnings == outcome.warnings:
+    if len(priced.warnings) == len(outcome.warnings):  # nothing is unknown
         return priced
     try:
         newer = load_tariffs(submission.spec, submission.home)

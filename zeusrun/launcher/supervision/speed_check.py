@@ -16,7 +16,8 @@ from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.supervision.outcome import outcome_now
-from zeusrun.launcher.supervision.stop_rules import StopCause, StopOrder
+from zeusrun.launcher.supervision.stop_rules import StopOrder
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class PolicyControl:
         epoch_j = belief.epoch_cost_j
         seen = "" if epoch_j is None else f"{energy_text(epoch_j)} an epoch; "
         why = f"{seen}{belief.verdict}; {decision.global_batch_size} follows"
-        return StopOrder(StopCause.SPEED_CHECKED, f"only its speed was checked: {why}")
+        return StopOrder(ReasonCode.SPEED_CHECKED, f"only its speed was checked: {why}")
 
     def review(self, progress: Progress) -> StopOrder | None:
         """Ask the policy, at the end of an epoch, whether another one is worth it.
@@ -98,7 +99,7 @@ class PolicyControl:
         _, time_s, energy_j, _ = progress.curve[-1]
         if time_s < RESOLVED_S:
             return None
-        outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST, "it goes on")
+        outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST)
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
         joined = join(trial, outcome)
@@ -112,7 +113,7 @@ class PolicyControl:
             epochs = max(1, round(joined.samples / unit))
         running = Running(epochs, spent_j, progress.best_value, unit)
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
-        return None if reason is None else StopOrder(StopCause.HOPELESS, reason)
+        return None if reason is None else StopOrder(ReasonCode.HOPELESS, reason)
 
     def next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
         """Return the power limit to hold next, in watts per GPU; ``None`` for the original one."""
@@ -173,7 +174,7 @@ def read_speed_check(
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
         progress = replace(progress, epochs=0, curve=())  # only its steps show its speed
-    outcome = outcome_now(trial, progress, meter, TrialStatus.CANCELLED, "speed checked")
+    outcome = outcome_now(trial, progress, meter, TrialStatus.CANCELLED)
     outcome = replace(outcome, power_profile=() if point is None else (point,))
     run = read_trial(problem, trial.finish(outcome))
     return None if run is None or run.epoch_cost_j is None else run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import MTIME_S
@@ -12,6 +11,7 @@ from zeusrun.cost import energy_text
 from zeusrun.launcher.processes.signals import PREEMPTING, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.metrics.seen import list_names
+from zeusrun.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,45 +30,39 @@ _SAVING_S = 600.0  # for a checkpoint after the epoch; a signal would leave half
 EPOCHS_WITHOUT_METRIC = 3  # a script may skip the evaluation in one or two
 
 
-class StopCause(str, Enum):
-    """Why a run is stopped."""
-
-    TARGET = "target"
-    HOPELESS = "hopeless"
-    SPEED_CHECKED = "speed checked"
-    NO_METRIC = "no metric"
-    TIMEOUT = "timeout"
-    SIGNAL = "signal"
-    PREEMPTED = "preempted"
-
-
 @dataclass(frozen=True)
 class StopOrder:
     """Why to stop, and how firmly. The policy orders ``HOPELESS`` and ``SPEED_CHECKED``."""
 
-    cause: StopCause
+    cause: ReasonCode
     reason: str
     level: StopLevel = StopLevel.TERMINATE
 
     @property
     def ends_ranks(self) -> bool:
         """Whether zeusrun ends the ranks; at the target, most scripts are only asked to stop."""
-        return self.cause is not StopCause.TARGET or self.level >= StopLevel.TERMINATE
+        return self.cause is not ReasonCode.TARGET_REACHED or self.level >= StopLevel.TERMINATE
 
 
-BY_SIGNAL = {StopCause.SIGNAL, StopCause.PREEMPTED}
+_CANCELLED: dict[ReasonCode | None, str] = {
+    ReasonCode.CANCELLED: "cancelled by 'zeusrun cancel'",
+    ReasonCode.REPLACED: "a newer run of the job took its place",
+}
+BY_SIGNAL = {
+    *(ReasonCode.SIGNAL, ReasonCode.PREEMPTED, ReasonCode.CANCELLED, ReasonCode.REPLACED),
+}
 
 
 def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
     """Whether an order is why the run ends: the first one, or a signal after a speed check."""
-    if earlier is None or earlier.cause is StopCause.TARGET:
+    if earlier is None or earlier.cause is ReasonCode.TARGET_REACHED:
         return True
-    return earlier.cause is StopCause.SPEED_CHECKED and order.cause in BY_SIGNAL
+    return earlier.cause is ReasonCode.SPEED_CHECKED and order.cause in BY_SIGNAL
 
 
 def describe_signal(order: StopOrder, number: int, grace_s: float, *, cancelled: str | None) -> str:
     """Return what happens after a signal; ``cancelled``: the trial, if another zeusrun sent it."""
-    preempted = order.cause is StopCause.PREEMPTED
+    preempted = order.cause is ReasonCode.PREEMPTED
     then = ", and the next submit continues it" if preempted else ""
     again = f"within {grace_s:g} s{then}; {how_at_once(number, cancelled=cancelled)}"
     how = "at once" if order.level is StopLevel.KILL else again
@@ -88,24 +82,31 @@ class StopRules:
 
 
 def supervise(
-    progress: Progress, rules: StopRules, signals: Sequence[int], verdict: StopOrder | None = None
+    progress: Progress,
+    rules: StopRules,
+    signals: Sequence[int],
+    verdict: StopOrder | None = None,
+    cancelled: ReasonCode | None = None,
 ) -> StopOrder | None:
-    """Decide whether the run goes on (``None``) or how to stop it; ``verdict``: the policy's."""
+    """Decide whether the run goes on (``None``) or how to stop it.
+
+    ``verdict`` is the policy's; ``cancelled``: why another zeusrun has sent the signals.
+    """
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
-        name = signal.Signals(signals[0]).name
-        cause = StopCause.PREEMPTED if signals[0] in PREEMPTING else StopCause.SIGNAL
-        return StopOrder(cause, f"{name} to zeusrun", level)
+        cause = ReasonCode.PREEMPTED if signals[0] in PREEMPTING else ReasonCode.SIGNAL
+        text = _CANCELLED.get(cancelled, f"{signal.Signals(signals[0]).name} to zeusrun")
+        return StopOrder(cancelled or cause, text, level)
     if rules.timeout_s is not None and progress.now_t - progress.launched_t > rules.timeout_s:
         reason = f"timed out after {rules.timeout_s:g} s"
-        return StopOrder(StopCause.TIMEOUT, reason)
+        return StopOrder(ReasonCode.TIMEOUT, reason)
     if progress.reached is not None:
         if rules.stop_at_target:
             saving = _may_be_saving(progress)
             level = StopLevel.ASK if progress.listens or saving else StopLevel.TERMINATE
             if progress.guesses and saving:
                 level = StopLevel.NONE  # a report with another value may follow
-            return StopOrder(StopCause.TARGET, _TARGET_REACHED[level], level)
+            return StopOrder(ReasonCode.TARGET_REACHED, _TARGET_REACHED[level], level)
         return None
     if progress.may_have_reached:
         return None
@@ -127,7 +128,7 @@ def _without_metric(progress: Progress, rules: StopRules) -> StopOrder | None:
         return None
     names = list_names(seen) or "nothing"
     return StopOrder(
-        StopCause.NO_METRIC,
+        ReasonCode.NO_METRIC,
         f"the first {EPOCHS_WITHOUT_METRIC} epochs reported no {metric!r}, but {names}; correct "
         "objective.metric in the job file, or write objective.missing_metric: continue",
     )
@@ -137,4 +138,4 @@ def _past_bound(progress: Progress, rules: StopRules) -> StopOrder | None:
     cost_j, bound_j = progress.cost_j, rules.cost_bound_j
     if cost_j is None or bound_j is None or cost_j <= bound_j:
         return None
-    return StopOrder(StopCause.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")
+    return StopOrder(ReasonCode.HOPELESS, f"its cost passed the bound of {energy_text(bound_j)}")

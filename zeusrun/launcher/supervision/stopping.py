@@ -12,13 +12,13 @@ from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import read_cancel
 from zeusrun.launcher.supervision.stop_rules import (
     BY_SIGNAL,
-    StopCause,
     StopOrder,
     StopRules,
     describe_signal,
     is_cause,
     supervise,
 )
+from zeusrun.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
@@ -44,7 +44,7 @@ class Stopping:
     ) -> None:
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._grace_s = signals, spec.launch.grace_period_s
-        self._why_cancelled: str | None = None  # by another zeusrun
+        self._cancelled: ReasonCode | None = None  # by another zeusrun
         self.order: StopOrder | None = None  # the one that counts
         self.verdict: StopOrder | None = None  # the policy's
         self.rules = StopRules(
@@ -57,13 +57,13 @@ class Stopping:
     @property
     def may_ask_policy(self) -> bool:
         """Whether the policy is still asked; not if the run will be stopped anyway."""
-        ordered = self.order is not None and self.order.cause is not StopCause.TARGET
+        ordered = self.order is not None and self.order.cause is not ReasonCode.TARGET_REACHED
         return not (ordered or self.verdict is not None or self._signals.received)
 
     @property
     def preempted(self) -> bool:
         """Whether a scheduler is ending the run."""
-        return self.order is not None and self.order.cause is StopCause.PREEMPTED
+        return self.order is not None and self.order.cause is ReasonCode.PREEMPTED
 
     def bound(self, cost_bound_j: float | None) -> None:
         """Take another cost bound, in joules; ``None`` for none."""
@@ -81,21 +81,24 @@ class Stopping:
 
     def conclude(self, progress: Progress, pause: str | None, *, succeeded: bool) -> None:
         """Take a signal that arrived while the ranks ended, perhaps because of the same signal."""
-        checked = self.order is not None and self.order.cause is StopCause.SPEED_CHECKED
+        checked = self.order is not None and self.order.cause is ReasonCode.SPEED_CHECKED
         self._read_cancel()
         if self._signals.received and not succeeded and (self.order is None or checked):
             self.order = self._find_order(progress, pause)
 
     def _find_order(self, progress: Progress, pause: str | None) -> StopOrder | None:
         self._read_cancel()
-        order = supervise(progress, self.rules, self._signals.received, self.verdict)
+        signals, cancelled = self._signals.received, self._cancelled
+        order = supervise(progress, self.rules, signals, self.verdict, cancelled)
         if order is None:
             return None
-        if order.cause is StopCause.TARGET and order.ends_ranks and self._may_only_save(progress):
+        if (
+            order.cause is ReasonCode.TARGET_REACHED
+            and order.ends_ranks
+            and self._may_only_save(progress)
+        ):
             return replace(order, reason="target reached", level=StopLevel.ASK)
-        if order.cause is StopCause.SIGNAL and self._why_cancelled is not None:
-            return replace(order, reason=self._why_cancelled)
-        if order.cause is StopCause.TIMEOUT and pause:
+        if order.cause is ReasonCode.TIMEOUT and pause:
             return replace(order, reason=f"{order.reason}; {pause}")
         return order
 
@@ -108,7 +111,7 @@ class Stopping:
 
     def _announce(self, order: StopOrder) -> None:
         if order.cause in BY_SIGNAL:
-            cancelled = None if self._why_cancelled is None else self._trial.trial
+            cancelled = None if self._cancelled is None else self._trial.trial
             number = self._signals.received[0]
             text = describe_signal(order, number, self._grace_s, cancelled=cancelled)
             self._messages.emit(Warned(text))
@@ -120,7 +123,7 @@ class Stopping:
         received, request = self._signals.received, read_cancel(self._paths)
         if request is None:
             return
-        interrupts, reason = request
+        interrupts, code = request
         if not received:
-            self._why_cancelled = reason
+            self._cancelled = code
         received.extend([signal.SIGINT] * (interrupts - len(received)))

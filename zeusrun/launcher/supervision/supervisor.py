@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.processes.torchrun import ProcessExit
+    from zeusrun.reasons import Stall
     from zeusrun.trial import Outcome, Trial
 
 _LIVE_PERIOD_S = 1.0
@@ -81,6 +82,13 @@ class Supervised:
         """Whether others used the devices at the same time; ``None`` if unknown."""
         on_cpu = self.neighbours.shared
         return self.meter.shared if on_cpu is None else on_cpu
+
+    @property
+    def found_stalls(self) -> tuple[Stall, ...]:
+        """The stalls so far, without secrets."""
+        mask = self.begun.mask
+        found = ((each, mask.text(storable_text(each.places))) for each in self.stalls.found)
+        return tuple(each._replace(places=places) for each, places in found)
 
 
 def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Supervised:
@@ -248,6 +256,7 @@ def _write_live(run: Supervised, progress: Progress, *, final: bool) -> Progress
         run.submission.tariffs,
         shared=run.shared,
         warnings=[mask.text(storable_text(text)) for text in run.messages.warnings],
+        stalls=run.found_stalls,
         preempted=run.stopping.preempted,
     )
     write_live(run.begun.paths, live)
@@ -279,6 +288,7 @@ def conclude(run: Supervised, exit_: ProcessExit) -> Outcome:
         signalled=torchrun_was_signalled(paths),
         limits=run.limits.report(run.policy.speed),
         earlier=run.begun.choice.earlier,
+        stalls=run.found_stalls,
     )
     outcome = join(trial, price_at_end(run.submission, trial, outcome))
     if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(paths.run_dir):

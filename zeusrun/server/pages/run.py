@@ -74,7 +74,7 @@ def run_report(content: RunContent) -> JobReport:
     """Return the report of a single run, for its figures; of a running one, with what it has."""
     trial = content.trial
     if not trial.status.finished:  # a report is made of runs that have ended
-        trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, "", trial.started_at))
+        trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
     power = () if content.trace is None else (build_power(trial, content.trace),)
     return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
 

@@ -22,7 +22,7 @@ from zeusrun.choice.inputs import Machine, Moment
 from zeusrun.choice.problem import build_problem
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import sketch_spec
-from zeusrun.server.zeus.progress import LATE
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Decision, TrialStatus
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def find_dead(settings: Settings, trials: Sequence[Trial]) -> dict[int, int]:
 
 
 def _has_died(trial: Trial) -> bool:
-    return trial.status in _DIED and trial.reason != LATE
+    return trial.status in _DIED and trial.reason_code is not ReasonCode.REPORTED_LATE
 
 
 def pose_problem(settings: Settings, recurrence: int, dead: Collection[int] = ()) -> Problem:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.bandit.observation import Running
 from zeusrun.cost import cost_j
+from zeusrun.reasons import ReasonCode
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import (
     Bound,
@@ -32,8 +33,7 @@ LEASE_S = 3600.0
 """How long a training may be silent before it is LOST; longer if its epochs are long."""
 _LONGEST_LEASE_S = 30 * 86400.0
 _EPOCHS_OF_SILENCE = 3
-DIED = "its process ended before the first report"  # ``Trial.cause`` and ``Trial.reason``
-LATE = "its lease expired, and it goes on: it has reported again"
+_DIED = "its process ended before the first report"  # ``Trial.cause`` and ``Trial.reason``
 
 
 @dataclass(frozen=True)
@@ -110,25 +110,27 @@ class Training:
         trial = self.trial
         if meets_target(report.metric, trial.target, trial.mode):
             reason = f"{trial.metric} {report.metric:.4g} in epoch {report.current_epoch}"
-            return trial.ended_as(TrialStatus.REACHED, reason, now)
+            return trial.ended_as(TrialStatus.REACHED, ReasonCode.TARGET_REACHED, reason, now)
         if report.current_epoch >= trial.max_epochs:
             best = (
                 "no finite value" if trial.best_metric is None else f"best {trial.best_metric:.4g}"
             )
             reason = f"{trial.metric} {best} after {trial.epochs} epochs, target {trial.target:g}"
-            return trial.ended_as(TrialStatus.MISSED, reason, now)
+            return trial.ended_as(TrialStatus.MISSED, ReasonCode.TARGET_MISSED, reason, now)
         decision = Decision(trial.global_batch_size, trial.stage, trial.why, bound=self.bound)
         running = Running(trial.epochs or 1, trial.cost_j, trial.best_metric)
         why = policy.review(problem, decision, running)
-        return None if why is None else trial.ended_as(TrialStatus.STOPPED, why, now)
+        if why is None:
+            return None
+        return trial.ended_as(TrialStatus.STOPPED, ReasonCode.HOPELESS, why, now)
 
     def end(self, now: str) -> Outcome:
         """Return the outcome of a training whose process ended while it was to go on."""
-        trial = self.trial
+        trial, code = self.trial, ReasonCode.PROCESS_ENDED
         if not trial.curve:
-            return replace(trial.ended_as(TrialStatus.FAILED, DIED, now), cause=DIED)
+            return replace(trial.ended_as(TrialStatus.FAILED, code, _DIED, now), cause=_DIED)
         reason = f"its process ended after {trial.epochs} of {trial.max_epochs} epochs"
-        return trial.ended_as(TrialStatus.CANCELLED, reason, now)
+        return trial.ended_as(TrialStatus.CANCELLED, code, reason, now)
 
 
 def first_lease_s(trials: Sequence[Trial]) -> float:

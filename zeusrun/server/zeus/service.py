@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.clock import timestamp
 from zeusrun.history.base import NEWEST, Conflict, UnavailableError
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
+from zeusrun.reasons import ReasonCode
 from zeusrun.server.refusals import Refusal, overloaded
 from zeusrun.server.zeus.job import (
     begin_trial,
@@ -22,7 +23,7 @@ from zeusrun.server.zeus.job import (
     run_directory,
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
-from zeusrun.server.zeus.progress import LATE, Training, first_lease_s
+from zeusrun.server.zeus.progress import Training, first_lease_s
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _RECENT = 20  # trials that show how long an epoch takes
 _DELETED = "its job was deleted by DELETE /jobs"
+_LATE = "its lease expired, and it goes on: it has reported again"
 
 
 class Registered(NamedTuple):
@@ -153,7 +155,9 @@ class ZeusService:
         for trial in self._history.unfinished(known.job):
             if trial.run_dir.startswith(run_directory(job_id)):
                 ended = self._training(trial).trial
-                ended_as = ended.ended_as(TrialStatus.CANCELLED, _DELETED, timestamp())
+                ended_as = ended.ended_as(
+                    TrialStatus.CANCELLED, ReasonCode.JOB_DELETED, _DELETED, timestamp()
+                )
                 self._finish(trial, ended_as)
                 access.log("finish", trial.trial)
 
@@ -229,7 +233,8 @@ class ZeusService:
         """Store a training that goes on, and renew its lease."""
         if stored.status is TrialStatus.LOST:
             at = stored.finished_at or timestamp()
-            self._finish(stored, training.trial.ended_as(TrialStatus.LOST, LATE, at))
+            late = training.trial.ended_as(TrialStatus.LOST, ReasonCode.REPORTED_LATE, _LATE, at)
+            self._finish(stored, late)
             return
         live = training.to_json(timestamp())
         self._history.renew(stored.trial, live, training.lease_s)

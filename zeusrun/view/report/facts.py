@@ -18,7 +18,6 @@ from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.totals import Total, add_up
 from zeusrun.bandit.observation import OUTDONE
-from zeusrun.launcher.supervision.hang import STANDS_STILL
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, shortened
@@ -170,12 +169,7 @@ def build_facts(job: str, trials: Sequence[Trial], unit: CurveUnit | None = None
         noise=tuple(build_noise(trials, unit)),
         failures=tuple(_failure(t) for t in trials if t.status in OUTDONE | _CRASHED),
         overhead=tuple(row for row in _overhead(trials) if row.count),
-        stalls=tuple(
-            (trial.trial, text.removeprefix(STANDS_STILL))
-            for trial in trials
-            for text in trial.warnings
-            if text.startswith(STANDS_STILL)
-        ),
+        stalls=tuple((trial.trial, stall.describe()) for trial in trials for stall in trial.stalls),
         remarks=(*_describe_other_sizes(trials), *describe_shifts(trials)),
     )
 

@@ -203,7 +203,7 @@ def _belief(belief: Belief) -> Html:
     verdicts = [
         tag("li", tag("strong", f"{arm.global_batch_size}: "), arm.verdict)
         for arm in belief.arms
-        if not arm.verdict.startswith("next: ")
+        if not arm.is_next
     ]
     list_ = tag("ul", *verdicts, class_="plain") if verdicts else ""
     return join((tag("div", text, class_="next"), list_, listed))
