@@ -50,7 +50,7 @@ _NOT_ARRIVED = (
     "Next: this is no finished job, because every batch size but one would teach nothing. Correct "
     "'batch_size' and 'args' in {path}: the script must train with what it gets (docs/hooks.md)"
 )
-_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero|\b-?[01]\b", re.IGNORECASE)
+_OF_EPOCHS = re.compile(r"epoch|step|schedul|warm|milestone|T_max|zero", re.IGNORECASE)
 _LIKELY = "These lines look most like a result; metrics.pattern reads a number of them as follows:"
 
 
@@ -173,8 +173,7 @@ def _may_be_too_short(tried: Tried) -> bool:
     if trial.cause is None or tried.ended or trial.reason_code is ReasonCode.CANNOT_IMPORT:
         return False
     stepped = tried.progress is not None and bool(tried.progress.steps)
-    error = (trial.reason or "").partition(": ")[2]  # of the script, after the rank and the line
-    return stepped or _OF_EPOCHS.search(error) is not None
+    return stepped or _OF_EPOCHS.search(trial.cause) is not None
 
 
 def _describe_agreement(

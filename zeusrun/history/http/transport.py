@@ -119,7 +119,8 @@ class Transport:
                 f"the certificate of {self.url} is not valid: {tls.verify_message}; if the "
                 "server has one of its own authority, name that in SSL_CERT_FILE"
             )
-        if tls is not None and tls.reason in _NO_TLS:  # no retry would repair that
+        code = None if tls is None else tls.reason  # of OpenSSL
+        if code in _NO_TLS:  # no retry would repair that
             return HistoryError(
                 f"the server {self.url} speaks http, not https: correct its address"
             )
