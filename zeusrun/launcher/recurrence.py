@@ -19,7 +19,7 @@ from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
+from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -63,7 +63,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
         for text in problems:
             emit(Warned(text))
         exposed = find_exposed(spec.secrets, spec.source)
-        for text in [*exposed, *find_unused_choices(spec), *find_lost_save(spec)]:
+        for text in [*exposed, *find_script_warnings(spec)]:
             emit(Warned(text))
         name, home = submission.spec.name, submission.home
         for orphans in end_orphans(home, name):

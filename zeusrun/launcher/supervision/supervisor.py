@@ -21,7 +21,7 @@ from zeusrun.launcher.processes.torchrun import StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_live
-from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
+from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
 from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
@@ -126,6 +126,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         next_limit_w=policy.next_limit_w,
     )
     bound_j = choice.decision.cost_bound_j
+    script = read_job_script(spec)
     return Supervised(
         submission=submission,
         begun=begun,
@@ -144,9 +145,9 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         find_remarks=functools.partial(
             find_remarks,
             stops_at_target=spec.objective.on_target == "stop",
-            to_ask_for=find_choices_to_ask_for(spec),
+            to_ask_for=find_choices_to_ask_for(spec, script),
             earlier=choice.earlier,
-            spawns=calls_spawn(spec),
+            spawns=script.spawns,
         ),
     )
 
