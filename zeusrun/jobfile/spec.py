@@ -24,7 +24,6 @@ from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
-from zeusrun.jobfile.paths import can_run, check_path, resolve_path
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
@@ -45,7 +44,15 @@ from zeusrun.jobfile.sections import (
     read_short_form,
 )
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.values import EnvName, PassedText, Template, check_text
+from zeusrun.jobfile.values import (
+    EnvName,
+    PassedText,
+    Template,
+    can_run,
+    check_path,
+    check_text,
+    resolve_path,
+)
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
