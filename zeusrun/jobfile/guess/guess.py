@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.accumulation import can_split
-from zeusrun.jobfile.guess.arguments import Arguments
+from zeusrun.jobfile.guess.options import Arguments
 from zeusrun.jobfile.secrets import find_secrets, make_file, mask_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.jobfile.guess.arguments import Found
     from zeusrun.jobfile.guess.command import Launched
+    from zeusrun.jobfile.guess.options import Found
     from zeusrun.jobfile.guess.script import Script
 
 _PER_DEVICE = (
@@ -108,7 +108,7 @@ class Guess:
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
     launched = replace(launched, args=_split_options(launched.args))
-    arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
+    arguments, warnings = Arguments(launched.args, script.options), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
     if nproc == 1 and script.library == "lightning":  # it would start them
@@ -116,8 +116,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
-    batch = _guess_batch(arguments, max(1, ranks))
-    rate, scale = _guess_learning_rate(arguments, warnings)
+    batch = _guess_batch(arguments, script, max(1, ranks))
+    rate, scale = _guess_learning_rate(arguments, script, warnings)
     given = " ".join(launched.args)
     if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:
         warnings.append(
@@ -145,8 +145,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     )
 
 
-def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
-    script, names = arguments.script, (*_PER_DEVICE, *_GLOBAL, *_EITHER)
+def _guess_batch(arguments: Arguments, script: Script, ranks: int) -> Batch | None:
+    names = (*_PER_DEVICE, *_GLOBAL, *_EITHER)
     found = arguments.find(_GLOBAL, default=False) or arguments.find(names)
     if found is None:
         return None
@@ -177,8 +177,10 @@ def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
     return Batch(value * ranks, f"{found.origin}{each}{why}")
 
 
-def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Found | None, str]:
-    found, by = arguments.find(_RATES, whole=False), arguments.script.scales_by
+def _guess_learning_rate(
+    arguments: Arguments, script: Script, warnings: list[str]
+) -> tuple[Found | None, str]:
+    found, by = arguments.find(_RATES, whole=False), script.scales_by
     if by == "lr_base":
         if found is None or found.place is None:
             warnings.append(
@@ -196,7 +198,7 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
     if by == "batch size":
         return found, "none"
     given = re.findall("(?:^|=)(adam|sgd)", "\n".join(arguments.words).lower(), re.MULTILINE)
-    adam = given[-1] == "adam" if given else arguments.script.uses_adam
+    adam = given[-1] == "adam" if given else script.uses_adam
     return found, "sqrt" if adam else "linear"
 
 
