@@ -52,7 +52,7 @@ def build_known(kind: type[_Kind], record: Mapping[str, Any], **own: object) -> 
         value, (first, *none) = known.get(each.name), str(each.type).split(" | ")
         if each.name not in known or first not in _PLAIN or (none and value is None):
             continue
-        is_number = isinstance(value, (int, float))
-        if type(value) not in _PLAIN[first] or (is_number and not 0 <= value < _TOO_LARGE):
+        wrong = isinstance(value, (int, float)) and not 0 <= value < _TOO_LARGE
+        if wrong or type(value) not in _PLAIN[first]:
             raise TypeError(f"{each.name} is {value!r}")
     return kind(**{**known, **own})

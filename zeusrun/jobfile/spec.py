@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +23,11 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
-from zeusrun.jobfile.section import Section, list_keys
+from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
@@ -331,26 +331,15 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document, source.parent)
-    problems = [*document.problems]
-    seen = {problem.path for problem in problems}
-    # Fields of the model that are no keys of the file.
-    errors: list[Mapping[str, Any]] = [
-        {"type": "extra_forbidden", "loc": (key,)} for key in _OWN & document.data.keys()
-    ]
-    spec = None
+    values = {**document.data, "source": source, "secrets": secrets}
+    hide = partial(hide_secret, secrets=secrets)
     try:
-        values = {**document.data, "source": source, "secrets": secrets}
-        spec = JobSpec.model_validate(values)
-    except ValidationError as error:
-        errors.extend(error.errors(include_url=False))
-    # Outside of the handler: the cause would quote what was given, secrets included.
-    described = describe_errors(errors, _SECTIONS, document)
-    problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
-    if spec is None or problems:
-        if overrides and _is_valid(path):
-            document.blame_overrides()
-        raise collect_problems(document, problems)
-    return spec
+        return validate(JobSpec, document, values, _OWN, hide)
+    except JobFileError:
+        if not overrides or not _is_valid(path):
+            raise
+    document.blame_overrides()
+    return validate(JobSpec, document, values, _OWN, hide)  # the same, with other places
 
 
 def _is_valid(path: Path) -> bool:
@@ -388,9 +377,6 @@ def spec_json_schema() -> dict[str, Any]:
 
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
-
-
-_SECTIONS = list_keys(JobSpec, _OWN)
 
 
 def _check_shares(sizes: BatchSizes, texts: Sequence[str], ranks: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,8 +71,8 @@ class _Flow(NamedTuple):
 
     def then(self, later: _Flow) -> _Flow:
         late = self.late or (later.save if self.loops else None) or later.late
-        either = _Flow(*(own or other for own, other in zip(self, later, strict=True)))
-        return either._replace(late=late)
+        either = (own or other for own, other in zip(self, later, strict=True))
+        return _Flow._make(either)._replace(late=late)
 
 
 class _Reader:
@@ -95,10 +96,7 @@ class _Reader:
         self._known: dict[ast.AST, _Flow] = {}
 
     def read(self, nodes: Iterable[ast.AST]) -> _Flow:
-        flow = _Flow()
-        for node in nodes:
-            flow = flow.then(self._read_one(node))
-        return flow
+        return functools.reduce(_Flow.then, map(self._read_one, nodes), _Flow())
 
     def _read_one(self, node: ast.AST) -> _Flow:
         if isinstance(node, _Function):  # runs when it is called; a decorator may call it
