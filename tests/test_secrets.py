@@ -244,6 +244,10 @@ def test_the_schema_knows_the_markers():
         assert (marked["minProperties"], marked["maxProperties"]) == (1, 1)
 
 
+SECRET_FILE = "args: [--api-key, {secret_file: key}]\nenv: {KEY: {secret_file: ./key}}\n"
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
 def test_what_a_file_contains_reaches_the_script_as_it_is(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").touch()

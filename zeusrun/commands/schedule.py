@@ -97,8 +97,8 @@ def add(
         print_json(schedule_json(schedule, read_clock()))
     else:
         rules = describe_rules(schedule)
-        said = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
-        console().print(said + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
+        sentence = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
+        console().print(sentence + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
     _warn(notes, stderr=as_json)
 
 

@@ -177,8 +177,8 @@ def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str])
     try:
         changed.check_world_size(submission.world_size)
     except JobFileError as error:
-        said = str(error).removeprefix(f"{changed.source}: ")
-        raise UsageError(f"{given}: {said}") from None
+        problem = str(error).removeprefix(f"{changed.source}: ")
+        raise UsageError(f"{given}: {problem}") from None
     return changed
 
 

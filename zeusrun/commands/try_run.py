@@ -160,8 +160,8 @@ def _describe_proposal(
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
     origin = f"it was {was} in the run of --try; source: {source}"
-    told = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
-    return (metric, mode, target, origin), told
+    proposed = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
+    return (metric, mode, target, origin), proposed
 
 
 def _may_be_too_short(tried: Tried) -> bool:

@@ -101,11 +101,11 @@ class AdaptBatchSize(Section):
 
     @field_validator("max")
     @classmethod
-    def _check_max(cls, most: int | None, info: ValidationInfo) -> int | None:
-        least = info.data.get("min")
-        if most is not None and least is not None and most < least:
-            raise ValueError(f"is {most}, less than min ({least})")
-        return most
+    def _check_max(cls, highest: int | None, info: ValidationInfo) -> int | None:
+        lowest = info.data.get("min")
+        if highest is not None and lowest is not None and highest < lowest:
+            raise ValueError(f"is {highest}, less than min ({lowest})")
+        return highest
 
     @field_validator("schedule")
     @classmethod
@@ -161,8 +161,8 @@ class Adapt(Section):
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""
         chosen = self.batch_size
-        least = sizes.candidates[0] if chosen.min is None else chosen.min
-        return least, sizes.candidates[-1] if chosen.max is None else chosen.max
+        lowest = sizes.candidates[0] if chosen.min is None else chosen.min
+        return lowest, sizes.candidates[-1] if chosen.max is None else chosen.max
 
     def check_range(self, sizes: BatchSizes) -> None:
         """Check that the candidates allow the range.
@@ -170,27 +170,27 @@ class Adapt(Section):
         Raises:
             ValueError: If not. The message continues a sentence that starts with the key.
         """
-        chosen, (least, most) = self.batch_size, self.limits(sizes)
+        chosen, (lowest, highest) = self.batch_size, self.limits(sizes)
         if sizes.apply == "dataloader":
             raise ValueError(
                 "only goes with batch_size.apply: script, because run.loader sets the batch size"
             )
         largest = sizes.candidates[-1]
-        if most > largest and sizes.per_device_max is None:
+        if highest > largest and sizes.per_device_max is None:
             raise ValueError(
-                f"has batch_size.max {most}, above the largest candidate ({largest}), so it may "
-                f"not fit in memory; add {most} to batch_size.candidates, or set "
+                f"has batch_size.max {highest}, above the largest candidate ({largest}), so it may "
+                f"not fit in memory; add {highest} to batch_size.candidates, or set "
                 "batch_size.per_device_max, so that larger ones accumulate gradients"
             )
-        if not least <= sizes.default <= most:
+        if not lowest <= sizes.default <= highest:
             raise ValueError(
-                f"has a range of {least} to {most}, which does not contain batch_size.default "
+                f"has a range of {lowest} to {highest}, which does not contain batch_size.default "
                 f"({sizes.default})"
             )
-        outside = [str(size) for size in chosen.planned.values() if not least <= size <= most]
+        outside = [str(size) for size in chosen.planned.values() if not lowest <= size <= highest]
         if outside:
             raise ValueError(
-                f"has a schedule with {', '.join(outside)}, outside {least} to {most}; change "
+                f"has a schedule with {', '.join(outside)}, outside {lowest} to {highest}; change "
                 "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
             )
 

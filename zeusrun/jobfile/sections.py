@@ -127,12 +127,12 @@ class BatchSizes(Section):
 
     @field_validator("per_device_max")
     @classmethod
-    def _check_per_device_max(cls, most: int | None, info: ValidationInfo) -> int | None:
-        if most is not None and info.data.get("apply") == "dataloader":
+    def _check_per_device_max(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("apply") == "dataloader":
             raise ValueError(
                 "only goes with apply: script, since a data loader cannot split batches"
             )
-        return most
+        return limit
 
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""

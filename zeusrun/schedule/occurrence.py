@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
-_MOST_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
+_MAX_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
@@ -106,7 +106,7 @@ def _begins_at(
         return occurrence
     if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
         return planned.start_at
-    if schedule.cursor.tries > _MOST_DEATHS:
+    if schedule.cursor.tries > _MAX_DEATHS:
         why = "the processes that were to decide its start died"
         decided = PlannedStart(max(now, occurrence), now, why)
     else:
