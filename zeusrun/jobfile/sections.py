@@ -145,14 +145,6 @@ class BatchSizes(Section):
             )
         check_split(self.candidates, world_size, self.per_device_max)
 
-    def check_shares(self, shares: int, placeholder: str) -> None:
-        """Raise ``ValueError`` if a batch size is no multiple of what a placeholder divides by."""
-        if uneven := [str(size) for size in self.candidates if size % shares]:
-            raise ValueError(
-                f"has candidates for which {placeholder} is no whole number: {', '.join(uneven)}; "
-                f"use multiples of {shares}"
-            )
-
 
 class LearningRate(Section):
     """The learning rate at the default batch size, and how it grows with the batch size."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from zeusrun.energy.device import Device
 
+_NO_TORCH = "until then, `import torch` fails in every training"  # though zeusrun works
 _RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 
 
@@ -58,7 +59,10 @@ def check_machine(environment: Mapping[str, str]) -> list[Check]:
     return [
         Check("python", well=True, found=python),
         *attempt("torch", lambda: [Check("torch", well=True, found=find_torchrun().version)]),
-        *_check_packages(),
+        *(
+            Check("package", False, f"{package}: {damage}", _NO_TORCH)
+            for package, damage in find_damaged_packages().items()
+        ),
         *_check_host(),
         *attempt("devices", lambda: _check_devices(environment, home)),
         *attempt("power limit", lambda: _check_limits(home)),
@@ -83,15 +87,6 @@ def _check_devices(environment: Mapping[str, str], home: Path) -> list[Check]:
         found += attempt("gpu", partial(_check_gpu, gpu, what), what)
     found = found or [*attempt("devices", lambda: [_check_cpu(environment)])]
     return [*found, _check_permission(gpus, home)]
-
-
-def _check_packages() -> list[Check]:
-    """Report damaged packages: zeusrun works beside them, torch does not."""
-    advice = "until then, `import torch` fails in every training"
-    return [
-        Check("package", well=False, found=f"{package}: {damage}", advice=advice)
-        for package, damage in find_damaged_packages().items()
-    ]
 
 
 def _check_host() -> list[Check]:

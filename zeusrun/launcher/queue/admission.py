@@ -40,11 +40,11 @@ def admitted(
     history: History,
     environment: Mapping[str, str],
     *,
-    overlap: Overlap,
-    wait_for_gpus: bool,
-    until: float | None,
     signals: Sequence[int],
     show: Callable[[str], None],
+    overlap: Overlap = "allow",
+    wait_for_gpus: bool = False,
+    until: float | None = None,
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait until a submit may begin, and hold its GPUs while it runs.
 
@@ -55,11 +55,11 @@ def admitted(
         home: The home of zeusrun.
         history: The trials of all jobs.
         environment: The job's; its ``CUDA_VISIBLE_DEVICES`` says which GPUs are visible.
+        signals: The signals that have come, in order.
+        show: Shows a sentence to the user.
         overlap: What to do about other submits of the job.
         wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
         until: Unix second to give up at; ``None`` to wait without a limit.
-        signals: The signals that have come, in order.
-        show: Shows a sentence to the user.
 
     Raises:
         BusyError: If another submit is in the way, or a signal came meanwhile.
@@ -174,8 +174,10 @@ class _Queue:
         try:
             before = present if decision == "wait" else []
             while before:
-                if overlap == "replace":
-                    self._stop(before)  # each time: it may be about to start its next trial
+                # Each time: it may be about to start its next trial.
+                for _, paths in self._running(before) if overlap == "replace" else ():
+                    with contextlib.suppress(OSError):
+                        ask_to_cancel(paths, replaced=True)
                 names = self._name(before)
                 self._wait(f"{self.job} is already running ({names})", _ADVICE[overlap])
                 with tickets:
@@ -247,12 +249,6 @@ class _Queue:
             since = datetime.fromisoformat(ticket.since).astimezone()
             names.append(f"{who} since {since:%Y-%m-%d %H:%M}")
         return " and ".join(names)
-
-    def _stop(self, tickets: Sequence[Ticket]) -> None:
-        """Ask the trials of submits to stop, as ``zeusrun cancel`` does."""
-        for _, paths in self._running(tickets):
-            with contextlib.suppress(OSError):
-                ask_to_cancel(paths, replaced=True)
 
     def _running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
         for job in sorted({ticket.job for ticket in tickets}):
