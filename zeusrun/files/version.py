@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Kind = TypeVar("_Kind")
 
-_PLAIN = {"str": {str}, "float": {int, float}, "int": {int}, "bool": {bool}}
+_PLAIN: dict[str, set[type]] = {"str": {str}, "float": {int, float}, "int": {int}, "bool": {bool}}
 _TOO_LARGE = 1e11  # no time in Unix seconds is so large
 
 

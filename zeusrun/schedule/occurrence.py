@@ -34,13 +34,10 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
-        log = open_log(schedules.log(schedule.job))
-        try:
+        with open(open_log(schedules.log(schedule.job)), "ab") as log:
             verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
             argv = [*verb, schedule.job, f"{occurrence:.3f}"]
-            return start_detached(argv, environment_of(schedules, schedule), log)
-        finally:
-            os.close(log)
+            return start_detached(argv, environment_of(schedules, schedule), log.fileno())
     except OSError as error:
         add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")

@@ -72,6 +72,7 @@ def admitted(
     # claimed yet: others may have the free ones while this submit waits.
     ticket = queue.take_ticket(overlap, wish.pool if wish.count is None else ())
     try:
+        queue.wait_for_turn(ticket, overlap)
         gpus = queue.take_gpus(ticket, wish, wait=wait_for_gpus)
         yield None if wish.count is None else gpus
     finally:
@@ -156,7 +157,7 @@ class _Queue:
     _shown: set[str] = field(default_factory=set)
 
     def take_ticket(self, overlap: Overlap, gpus: tuple[str, ...]) -> HeldTicket:
-        """Take a ticket, and wait for older submits of the job if the policy says so.
+        """Take a ticket; it waits if the job already runs and the policy says so.
 
         The lock of all submits is held for the decision: of two that start at once, one is first.
         """
@@ -170,24 +171,22 @@ class _Queue:
                     f"{self.job} is already running ({names}){waits}; this run is skipped"
                 )
             state: State = "running" if decision == "begin" else "waiting"
-            held = tickets.take(self.job, state, gpus, replaces=overlap == "replace")
-        try:
-            before = present if decision == "wait" else []
-            while before:
-                # Each time: it may be about to start its next trial.
-                for _, paths in self._running(before) if overlap == "replace" else ():
-                    with contextlib.suppress(OSError):
-                        ask_to_cancel(paths, replaced=True)
-                names = self._name(before)
-                self._wait(f"{self.job} is already running ({names})", _ADVICE[overlap])
-                with tickets:
-                    present = self._of_job(tickets)
-                self._check_replaced(held.ticket, present)
-                before = [ticket for ticket in present if ticket.number < held.ticket.number]
-        except BaseException:
-            held.release()
-            raise
-        return held
+            return tickets.take(self.job, state, gpus, replaces=overlap == "replace")
+
+    def wait_for_turn(self, held: HeldTicket, overlap: Overlap) -> None:
+        """Wait for older submits of the job while the ticket says so."""
+        while held.ticket.state == "waiting":
+            with Tickets(self.home) as tickets:
+                present = self._of_job(tickets)
+            self._check_replaced(held.ticket, present)
+            before = [ticket for ticket in present if ticket.number < held.ticket.number]
+            if not before:
+                return
+            # Each time: it may be about to start its next trial.
+            for _, paths in self._running(before) if overlap == "replace" else ():
+                with contextlib.suppress(OSError):
+                    ask_to_cancel(paths, replaced=True)
+            self._wait(f"{self.job} is already running ({self._name(before)})", _ADVICE[overlap])
 
     def take_gpus(self, held: HeldTicket, wish: GpuWish, *, wait: bool) -> tuple[str, ...]:
         """Take the GPUs that a submit wants, and mark it as running; return their UUIDs."""
