@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import DeviceError
-from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.original_limits import LimitRecord, put_back, read_record
+from zeusrun.gpu.registry import open_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def main() -> None:
     for number in _FOR_THE_LAUNCHER:
         signal.signal(number, signal.SIG_IGN)
     devices: dict[str, LimitableDevice] = {
-        uuid: gpu_by_uuid(uuid, os.environ) for uuid in original_w
+        uuid: open_device(uuid, os.environ) for uuid in original_w
     }
     with contextlib.suppress(BrokenPipeError):  # the launcher is already dead
         os.write(1, b"ready\n")
@@ -78,9 +78,9 @@ def _restored(directory: Path, record: LimitRecord, devices: dict[str, Limitable
     uuid = record.uuid
     try:
         if uuid not in devices:
-            devices[uuid] = gpu_by_uuid(uuid, os.environ)
+            devices[uuid] = open_device(uuid, os.environ)
         put_back(directory, devices[uuid], record)
-    except DeviceError:
+    except Exception:  # noqa: BLE001 - a plugin's device may raise any; the others are restored
         if uuid in devices:  # open it again the next time: its driver may have been restarted
             devices.pop(uuid).close()
         return False

@@ -185,10 +185,12 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
         if stays is None:
             _set_again(device, original_w)
     except DeviceError as error:
+        by_hand = ""
+        if device.uuid.startswith("GPU-"):  # NVIDIA's
+            by_hand = f"; `nvidia-smi -i {device.uuid} -pl {original_w:g}` sets it by hand"
         raise DeviceError(
             f"the power limit of {name_of(device)} is not restored (to {original_w:g} W): "
-            f"{error}. `zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl "
-            f"{original_w:g}` sets it by hand"
+            f"{error}. `zeusrun repair` tries again{by_hand}"
         ) from error
     path = record_path(directory, device.uuid)
     try:

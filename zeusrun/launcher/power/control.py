@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from zeusrun.energy.device import LimitableDevice, is_same_limit
 from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
-from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
+from zeusrun.gpu.registry import open_device
 from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
@@ -54,7 +54,7 @@ def restore_limits(
     try:
         return repair_limits(
             limits_directory(home),
-            lambda record: gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)}),
+            lambda record: open_device(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)}),
             dry_run=dry_run,
         )
     except DeviceError as error:
