@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -233,7 +234,7 @@ class LimitHolder:
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
-            held = [number for lock in self._locks for number in lock.filenos()]
+            held = [number for lock in self._locks for number in lock.descriptors]
             self._guard = self._start_guard(self._original_w, held)
 
     def _lock_all(self) -> None:
@@ -293,22 +294,17 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
         return (highest_w,)
     fitting = (step for step in _STEPS_W if (highest_w - lowest_w) / step <= _MOST_STEPS)
     step_w = next(fitting, _STEPS_W[-1])
-    multiples = (
-        step_w * number for number in range(int(lowest_w // step_w), int(highest_w // step_w) + 1)
-    )
     # Leave out multiples less than half a step from an end: their results would be the same.
-    inner = (
-        watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
-    )
-    return (lowest_w, *inner, highest_w)
+    first, last = math.ceil(lowest_w / step_w + 0.5), math.floor(highest_w / step_w - 0.5)
+    return (lowest_w, *(step_w * number for number in range(first, last + 1)), highest_w)
 
 
 def _busy(directory: Path, device: Device) -> BusyError:
     try:
         record = read_record(directory, device.uuid)
+        who = "another zeusrun" if record is None else f"trial {record.trial}"
     except DeviceError:
-        record = None
-    who = "another zeusrun" if record is None else f"trial {record.trial}"
+        who = "another zeusrun"
     return BusyError(
         f"{name_of(device)}: {who} holds its power limit. Wait for it to end, give this job other "
         "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"

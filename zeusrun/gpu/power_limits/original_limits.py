@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.files.atomic import replace_file, temporary_path
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
 from zeusrun.files.version import check_version
@@ -49,10 +49,10 @@ class LimitRecord:
         uuid: UUID of the GPU.
         original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
-        zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
+        zeusd: Socket of the job's daemon; ``None`` if its environment names none.
         set_w: The limit that zeusrun set last and the one it was about to set; empty at first.
         host: The machine of the GPU: several machines may share the directory.
-        boot_id: See random(4); ``None`` if unknown. A power limit does not outlive a boot.
+        boot_id: See random(4); ``None`` if unknown.
     """
 
     uuid: str
@@ -68,12 +68,6 @@ class LimitRecord:
         """Whether the GPU is in another machine; a container may have its own host name."""
         same_boot = self.boot_id is not None and self.boot_id == _read_boot_id()
         return self.host != platform.node() and not same_boot
-
-    @property
-    def is_of_earlier_boot(self) -> bool:
-        """Whether the machine was booted since, so that no limit of zeusrun is in force."""
-        boot_id = _read_boot_id()
-        return None not in (self.boot_id, boot_id) and self.boot_id != boot_id
 
 
 def record_path(directory: Path, uuid: str) -> Path:
@@ -125,13 +119,20 @@ def _watts(value: float) -> float:
     return float(value)
 
 
-def is_elsewhere(directory: Path, uuid: str) -> bool:
-    """Whether the record of a GPU belongs to another machine that shares the directory."""
-    try:
-        record = read_record(directory, uuid)
-    except DeviceError:
-        return False
-    return record is not None and record.is_elsewhere
+def abandoned_gpus(directory: Path) -> list[str]:
+    """Return the UUIDs of the GPUs of this machine that a dead launcher has left changed.
+
+    It takes no lock. ``DeviceError`` if that is unknown.
+    """
+    found = []
+    for uuid in recorded_gpus(directory):
+        with contextlib.suppress(DeviceError):  # unreadable: it may be of this machine
+            record = read_record(directory, uuid)
+            if record is None or record.is_elsewhere:
+                continue
+        if not is_held(uuid, directory):
+            found.append(uuid)
+    return found
 
 
 def recorded_gpus(directory: Path) -> list[str]:
@@ -146,16 +147,6 @@ def recorded_gpus(directory: Path) -> list[str]:
             "give yourself access, or set ZEUSRUN_HOME to another folder"
         ) from error
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-
-
-def _half_recorded_gpus(directory: Path) -> list[str]:
-    """Return the UUIDs of the GPUs whose record a killed process has only begun to write."""
-    with contextlib.suppress(OSError):
-        end = temporary_path(Path(_SUFFIX)).name
-        return [
-            each.name.removesuffix(end) for each in directory.iterdir() if each.match(f"*{end}")
-        ]
-    return []
 
 
 def set_limit(device: LimitableDevice, watts: float) -> None:
@@ -194,9 +185,8 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
         ) from error
     path = record_path(directory, device.uuid)
     try:
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
     except OSError as error:
         raise DeviceError(f"{path} cannot be removed: {error.strerror or error}") from error
     return stays
@@ -212,8 +202,8 @@ class LimitLock:
 
     def __init__(self, uuid: str, directory: Path) -> None:
         self._uuid, self._directory = uuid, directory
-        self._socket: socket.socket | None = None
-        self._file: FileLock | None = None
+        self._held = contextlib.ExitStack()
+        self.descriptors: list[int] = []  # a guard inherits them, and so the lock
 
     def acquire(self) -> bool:
         """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
@@ -225,30 +215,23 @@ class LimitLock:
             if error.errno == errno.EADDRINUSE:
                 return False
             raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
-        self._socket = name
+        self._held.callback(name.close)
+        self.descriptors.append(name.fileno())
         lock = FileLock(_lock_path(self._directory, self._uuid))
-        try:
+        # If the file cannot exist, there is no record either, and no need for its lock.
+        with contextlib.suppress(OSError):
             make_folder(self._directory)
             if not lock.acquire():
                 self.release()
                 return False
-            self._file = lock
-        except OSError:
-            pass  # the file cannot exist, so there is no record either, and no need for its lock
+            self._held.callback(lock.release)
+            self.descriptors.append(lock.fileno())
         return True
-
-    def filenos(self) -> list[int]:
-        """Return the descriptors that a guard inherits."""
-        return [held.fileno() for held in (self._socket, self._file) if held is not None]
 
     def release(self) -> None:
         """Release the lock. More than once is fine."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._file is not None:
-            self._file.release()
-            self._file = None
+        self._held.close()
+        self.descriptors.clear()
 
 
 def is_held(uuid: str, directory: Path) -> bool:
@@ -286,14 +269,16 @@ def repair_limits(
     restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
-    for uuid in sorted({*recorded_gpus(directory), *_half_recorded_gpus(directory)}):
+    try:
+        recorded = recorded_gpus(directory)
+    except DeviceError as error:
+        return [], [str(error)], []
+    for uuid in recorded:
         lock = LimitLock(uuid, directory)
         try:
             if not lock.acquire():
                 held.append(uuid)  # by its launcher, or by a guard that is about to restore it
                 continue
-            if not dry_run:
-                temporary_path(record_path(directory, uuid)).unlink(missing_ok=True)
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
@@ -341,10 +326,9 @@ def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
     # Recognise zeusrun's limits by their watts: a container may have its own boot id.
     if now_w is None or any(is_same_limit(now_w, w) for w in (record.original_w, *record.set_w)):
         return None
-    if record.is_of_earlier_boot:
-        why = f"the machine was booted after {record.trial} had changed it"
-    elif record.set_w:
-        why = f"it is not the {record.set_w[-1]:g} W of {record.trial}, so somebody else has set it"
-    else:
+    if not record.set_w:
         return None
-    return f"the power limit of {name_of(device)} stays at {now_w:g} W: {why}"
+    return (
+        f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
+        f"{record.set_w[-1]:g} W of {record.trial}, so somebody else or a reboot has set it"
+    )
