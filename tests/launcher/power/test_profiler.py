@@ -336,11 +336,12 @@ def test_a_limit_that_somebody_else_has_changed_is_not_measured(seconds):
     assert gpu.held[-1] is None
 
 
-def test_a_limit_that_a_driver_ignores_is_found_out_at_once():
+def test_a_limit_that_a_driver_ignores_is_found_out_and_not_measured():
     gpu = WatchedGpu()
     gpu.forced_w = 250.0
     profiling = begin_watched(gpu)
-    gpu.train(profiling, 1.0)
+    gpu.train(profiling, 15.0)
+    assert not profiling.points
     assert "150 W is not in force" in profiling.failure
 
 

@@ -66,9 +66,6 @@ class Profiling:
         self._before: Probe | None = None  # the last one that ended
         self._best_w: float | None = None  # the choice, whether it is still held or not
         self._begun = self._decided = self._paused = self._doubted = False
-        # Whether the limit was in force when the probe, or its last part, began, and when it was
-        # released for a pause.
-        self._confirmed = self._kept = False
         self._profiles = 1
         self._check_t = 0.0
         self._held_steps: Counter[float | None] = Counter()  # while limits were tried
@@ -98,13 +95,13 @@ class Profiling:
         if self.failure is not None:
             return self.chosen_w
         if self._paused and stepped and self._probe is not None:
-            self._paused = self._confirmed = False
+            self._paused = False
             self._probe.hold_again(now_t, count.steps)
         try:
             self._measure(count, now_t, energy_between, wait=wait, stepped=stepped)
             pauses = self.probing and self._probe is not None and self._probe.pauses(now_t)
             if pauses and not self._paused:
-                self._kept = self._confirmed and self._is_held()
+                self._is_held()  # else what was measured is false
         except ValueError as error:
             self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen_w
@@ -138,7 +135,7 @@ class Profiling:
         if measured is None or measured.error > FAIR_ERROR:
             return
         with contextlib.suppress(ValueError):  # another limit is in force: the point is false
-            if self._was_held():
+            if self._paused or self._is_held():
                 self.points[self._limit_w] = measured.point(self._limit_w)
 
     def extra_cost_j(self) -> float | None:
@@ -182,34 +179,27 @@ class Profiling:
             elif self._decided and now_t >= self._check_t:
                 self._probe = self._next(count, now_t)
             return
-        if not self._paused and not self._confirmed and now_t > self._probe.held_t:
-            self._confirmed = self._is_held()
-            if not self._confirmed:  # it cannot be read now
-                self._probe.hold_again(now_t, count.steps)
         self._probe.add(count)
         if not self._probe.meter(now_t, energy_between):
             return
         measured = self._probe.measured(self._weights)
-        if measured is None or not measured.enough or not self._was_held():
+        if measured is None or not measured.enough or not (self._paused or self._is_held()):
             return
         self._take(measured.point(self._limit_w), count, now_t)
 
     def _is_held(self) -> bool:
-        """Whether the measured limit is in force; raises ``ValueError`` if another one is."""
-        if self._limit_w is None:  # the GPUs have none
-            return True
-        in_force = self._is_in_force(self._limit_w)
+        """Whether the measured limit is in force; raises ``ValueError`` if another one is.
+
+        False if it cannot be read now.
+        """
+        in_force = self._limit_w is None or self._is_in_force(self._limit_w)
         if in_force is False:
-            limit = f"a limit of {self._limit_w:g} W"
-            raise ValueError(f"{limit} is not in force: somebody else sets them")
+            raise ValueError(
+                f"a limit of {self._limit_w:g} W is not in force: somebody else sets them"
+            )
         return in_force is True
 
-    def _was_held(self) -> bool:
-        """Whether it was in force until now or, if it was released for a pause, until then."""
-        return self._kept if self._paused else self._confirmed and self._is_held()
-
     def _next(self, count: StepCount, now_t: float) -> Probe:
-        self._confirmed = False
         before = self._probe or self._before
         return Probe(now_t, count.steps) if before is None else before.next(now_t, count.steps)
 
