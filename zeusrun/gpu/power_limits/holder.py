@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +20,7 @@ from zeusrun.gpu.power_limits.original_limits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -68,13 +67,13 @@ class LimitHolder:
         self,
         devices: Sequence[Device],
         directory: Path,
-        start_guard: Callable[[Mapping[str, float], Sequence[int]], Guard],
+        start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
         zeusd: str | None = None,
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
-        ``start_guard`` gets the original watts by UUID and file descriptors to inherit, and returns
-        once the guard is ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
+        ``start_guard`` gets UUIDs and file descriptors to inherit, and returns once the guard is
+        ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -146,14 +145,12 @@ class LimitHolder:
             raise
 
     def keep_guarded(self) -> None:
-        """Ensure that records and a guard exist while limits are changed; call it regularly.
+        """Ensure that a guard runs while limits are changed; call it regularly.
 
-        If they cannot be replaced, it restores the original limits and raises a ``DeviceError``.
+        If none can be started, it restores the original limits and raises a ``DeviceError``.
         """
         if self._set_w:
             try:
-                for uuid in self._set_w:
-                    self._ensure_record(uuid)
                 self._ensure_guard()
             except DeviceError:
                 self.restore()
@@ -186,8 +183,6 @@ class LimitHolder:
                     self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
-                with contextlib.suppress(DeviceError):
-                    self._ensure_record(device.uuid)
         if problems:
             raise DeviceError("; ".join(problems))
 
@@ -224,18 +219,13 @@ class LimitHolder:
         original_w, set_w = self._original_w[uuid], self._set_w[uuid]
         return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
 
-    def _ensure_record(self, uuid: str) -> None:
-        """Write a record again if somebody has deleted it: only it contains the original limit."""
-        if not os.path.exists(record_path(self._directory, uuid)):  # noqa: PTH110 - raises nothing
-            write_record(self._directory, self._record(uuid))
-
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
             held = [number for lock in self._locks for number in lock.descriptors]
-            self._guard = self._start_guard(self._original_w, held)
+            self._guard = self._start_guard(list(self._original_w), held)
 
     def _lock_all(self) -> None:
         # Lock in the same order everywhere, so that no two launchers wait for each other.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.atomic import replace_file
-from zeusrun.files.lock import FileLock, is_locked
+from zeusrun.files.lock import FileLock
 from zeusrun.files.private import make_folder
 from zeusrun.files.version import check_version
 
@@ -122,7 +122,7 @@ def _watts(value: float) -> float:
 def abandoned_gpus(directory: Path) -> list[str]:
     """Return the UUIDs of the GPUs of this machine that a dead launcher has left changed.
 
-    It takes no lock. ``DeviceError`` if that is unknown.
+    ``DeviceError`` if that is unknown.
     """
     found = []
     for uuid in recorded_gpus(directory):
@@ -217,7 +217,7 @@ class LimitLock:
             raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
         self._held.callback(name.close)
         self.descriptors.append(name.fileno())
-        lock = FileLock(_lock_path(self._directory, self._uuid))
+        lock = FileLock(self._directory / f"{self._uuid}.lock")
         # If the file cannot exist, there is no record either, and no need for its lock.
         with contextlib.suppress(OSError):
             make_folder(self._directory)
@@ -235,18 +235,14 @@ class LimitLock:
 
 
 def is_held(uuid: str, directory: Path) -> bool:
-    """Whether a process holds the lock of a GPU now, in any network namespace; takes no lock."""
-    name = f"@zeusrun/power-limit/{uuid}"
+    """Whether a process holds the lock of a GPU now; it takes a free lock for a moment."""
+    lock = LimitLock(uuid, directory)
     try:
-        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        return not lock.acquire()
+    except DeviceError:
         return True  # if unknown, assume that the holder is alive
-    bound = any(line.endswith(f" {name}") for line in lines)
-    return bound or is_locked(_lock_path(directory, uuid)) is True
-
-
-def _lock_path(directory: Path, uuid: str) -> Path:
-    return directory / f"{uuid}.lock"
+    finally:
+        lock.release()
 
 
 class Restored(NamedTuple):

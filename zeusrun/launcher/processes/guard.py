@@ -35,16 +35,15 @@ class GuardProcess:
         self,
         directory: Path,
         environment: Mapping[str, str],
-        original_w: Mapping[str, float],
+        uuids: Sequence[str],
         descriptors: Sequence[int],
     ) -> None:
         """Start it, and wait until it is ready; raises ``DeviceError``.
 
-        ``directory`` contains the records, ``original_w`` the limits to restore, in watts by UUID.
-        The process keeps ``descriptors`` open. If it is killed before it is ready, another follows.
+        ``directory`` contains the records of the GPUs with these UUIDs. The process keeps
+        ``descriptors`` open. If it is killed before it is ready, another follows.
         """
-        limits = [f"{uuid}={watts!r}" for uuid, watts in original_w.items()]
-        command = [sys.executable, "-c", _GUARD_MAIN, str(directory), *limits]
+        command = [sys.executable, "-c", _GUARD_MAIN, str(directory), *uuids]
         for _ in range(2):
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
