@@ -422,9 +422,7 @@ def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, t
     with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
         held.hold(150.0, "running-1-1")
         write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
-        restored, problems, busy = repair_limits(
-            tmp_path / "gpus", lambda record: present[record.uuid]
-        )
+        restored, problems, busy = repair_limits(tmp_path / "gpus", present.__getitem__)
         assert busy == [devices[0].uuid]
         assert [limit.uuid for limit in restored] == [devices[1].uuid]
         assert "the value before dead-1-1" in restored[0].text
@@ -432,18 +430,8 @@ def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, t
         assert list(limits_w(devices).values()) == [150.0, 222.5]
 
 
-def test_the_daemon_that_the_job_names_is_on_record_for_repair(devices, guard, tmp_path):
-    asked = []
-    with LimitHolder(devices[:1], tmp_path, guard, zeusd="/run/other.sock") as holder:
-        holder.hold(150.0, "job-1-1")
-        record = read_record(tmp_path, devices[0].uuid)
-    write_record(tmp_path, record)
-    repair_limits(tmp_path, lambda record: asked.append(record.zeusd) or devices[0])
-    assert asked == ["/run/other.sock"]
-
-
 def test_repair_says_what_stays_changed_where_a_gpu_is_lost(original_w, tmp_path):
-    def lost(_record):
+    def lost(_uuid):
         raise DeviceError("GPU-1 is lost")
 
     write_record(tmp_path, LimitRecord(next(iter(original_w)), 222.5, "dead-1-1"))
@@ -460,7 +448,7 @@ def test_repair_says_what_it_cannot_restore(devices, tmp_path):
     write_record(tmp_path, LimitRecord(devices[1].uuid, 200.0, "dead-1-2"))
     devices[0].fail("GPU is lost")
     present = {device.uuid: device for device in devices}
-    restored, problems, _ = repair_limits(tmp_path, lambda record: present[record.uuid])
+    restored, problems, _ = repair_limits(tmp_path, present.__getitem__)
     assert [record.uuid for record in restored] == [devices[1].uuid]
     assert "lost" in problems[0]
     assert recorded_gpus(tmp_path) == [devices[0].uuid]
@@ -479,7 +467,7 @@ def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, conte
     write_record(tmp_path, LimitRecord(devices[0].uuid, 222.5, "dead-1-1"))
     (path,) = tmp_path.iterdir()
     path.write_text(content)
-    restored, problems, _ = repair_limits(tmp_path, lambda _record: devices[0])
+    restored, problems, _ = repair_limits(tmp_path, lambda _uuid: devices[0])
     assert restored == []
     assert str(path) in problems[0]
     assert path.exists()
@@ -573,7 +561,7 @@ def test_a_record_says_what_is_zeusruns_before_it_is_set(devices, holder, guard,
 
 def repair(devices, directory, **options):
     present = {device.uuid: device for device in devices}
-    return repair_limits(directory, lambda record: present[record.uuid], **options)
+    return repair_limits(directory, present.__getitem__, **options)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

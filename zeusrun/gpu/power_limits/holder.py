@@ -68,12 +68,11 @@ class LimitHolder:
         devices: Sequence[Device],
         directory: Path,
         start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
-        zeusd: str | None = None,
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
         ``start_guard`` gets UUIDs and file descriptors to inherit, and returns once the guard is
-        ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
+        ready, or raises a ``DeviceError``.
         """
         self.refused: str | None = None
         self.taken: str | None = None
@@ -82,7 +81,6 @@ class LimitHolder:
         self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
         self._directory = directory
         self._start_guard = start_guard
-        self._zeusd = zeusd
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._original_w: dict[str, float] = {}
@@ -216,8 +214,7 @@ class LimitHolder:
         self._set_w[uuid] = (watts,)
 
     def _record(self, uuid: str) -> LimitRecord:
-        original_w, set_w = self._original_w[uuid], self._set_w[uuid]
-        return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
+        return LimitRecord(uuid, self._original_w[uuid], self._trial, self._set_w[uuid])
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():

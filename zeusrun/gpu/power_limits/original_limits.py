@@ -49,7 +49,6 @@ class LimitRecord:
         uuid: UUID of the GPU.
         original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
-        zeusd: Socket of the job's daemon; ``None`` if its environment names none.
         set_w: The limit that zeusrun set last and the one it was about to set; empty at first.
         host: The machine of the GPU: several machines may share the directory.
         boot_id: See random(4); ``None`` if unknown.
@@ -58,7 +57,6 @@ class LimitRecord:
     uuid: str
     original_w: float
     trial: str
-    zeusd: str | None = None
     set_w: tuple[float, ...] = ()
     host: str = field(default_factory=platform.node)
     boot_id: str | None = field(default_factory=_read_boot_id)
@@ -94,12 +92,11 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content, _VERSION, path, DeviceError)
-        zeusd, boot_id = content["zeusd"], content["boot_id"]
+        boot_id = content["boot_id"]
         return LimitRecord(
             uuid,
             _watts(content["original_w"]),
             str(content["trial"]),
-            None if zeusd is None else str(zeusd),
             tuple(_watts(watts) for watts in content["set_w"]),
             str(content["host"]),
             None if boot_id is None else str(boot_id),
@@ -254,15 +251,15 @@ class Restored(NamedTuple):
 
 def repair_limits(
     directory: Path,
-    open_gpu: Callable[[LimitRecord], LimitableDevice],
+    open_gpu: Callable[[str], LimitableDevice],
     *,
     dry_run: bool = False,
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 
-    ``open_gpu`` raises a ``DeviceError`` if the GPU is absent. Records of other machines that share
-    the directory stay. It returns the restored limits, a sentence for each limit that could not be
-    restored, and the GPUs that a process holds.
+    ``open_gpu`` opens a GPU by its UUID, or raises a ``DeviceError``. Records of other machines
+    that share the directory stay. It returns the restored limits, a sentence for each limit that
+    could not be restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
     try:
@@ -278,32 +275,27 @@ def repair_limits(
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
-            with contextlib.closing(_opened(directory, open_gpu, record)) as device:
+            before = f"{record.original_w:g} W, the value before {record.trial}"
+            try:
+                opened = open_gpu(uuid)
+            except DeviceError as error:
+                problems.append(
+                    f"a power limit is not restored ({before}): {error}. If this GPU was removed "
+                    f"for good, delete its record: {record_path(directory, uuid)}"
+                )
+                continue
+            with contextlib.closing(opened) as device:
                 if dry_run:
                     stays = _why_it_stays(device, record)
                 else:
                     stays = put_back(directory, device, record)
             verb = "is to be restored to" if dry_run else "is restored to"
-            text = f"the power limit of {uuid} {verb} {record.original_w:g} W, the value before "
-            restored.append(Restored(uuid, stays or text + record.trial))
+            restored.append(Restored(uuid, stays or f"the power limit of {uuid} {verb} {before}"))
         except DeviceError as error:
             problems.append(str(error))
         finally:
             lock.release()
     return restored, problems, held
-
-
-def _opened(
-    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
-) -> LimitableDevice:
-    try:
-        return open_gpu(record)
-    except DeviceError as error:
-        before = f"{record.original_w:g} W, the value before {record.trial}"
-        raise DeviceError(
-            f"a power limit is not restored ({before}): {error}. If this GPU was removed for good, "
-            f"delete its record: {record_path(directory, record.uuid)}"
-        ) from error
 
 
 def _set_again(device: LimitableDevice, original_w: float) -> None:

@@ -14,7 +14,6 @@ from zeusrun.files.home import limits_directory
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.registry import open_device
-from zeusrun.gpu.zeusd import SOCKET_VARIABLE
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
 from zeusrun.sidecar.step_clock import read_step_clock
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.original_limits import LimitRecord, Restored
+    from zeusrun.gpu.power_limits.original_limits import Restored
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import PowerPoint
@@ -44,18 +43,14 @@ def open_limits(
         return None
     directory = limits_directory(home)
     start_guard = functools.partial(GuardProcess, directory, environment)
-    return LimitHolder(devices, directory, start_guard, environment.get(SOCKET_VARIABLE))
+    return LimitHolder(devices, directory, start_guard)
 
 
 def restore_limits(
     home: Path, *, dry_run: bool = False
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
-
-    def open_gpu(record: LimitRecord) -> LimitableDevice:
-        named = {} if record.zeusd is None else {SOCKET_VARIABLE: record.zeusd}
-        return open_device(record.uuid, {**os.environ, **named})
-
+    open_gpu = functools.partial(open_device, environment=os.environ)
     return repair_limits(limits_directory(home), open_gpu, dry_run=dry_run)
 
 
