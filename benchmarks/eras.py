@@ -25,7 +25,7 @@ from zeusrun.bandit.auto.drift import DOUBTED, weigh_runs
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.job import LearningCurve, SimulatedJob, best_arm, expected
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import load_jobs
 from zeusrun.trial import TrialStatus
@@ -90,7 +90,7 @@ def edit(job: SimulatedJob, factor: float) -> SimulatedJob:
 
 def play(job: SimulatedJob, past: str, seed: int) -> Seen:
     """Replay a job."""
-    problem = build_problem(job, ETA_KNOB, 2.0)
+    problem = ask_about(job, ETA_KNOB, 2.0)
     played = replay(job, Told(past), problem, BEFORE + AFTER, seed)
     later = [each.trial for each in played if each.trial.recurrence > BEFORE]
     arm = best_arm(job, ETA_KNOB, BEFORE + 1)

@@ -17,7 +17,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import expected
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import TrialStatus
@@ -57,7 +57,7 @@ def judge(
     if not limits:
         top = {arm: max(rates) for arm, rates in job.rates.items()}
         job = replace(job, rates={arm: {w: job.rates[arm][w]} for arm, w in top.items()})
-    problem = build_problem(job, 0.5, 2.0)
+    problem = ask_about(job, 0.5, 2.0)
     history = [each.trial for each in replay(job, policy, problem, runs, seed)]
     problem = replace(problem, eta_knob=knob, recurrence=runs + 1)
     try:

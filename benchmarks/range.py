@@ -28,7 +28,7 @@ from zeusrun.bandit.auto.spread import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, watts
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ class Judged(NamedTuple):
 def simulate(cell: Cell) -> dict[int, Judged]:
     """Judge the range by the number of runs since the start or the change."""
     job, policy = build_job(cell), create_policy("auto")
-    problem = build_problem(job, ETA_KNOB, 2.0)
+    problem = ask_about(job, ETA_KNOB, 2.0)
     before: list[Run] = []
     if cell.scenario == MOVED:  # of runs on another GPU, only the epochs count
         for each in replay(job, policy, problem, BEFORE, cell.seed):

@@ -26,7 +26,7 @@ from timing import describe_machine
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.job import expected
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.study import Episode, Scenario, Settings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
@@ -245,7 +245,7 @@ def speed(job: SimulatedJob) -> None:
     print("\n### Speed, on one core: median (min to max)\n")
     print("| | " + " | ".join(f"`{name}`" for name in POLICIES) + " |")
     print("|---|" + "---|" * len(POLICIES))
-    problem = build_problem(job, ETA_KNOB, COST_FACTOR)
+    problem = ask_about(job, ETA_KNOB, COST_FACTOR)
     arms = replay(job, POLICIES["auto"](), problem, 100, 0)
     for count in (100, 2000):
         trials = [

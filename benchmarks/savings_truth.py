@@ -30,7 +30,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import Decision, Stage
 from zeusrun.view.what_if import saved_share
@@ -114,7 +114,7 @@ def look(cell: Cell) -> list[Look | None]:
     """Look at a job after each recurrence; ``None``: nothing can be compared."""
     job = build_job(cell)
     policy = create_policy("auto")
-    problem = replace(build_problem(job, KNOB, 2.0), control=cell.control)
+    problem = replace(ask_about(job, KNOB, 2.0), control=cell.control)
     played = replay(job, policy, problem, cell.recurrences, cell.seed)
     trials = [each.trial for each in played]
     looks: list[Look | None] = []
@@ -189,7 +189,7 @@ def ask(question: Question, sd: float, seed: int) -> tuple[Estimate, Estimate] |
         watts = {32: 140.0, 64: 140.0, 128: 240.0}
         job = replace(job, rates={arm: {300.0: Rate(1000.0, watts[arm])} for arm in ARMS})
     runs, policy = (39 if question.saving else 15 + 5 * (seed % 4)), create_policy("auto")
-    problem = replace(build_problem(job, KNOB, 2.0), candidates=question.ran)
+    problem = replace(ask_about(job, KNOB, 2.0), candidates=question.ran)
     before = Turns() if question.saving else policy
     trials = [each.trial for each in replay(job, before, problem, runs, seed)]
     told = []

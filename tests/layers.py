@@ -14,7 +14,7 @@ LAYERS = (
     ("view",),
     ("export", "maintenance", "notify", "schedule"),
     ("launcher", "simulate"),
-    ("metrics", "analysis"),
+    ("metrics", "analysis", "choice"),
     ("history", "bandit", "gpu"),
     ("energy", "worker"),
     ("sidecar",),
@@ -42,7 +42,8 @@ ONLY = {
     "worker": {"sidecar", "files", "redaction", "target"},  # a rank loads as little as it can
     "energy": VALUES | {"files"},
     "analysis": VALUES | {"bandit"},
-    "simulate": VALUES | {"analysis", "bandit"},
+    "choice": VALUES | {"bandit", "jobfile"},  # a decision is a function of values
+    "simulate": VALUES | {"analysis", "bandit", "choice", "jobfile"},
 }
 """Packages that import less than their row would allow."""
 

@@ -223,6 +223,26 @@ def test_policies_read_no_clock_no_file_and_no_global_generator():
             assert drawn == [], name
 
 
+def test_a_choice_reads_no_file_no_device_and_no_store():
+    outside = {"time", "datetime", "os", "random", "io", "socket", "subprocess", "tempfile"}
+    own = {"bandit", "choice", "errors", "trial"}  # at run time; ``jobfile`` only splits a batch
+    for name, tree in trees():
+        if package(name) == "choice":
+            for node in (each for each in tree.body if not isinstance(each, ast.If)):  # for types
+                found = set(imports(ast.Module([node], [])))
+                assert not outside & {module.split(".")[0] for module in found}, name
+                used = {module for module in found if module.startswith("zeusrun.")}
+                packages = {module.split(".")[1] for module in used}
+                assert packages <= own or used <= ACCUMULATION, name
+            assert "open" not in set(calls(tree)), name
+
+
+ACCUMULATION = {
+    "zeusrun.jobfile.accumulation",
+    "zeusrun.jobfile.accumulation.split_batch",
+}
+
+
 def test_policies_need_numpy_alone():
     for name, tree in trees():
         if package(name) == "bandit":
@@ -312,7 +332,7 @@ def test_the_list_of_schedules_imports_no_models(zeusrun):
 
 def test_a_submit_chooses_without_importing_torch(zeusrun):
     seen = imported(zeusrun, "submit", zeusrun.job(), "--dry-run")
-    assert "zeusrun.launcher.choose" in seen
+    assert "zeusrun.choice.choose" in seen
     assert "torch" not in seen
 
 

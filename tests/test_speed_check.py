@@ -14,6 +14,7 @@ from tests.factories import build_trial as trial
 from zeusrun.bandit.observation import Run
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
+from zeusrun.choice.inputs import Forced
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.context import Submission, job_devices
@@ -272,7 +273,7 @@ def test_a_speed_check_that_runs_out_of_memory_while_it_ends_is_oom_and_another_
 
 def test_a_forced_batch_size_has_no_bound_because_no_other_may_follow(zeusrun, run, known):
     tight = Decision(32, Stage.EXPLORE, "32 is tried", bound=Bound(1.0))
-    result, recorder = run(zeusrun.job(), Scripted(tight), forced_batch_size=64)
+    result, recorder = run(zeusrun.job(), Scripted(tight), forced=Forced(64, "the user"))
     (trained,) = result.trials
     assert (trained.status, trained.global_batch_size) == (TrialStatus.REACHED, 64)
     assert recorder.bounds == [None]

@@ -10,12 +10,12 @@ import pytest
 
 from tests.factories import PREEMPTED, begin, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
+from zeusrun.choice.choose import Attempt
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import attempt as module
 from zeusrun.launcher.attempt import dispatch
-from zeusrun.launcher.choose import Attempt
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
+from zeusrun.choice.preempted import CANCELLED_LATER, find_preempted
 from zeusrun.launcher.parts import cost_with_earlier, join
-from zeusrun.launcher.recover import CANCELLED_LATER, find_preempted, outcome_so_far
+from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.sidecar.events import Reported, encode_event

@@ -12,7 +12,7 @@ from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.simulate.engine import PROBE_S, Setting, run_trial
 from zeusrun.simulate.job import LearningCurve, Rate
-from zeusrun.simulate.replay import build_problem
+from zeusrun.simulate.replay import ask_about
 from zeusrun.trial import Bound, CurvePoint, Decision, Stage, TrialStatus
 
 # Of 200 W at most; with an eta_knob of 0.5 a second costs 150 J under 200 W and 125 J under 100 W.
@@ -23,7 +23,7 @@ LOOK = Decision(16, Stage.SPEED_CHECK, "", power_limit_w=200.0)
 
 def run(decision, *, then=None, rates=RATES, curve=FOUR):
     made = job(rates={8: rates, 16: rates})
-    problem = build_problem(made, 0.5, 2.0)
+    problem = ask_about(made, 0.5, 2.0)
     play = Setting(made, Scripted(then or decision), problem, [], np.random.default_rng(0))
     trial = run_trial(play, decision, curve, attempt=1, name="t")
     assert trial.cost_j == pytest.approx(0.5 * trial.energy_j + 0.5 * 200 * trial.time_s)

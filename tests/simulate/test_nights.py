@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bandit.test_invariants import unhurried
 from zeusrun.bandit.registry import create_policy
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
-from zeusrun.simulate.replay import build_problem, replay
+from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.trial import TrialStatus
 
 ARMS = (32, 64, 128, 16, 256, 8)
@@ -46,7 +46,7 @@ def make_job(epochs, slowness=None, first=None, most=400) -> SimulatedJob:
 
 def play(policy, job, recurrences=30, seed=0, attempts=5):
     """Return the trials of each recurrence."""
-    played = replay(job, policy, build_problem(job, 0.5, 2.0), recurrences, seed, attempts=attempts)
+    played = replay(job, policy, ask_about(job, 0.5, 2.0), recurrences, seed, attempts=attempts)
     trials = [each.trial for each in played]
     return [list(own) for _, own in groupby(trials, key=lambda trial: trial.recurrence)]
 

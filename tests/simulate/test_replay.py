@@ -10,7 +10,7 @@ from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import LearningCurve, Rate
-from zeusrun.simulate.replay import Arrival, build_problem, replay
+from zeusrun.simulate.replay import Arrival, ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
@@ -21,7 +21,7 @@ MISSES = {8: [LearningCurve(None, ((1, 0.5),))], 16: [LearningCurve(4, ((4, 1.0)
 
 def play(policy, recurrences=1, made=None, **options):
     made = made or job()
-    return replay(made, policy, build_problem(made, 0.5, 2.0), recurrences, 0, **options)
+    return replay(made, policy, ask_about(made, 0.5, 2.0), recurrences, 0, **options)
 
 
 def test_a_run_is_charged_its_epochs():
@@ -101,7 +101,7 @@ def test_as_in_a_submit_two_misses_end_a_recurrence_before_anything_has_reached_
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(seed):
     made = FAMILIES["glide"](np.random.default_rng([seed, 77]))
-    played = replay(made, POLICIES["auto"](), build_problem(made, 0.5, 2.0), 50, seed)
+    played = replay(made, POLICIES["auto"](), ask_about(made, 0.5, 2.0), 50, seed)
     reached = {p.trial.recurrence for p in played if p.trial.status is TrialStatus.REACHED}
     assert len(reached) == 50
 

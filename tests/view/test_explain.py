@@ -10,8 +10,8 @@ import pytest
 from tests.bandit.runs import run
 from tests.factories import build_trial, load_job
 from zeusrun.bandit.problem import ArmBelief
+from zeusrun.choice.problem import build_problem
 from zeusrun.commands.compose import compose
-from zeusrun.launcher.problem import build_problem
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice, lead
 
@@ -127,14 +127,14 @@ def test_crashes_of_the_newest_runs_are_told_before_the_cost(tmp_path, monkeypat
     flying = run(64, status=TrialStatus.DISPATCHED)
     submission = compose(load_job(tmp_path, batch_size={"default": 64, "candidates": [32, 64]}))
     with contextlib.closing(submission):
-        problem = build_problem(submission, [])
+        problem = build_problem(submission.spec, submission.measure(), [], 1)
         own = belief(64, chance=1.0)
-        told = describe_choice(submission, problem, [run(64), *crashed, flying], [own])
+        told = describe_choice(submission.chooser, problem, [run(64), *crashed, flying], [own])
         assert told[2] == (
             "The script crashed in the last 3 runs, with batch sizes 32, 64; `zeusrun show job` "
             "says why."
         )
-        told = describe_choice(submission, problem, [*crashed, run(64)], [own])
+        told = describe_choice(submission.chooser, problem, [*crashed, run(64)], [own])
         assert "crashed" not in " ".join(told)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zeusrun.choice.inputs import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
 
@@ -24,7 +25,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def compose(
     spec: JobSpec,
-    batch_size: int | None = None,
+    forced: Forced | None = None,
     gpus: Sequence[str] | None = None,
     *,
     place: tuple[Path, History] | None = None,
@@ -33,7 +34,7 @@ def compose(
 
     Args:
         spec: The job.
-        batch_size: The user's own; ``None`` to ask the policy.
+        forced: The user's own choice; ``None`` to ask the policy.
         gpus: UUIDs; ``None`` for all visible ones.
         place: The home and the history; ``None`` for those of the job, to read them.
     """
@@ -57,6 +58,6 @@ def compose(
         torchrun=find_torchrun(),
         home=home,
         environment=inherited,
-        forced_batch_size=batch_size,
+        forced=forced,
         tariffs=load_tariffs(spec, home),
     )

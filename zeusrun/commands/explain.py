@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -18,14 +17,13 @@ from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.preempted import why_not_continued
+from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
-from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.choose import choose_next
-from zeusrun.launcher.problem import build_problem
-from zeusrun.launcher.recover import find_preempted
+from zeusrun.launcher.moment import read_moment
 from zeusrun.target import describe_target
 from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.export import print_json
@@ -43,28 +41,31 @@ def explain(
     spec = load_spec(path, overrides or [])
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
-    now = take_fingerprint(spec)
-    problem = replace(build_problem(submission, trials), fingerprint=now.parts)
-    changes = describe_eras(compare_training(now.parts, trials), now.script)
+    policy, machine = submission.policy, submission.measure()
+    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
+    number = next_recurrence(trials, moment.unrecorded)
+    problem = build_problem(spec, machine, trials, number, moment.fingerprint)
+    changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)
     remarks = [*describe_kept(problem, trials), *changes]
     problem, runs = read_history(problem, trials)
-    if isinstance(submission.policy, Auto):
+    if isinstance(policy, Auto):
         remarks += describe_edited(runs)
     rng = np.random.default_rng(spec.policy.seed)
-    beliefs = explain_next(submission.policy, problem, runs, rng)
+    beliefs = explain_next(policy, problem, runs, rng)
     unit = problem.unit
     told = in_samples(beliefs, unit)
     if as_json:
         print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in told])
     else:
         objective = spec.objective
-        found = find_preempted(trials) and choose_next(submission, trials, None, 1).trial
-        continued = found if found and found.preemptions else None
+        continued = moment.preempted
+        chooser, has_files = submission.chooser, moment.has_files
+        if continued and why_not_continued(chooser, machine, continued, has_files=has_files):
+            continued = None
         goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
         knob = f"eta_knob {objective.eta_knob:g}"
-        name = submission.policy.name
-        title = f"what policy {name} expects, {goal}, {knob}"
-        headline, *texts = describe_choice(submission, problem, runs, beliefs, continued)
+        title = f"what policy {policy.name} expects, {goal}, {knob}"
+        headline, *texts = describe_choice(submission.chooser, problem, runs, beliefs, continued)
         first = [f"{spec.name}: {headline}", *texts]
         limits = best_limits(problem, runs)
         # A batch size that adapts is none of the law.

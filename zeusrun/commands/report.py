@@ -202,7 +202,7 @@ def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]
         spec = load_spec(path)
     except ZeusrunError as error:
         return unknown_belief(error)
-    return build_belief(spec, store, newest, home)
+    return build_belief(spec, newest)
 
 
 def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:

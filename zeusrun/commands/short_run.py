@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.choice.inputs import Forced
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import open_home
 from zeusrun.errors import ExitCode
@@ -213,7 +214,9 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
             show=lambda _: None,
         ) as gpus:
             scratch = Path(folder)
-            submission = compose(spec, size, gpus, place=(scratch, open_history(scratch, {})))
+            forced = None if size is None else Forced(size, "chosen by --try")
+            place = scratch, open_history(scratch, {})
+            submission = compose(spec, forced, gpus, place=place)
             environment = {**submission.environment, "ZEUSRUN_HOME": folder}
             submission = replace(submission, environment=environment)
             with contextlib.closing(submission):

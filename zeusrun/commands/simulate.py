@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +13,12 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.bandit.registry import create_policy
+from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.problem import build_problem
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.report import BASELINE, summarise
 from zeusrun.simulate.study import Settings, build_scenarios, run_study
@@ -150,13 +150,13 @@ def _simulate_own(
     path, settings = find_settings(job)
     submission = compose(load_spec(path))
     trials = submission.history.trials(submission.spec.name, NEWEST)
-    specs = [submission.spec]
+    specs, machine = [submission.spec], submission.measure()
     if overrides:
         specs.append(_changed(submission, load_spec(path, list(overrides)), overrides))
     found, done = [], itertools.count(1)
     with progress(console(stderr=True)) as on_progress:
         for spec in specs:
-            problem = build_problem(replace(submission, spec=spec), trials)
+            problem = build_problem(spec, machine, trials, next_recurrence(trials))
             model = learn(spec.name, problem, trials)
             result = forecast(
                 model,

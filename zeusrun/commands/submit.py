@@ -17,6 +17,7 @@ import typer
 from typer import Option
 
 from zeusrun.analysis.savings import find_savings
+from zeusrun.choice.inputs import Forced
 from zeusrun.clock import read_clock
 from zeusrun.commands.compose import compose
 from zeusrun.commands.machine import describe_machine
@@ -37,7 +38,7 @@ from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
-from zeusrun.launcher.choose import plan
+from zeusrun.launcher.attempt import plan
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
@@ -98,13 +99,14 @@ def submit(
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
     spec = load_spec(job, overrides or [])
+    forced = None if batch_size is None else Forced(batch_size, "chosen by --batch-size")
     if dry_run:
-        _show_plan(compose(spec, batch_size), as_json=as_json)
+        _show_plan(compose(spec, forced), as_json=as_json)
         return
     run = functools.partial(
         run_recurrence,
         spec,
-        batch_size,
+        forced,
         overlap=overlap,
         wait=wait,
         as_json=as_json,
@@ -144,8 +146,7 @@ def rerun(
     raise typer.Exit(
         run_recurrence(
             spec,
-            found.global_batch_size,
-            why=f"as in {found.trial}, by rerun",
+            Forced(found.global_batch_size, f"as in {found.trial}, by rerun"),
             warning=_same_limit(found, spec),
             as_json=as_json,
             quiet=quiet,
@@ -200,9 +201,8 @@ def fire(
 
 def run_recurrence(
     spec: JobSpec,
-    batch_size: int | None = None,
+    forced: Forced | None = None,
     *,
-    why: str = "chosen by --batch-size",
     warning: str | None = None,
     note: str | None = None,
     emit: Emit = lambda _event: None,
@@ -215,10 +215,9 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    ``why`` is the reason to record with a ``batch_size`` that the user chose; ``warning`` and
-    ``note`` are sentences to show first. ``emit`` gets every event, too. With ``wait``, also wait
-    for GPUs of other jobs. No wait lasts beyond ``until``, in Unix seconds; ``begun`` is called
-    after it.
+    ``forced`` is the user's own choice; ``warning`` and ``note`` are sentences to show first.
+    ``emit`` gets every event, too. With ``wait``, also wait for GPUs of other jobs. No wait lasts
+    beyond ``until``, in Unix seconds; ``begun`` is called after it.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
@@ -255,8 +254,7 @@ def run_recurrence(
             ) as gpus:
                 begun()
                 submission = replace(
-                    compose(spec, batch_size, gpus, place=(home, history)),
-                    why_forced=why,
+                    compose(spec, forced, gpus, place=(home, history)),
                     describe_machine=functools.partial(describe_machine, home),
                 )
                 with contextlib.closing(submission):

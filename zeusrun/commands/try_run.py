@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from zeusrun.choice.crash import is_permanent
 from zeusrun.commands.options import console
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
@@ -17,7 +18,6 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.rundir.failure import is_permanent
 from zeusrun.metrics.audit import describe_choice
 from zeusrun.metrics.propose import a_little_worse
 from zeusrun.metrics.propose_pattern import find_epochs, list_likely

@@ -298,6 +298,26 @@ class JobSpec(Section):
         return write_job_yaml(record)
 
 
+def sketch_spec(
+    name: str,
+    objective: Mapping[str, Any],
+    *,
+    candidates: Sequence[int],
+    default: int,
+    cost_factor: float | None,
+    window: int | None = None,
+) -> JobSpec:
+    """Return a job without a script, of values that are known to be valid: for choices alone."""
+    return JobSpec.model_construct(
+        source=Path(),
+        name=name,
+        objective=Objective.model_construct(**objective),
+        batch_size=BatchSizes.model_construct(candidates=tuple(candidates), default=default),
+        early_stop=EarlyStop.model_construct(cost_factor=cost_factor),
+        policy=PolicySection.model_construct(window=window),
+    )
+
+
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """Read a job file; ``overrides`` are ``section.key=value`` in YAML and win over the file.
 

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.usual import find_usual
+from zeusrun.choice.choose import Choice, NothingLeft, choose_trial
+from zeusrun.choice.offline import choose_offline
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.errors import BusyError, HistoryError
+from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict
-from zeusrun.history.rules import is_offline
-from zeusrun.launcher.choose import NothingLeft, choose_attempt
+from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.heartbeat import hold_lease, keep_power
-from zeusrun.launcher.offline import choose_offline
+from zeusrun.launcher.moment import read_moment
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.recover import outcome_so_far, where_kept
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job, mask_outcome
@@ -38,10 +39,11 @@ from zeusrun.trial import Outcome, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.choice.choose import Attempt
     from zeusrun.history.base import History, Snapshot
-    from zeusrun.launcher.choose import Attempt, Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
+    from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.rundir.lock import Lease
     from zeusrun.launcher.supervision.stop_rules import StopOrder
@@ -102,13 +104,29 @@ def dispatch(submission: Submission, made: Sequence[Attempt]) -> Dispatched | No
 def _choose(
     submission: Submission, snapshot: Snapshot, made: Sequence[Attempt]
 ) -> Choice | NothingLeft:
+    spec, trials = submission.spec, snapshot.trials
+    chooser, machine = submission.chooser, submission.measure()
+    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
     if snapshot.offline:
-        return choose_offline(submission, snapshot.trials, made)
-    known = {trial.uuid: trial for trial in snapshot.trials if trial.uuid is not None}
+        name = offline_name(spec.name, moment.uuid)
+        return choose_offline(chooser, machine, trials, made, moment, name=name)
+    known = {trial.uuid: trial for trial in trials if trial.uuid is not None}
     numbered = [replace(each, trial=known.get(each.trial.uuid or "", each.trial)) for each in made]
     if any(is_offline(each.trial) for each in numbered):
         return NothingLeft("the result of the last attempt is not delivered yet")
-    return choose_attempt(submission, snapshot.trials, numbered)
+    return choose_trial(chooser, machine, trials, numbered, moment)
+
+
+def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
+    """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
+    snapshot = submission.history.snapshot(submission.spec.name, NEWEST)
+    choice = _choose(submission, snapshot._replace(offline=False), ())
+    if isinstance(choice, NothingLeft):
+        raise UsageError(choice.reason)
+    trial = choice.trial
+    notes = () if choice.note is None else (choice.note,)
+    command = submission.command(trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits)
+    return trial, command, (*notes, *choice.kept)
 
 
 def _take_lease(submission: Submission, dispatched: Dispatched, version: str) -> bool:
@@ -247,9 +265,9 @@ def _announce(choice: Choice, paths: RunPaths, notes: Sequence[str], emit: Emit)
     if (grown := choice.too_large) is not None:
         emit(
             Noted(
-                f"the batch size may grow to {choice.most}, because {grown.trial} ran out of "
-                f"memory with {grown.last_batch_size}; if it fits now: zeusrun history --forget "
-                f"{grown.trial}"
+                f"the batch size may grow to {choice.largest_that_fits}, because {grown.trial} "
+                f"ran out of memory with {grown.last_batch_size}; if it fits now: zeusrun history "
+                f"--forget {grown.trial}"
             )
         )
     if trial.preemptions:

@@ -9,6 +9,7 @@ import resource
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.choice.inputs import Chooser, Machine
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.gpu.nvml import gpus_of_job
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.bandit.registry import Policy
+    from zeusrun.choice.inputs import Forced
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
@@ -42,20 +44,11 @@ class Submission:
     torchrun: Torchrun
     home: Path  # contains the run directories
     environment: Mapping[str, str]  # inherited by the ranks
-    forced_batch_size: int | None = None  # the user's own; ``None`` to ask the policy
-    why_forced: str = "chosen by --batch-size"
-    limits: LimitHolder | None = (
-        None  # holds power limits while it is entered; ``None`` to change none
-    )
+    forced: Forced | None = None  # ``None`` to ask the policy
+    limits: LimitHolder | None = None  # holds power limits while it is entered
     host: str = field(default_factory=platform.node)  # name of this machine
     tariffs: Tariffs = field(default_factory=Tariffs)
     describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
-
-    @property
-    def power_limits_w(self) -> tuple[float, ...]:
-        """Limits per GPU that a policy may choose from, ascending; empty to change none."""
-        optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
-        return self.limits.limits_w if optimizes and self.limits else ()
 
     @property
     def gpus(self) -> list[Device]:
@@ -70,6 +63,31 @@ class Submission:
         placement, environment = Placement(self.world_size), self.environment
         return build_command(
             self.spec, trial, paths, self.torchrun, environment, placement=placement, most=most
+        )
+
+    @property
+    def chooser(self) -> Chooser:
+        """Who chooses for this job."""
+        return Chooser(self.spec, self.policy, self.forced)
+
+    def measure(self) -> Machine:
+        """Return the machine as a choice sees it now; the limits to choose from need ``limits``."""
+        fixed_w, gpus = self.spec.power_limit.watts, self.gpus
+        limits_w = {fixed_w or gpu.read().power_limit_w for gpu in gpus}
+        most_w = [device.max_power_w for device in self.devices]
+        known_w = [watts for watts in most_w if watts is not None]
+        optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
+        return Machine(
+            host=self.host,
+            world_size=self.world_size,
+            gpu_model=gpus[0].model if gpus else None,
+            gpu_count=len(gpus),
+            energy_measured=all(device.energy_source.measured for device in self.devices)
+            if self.devices
+            else None,
+            max_power_w=sum(known_w) if known_w and len(known_w) == len(most_w) else None,
+            power_limits_w=self.limits.limits_w if optimizes and self.limits else (),
+            power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
         )
 
     def close(self) -> None:

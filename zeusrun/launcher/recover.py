@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from zeusrun.choice.preempted import CANCELLED_LATER
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import has_expired
@@ -33,11 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.history.base import History
-    from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import CurvePoint
 
-CANCELLED_LATER = "cancelled by 'zeusrun cancel' after it was preempted"
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 
@@ -195,54 +194,6 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         warnings=tuple(warnings),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )
-
-
-def find_preempted(trials: Sequence[Trial]) -> Trial | None:
-    """Return the oldest trial that the next submit will continue; ``None`` if there is none."""
-    return next(iter(list_preempted(trials)), None)
-
-
-def own_trials(history: History, home: Path, host: str, trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Return the trials that this machine can continue, and those that it ran."""
-    if not trials or shared_of(history, trials[0].job) is None:
-        return trials
-    preempted = TrialStatus.PREEMPTED
-    return [
-        each
-        for each in trials
-        if (each.host in {None, host} and each.status is not preempted)
-        or (each.status is preempted and find_own(history, home, each) is not None)
-    ]
-
-
-def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that later submits will continue, oldest first; no forgotten ones."""
-    found: list[Trial] = []
-    for trial in sorted(trials, key=lambda trial: (-trial.recurrence, -trial.attempt)):
-        if trial.status is TrialStatus.PREEMPTED:
-            found += [] if trial.forgotten else [trial]
-        elif trial.status is not TrialStatus.DISPATCHED and trial.reason != CANCELLED_LATER:
-            break
-    return found[::-1]
-
-
-def why_not_continued(submission: Submission, trial: Trial, *, has_files: bool) -> str | None:
-    """Return why a preempted trial cannot be continued as it began; ``None`` if it can."""
-    spec, gpus = submission.spec, submission.gpus
-    objective, arm = spec.objective, trial.global_batch_size
-    names = ("metric", "target", "mode", "eta_knob", "max_epochs")
-    then, now = ([getattr(each, name) for name in names] for each in (trial, objective))
-    devices = (submission.world_size, gpus[0].model if gpus else None, len(gpus))
-    refusals = {
-        "its run directory is gone": not has_files,
-        "a chosen batch size starts a new run": submission.forced_batch_size is not None,
-        f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
-        "the objective has changed": then != now,
-        "the batch size adapts in another way": trial.variant != spec.variant,
-        "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
-        "it ran on other devices": (trial.world_size, trial.gpu_model, trial.gpu_count) != devices,
-    }
-    return next((reason for reason, holds in refusals.items() if holds), None)
 
 
 def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:

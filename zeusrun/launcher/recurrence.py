@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import OUTDONE
+from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
-from zeusrun.launcher.choose import Attempt, NothingLeft
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import open_limits, restore_limits
@@ -170,7 +170,7 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
         failed
         and (stop is None or stop.cause in {StopCause.HOPELESS, StopCause.NO_METRIC})
         and last.trial.attempt - replaced < submission.spec.attempts
-        and submission.forced_batch_size is None
+        and submission.forced is None
     )
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeusrun.bandit.observation import Run
-from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
+from zeusrun.choice.inputs import Machine
+from zeusrun.choice.problem import build_problem
+from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial
 from zeusrun.trial import TrialStatus
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import SimulatedJob
     from zeusrun.trial import Trial
@@ -46,26 +49,24 @@ class Played(NamedTuple):
     end_s: float
 
 
-def build_problem(job: SimulatedJob, eta_knob: float, cost_factor: float | None) -> Problem:
-    """Return what a policy is asked about a job."""
-    return Problem(
-        candidates=job.arms,
-        default=job.default,
-        metric="metric",
-        mode=job.mode,
-        target=job.target,
-        max_epochs=job.max_epochs,
-        eta_knob=eta_knob,
-        cost_factor=cost_factor,
-        recurrence=1,
+def ask_about(job: SimulatedJob, eta_knob: float, cost_factor: float | None) -> Problem:
+    """Return what a policy is asked about a simulated job in its first recurrence."""
+    objective = {"metric": "metric", "mode": job.mode, "target": job.target}
+    objective |= {"max_epochs": job.max_epochs, "eta_knob": eta_knob}
+    spec = sketch_spec(
+        job.name, objective, candidates=job.arms, default=job.default, cost_factor=cost_factor
+    )
+    machine = Machine(
         world_size=1,
         gpu_model="simulated",
         gpu_count=1,
         energy_measured=True,
         max_power_w=job.max_power_w,
-        samples_per_epoch=SAMPLES_PER_EPOCH,
         power_limits_w=job.power_limits_w,
     )
+    problem = build_problem(spec, machine, (), 1)
+    # ``replay`` counts the attempts.
+    return replace(problem, samples_per_epoch=SAMPLES_PER_EPOCH, attempts_left=None)
 
 
 def replay(
@@ -88,7 +89,7 @@ def replay(
     Args:
         job: The job.
         policy: Chooses every trial.
-        problem: From ``build_problem``; its recurrence is set here.
+        problem: From ``ask_about``; its recurrence is set here.
         recurrences: How many.
         seed: Of the learning curves that the runs follow, and of the draws of the policy.
         attempts: How many a recurrence may make.

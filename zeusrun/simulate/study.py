@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected, never_optimising
-from zeusrun.simulate.replay import ATTEMPTS, Arrival, build_problem, replay
+from zeusrun.simulate.replay import ATTEMPTS, Arrival, ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
 from zeusrun.trial import TrialStatus
@@ -163,7 +163,7 @@ def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> 
     played = replay(
         job,
         create_policy(policy),
-        build_problem(job, settings.eta_knob, settings.cost_factor),
+        ask_about(job, settings.eta_knob, settings.cost_factor),
         recurrences,
         [seed, *scenario.salt],
         attempts=settings.attempts,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.stopping import amount_text
+from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
-from zeusrun.launcher.choose import decide, decide_after_miss
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view import units
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
-    from zeusrun.launcher.context import Submission
+    from zeusrun.choice.inputs import Chooser
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995
@@ -28,34 +28,34 @@ _SAME = 0.005  # a smaller difference of costs is none
 
 
 def describe_choice(
-    submission: Submission,
+    chooser: Chooser,
     problem: Problem,
     runs: Sequence[Run],
     beliefs: Sequence[ArmBelief],
     continued: Trial | None = None,
 ) -> list[str]:
     """Return the choice for the next run in sentences, a headline first; see ``lead``."""
-    decision = decide(submission, problem, runs, 1)
+    decision = decide(chooser, problem, runs, 1)
     epochs_j = {belief.global_batch_size: belief.epoch_cost_j for belief in beliefs}
     epoch_j = epochs_j.get(decision.global_batch_size)
-    retry = decide_after_miss(submission, problem, runs, decision, epoch_j)
+    retry = decide_after_miss(chooser, problem, runs, decision, epoch_j)
     told = lead(
-        submission.policy.name,
+        chooser.policy.name,
         decision,
         beliefs,
         problem.default,
         retry=retry,
         continued=continued,
-        adapts=submission.spec.adapt is not None,
+        adapts=chooser.spec.adapt is not None,
         unit=problem.unit,
         most_epochs=problem.most_epochs,
         ignored=problem.ignored,
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
     if crashed:
-        told.insert(2, _describe_crashes(submission.spec.name, crashed))
+        told.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
-        told.append(_sentence(_describe_control(submission.policy, problem, runs, beliefs)))
+        told.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
     return told
 
 

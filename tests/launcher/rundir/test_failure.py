@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
+from zeusrun.choice.crash import is_permanent
 from zeusrun.launcher.rundir.failure import (
     RUN_DELETED,
     Failure,
-    is_permanent,
     read_failure,
     read_traceback,
     run_deleted,

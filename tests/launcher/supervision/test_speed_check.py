@@ -11,7 +11,7 @@ from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, started, ten_watts
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.observation import Run, Running
-from zeusrun.launcher.choose import Choice
+from zeusrun.choice.choose import Choice
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.speed_check import (
     SPEED_CHECK_STEPS,

@@ -12,11 +12,11 @@ from zeusrun.bandit.auto.evidence import PROVEN
 from zeusrun.bandit.registry import create_policy
 from zeusrun.job_name import is_job_name
 from zeusrun.server.zeus.job import (
-    build_problem,
+    begin_trial,
     choose,
-    draft_trial,
     find_dead,
     job_names,
+    pose_problem,
     run_directory,
 )
 from zeusrun.server.zeus.messages import Report
@@ -84,7 +84,7 @@ class TestDeaths:
         assert find_dead(build_settings(), trials) == {}
 
     def test_the_nearest_candidate_takes_the_place_of_a_dead_default(self):
-        problem = build_problem(build_settings(), 3, {64})
+        problem = pose_problem(build_settings(), 3, {64})
         assert (problem.candidates, problem.default) == ((32, 128), 32)
 
 
@@ -92,17 +92,17 @@ def test_a_job_becomes_a_problem():
     settings = build_settings(
         higher_is_better_metric=False, beta_knob=None, window_size=5, number_of_gpus=2
     )
-    problem = build_problem(settings, 7)
+    problem = pose_problem(settings, 7)
     assert (problem.mode, problem.cost_factor, problem.window) == ("min", None, 5)
     assert (problem.recurrence, problem.gpu_count, problem.max_power_w) == (7, 2, 300.0)
-    assert build_problem(build_settings(window_size=-1), 1).window is None
+    assert pose_problem(build_settings(window_size=-1), 1).window is None
 
 
 def train(trials, number, epoch_s, epochs=20, policy="auto"):
     """Run a training that reaches the target in its last epoch if nothing stops it."""
     job, policy = build_settings(max_epochs=100), create_policy(policy)
     decision = choose(job, policy, trials, number)
-    trial = draft_trial(job, "job", number, decision, started_at="", uuid="", host=None)
+    trial = begin_trial(job, "job", number, decision, started_at="", uuid="", host=None)
     training, outcome = Training(trial, decision.bound, LEASE_S), None
     for epoch in range(1, 101):
         report = Report(
@@ -115,7 +115,7 @@ def train(trials, number, epoch_s, epochs=20, policy="auto"):
             current_epoch=epoch,
         )
         training = training.with_report(report)
-        outcome = training.judge(build_problem(job, number), policy, report, "")
+        outcome = training.judge(pose_problem(job, number), policy, report, "")
         if outcome is not None:
             break
     return trial.finish(outcome)

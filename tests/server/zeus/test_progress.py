@@ -12,7 +12,7 @@ from tests.factories import build_trial
 from tests.server.zeus.conftest import build_settings
 from zeusrun.bandit.registry import create_policy
 from zeusrun.history.rules import encode_trial
-from zeusrun.server.zeus.job import build_problem
+from zeusrun.server.zeus.job import pose_problem
 from zeusrun.server.zeus.messages import Report
 from zeusrun.server.zeus.progress import LEASE_S, Training, first_lease_s
 from zeusrun.trial import Bound, CurvePoint, TrialStatus
@@ -39,7 +39,7 @@ def build_report(epoch, metric, time=None, energy=None):
 
 
 def judge(training, report):
-    problem = build_problem(build_settings(batch_sizes=[32, 64]), 1)
+    problem = pose_problem(build_settings(batch_sizes=[32, 64]), 1)
     return training.judge(problem, create_policy("auto"), report, NOW)
 
 

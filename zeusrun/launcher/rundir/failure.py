@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.choice.crash import DAMAGED, USAGE
 from zeusrun.files.private import open_for_reading, read_file
 from zeusrun.plugins import find_damaged_packages
 from zeusrun.redaction import Mask
@@ -42,14 +43,9 @@ _LOST_PEER = re.compile(
 _RANK = re.compile(r"^rank \d+(?: at |:? )")
 _ENDING = re.compile(r"(exited with code|ended by signal) -?\d+|SIG[A-Z]+\d*")
 _EXITED = re.compile(r"exited with code \d+$")
-_USAGE = re.compile(r"exited with code 2$")
-_BROKEN = re.compile(
-    r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
-)
 # What torch.multiprocessing raises in the parent; the text ends with the child's traceback.
 _OF_SPAWNED = "ProcessRaisedException"
 _RAISED = re.compile(r"(?:\w+\.){0,20}(\w+)(?:: ?(.*))?")
-_DAMAGED = "is a damaged package"
 _LAST_LINE = re.compile(r"(exited with code \d+): .*", re.DOTALL)
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 # PyTorch's message when the kernel has killed a data loader's process.
@@ -113,7 +109,7 @@ def read_failure(
     found = replace(found, advice=_NO_TERMINAL if _needs_terminal(printed) else None)
     if not _EXITED.search(found.reason):
         return found
-    raised = None if _USAGE.search(found.reason) else _last_raised(printed, within=_MAX_ADVICE)
+    raised = None if USAGE.search(found.reason) else _last_raised(printed, within=_MAX_ADVICE)
     lines = [": ".join(filter(None, raised))] if raised else _LINE_END.split(printed)
     printable = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
     return replace(found, last_line=next((_shortened(line) for line in printable if line), None))
@@ -149,19 +145,6 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     except OSError:
         pass  # unknown
     return None
-
-
-def is_permanent(reason: str, cause: str, *, same_choice: bool) -> bool:
-    """Whether a crash would happen again, so that no retry is worth it.
-
-    With another batch size, arguments that were a usage error (exit code 2) may be valid.
-    """
-    broken = _BROKEN.search(cause) or _BROKEN.search(reason)
-    return (
-        broken is not None
-        or _DAMAGED in reason
-        or (same_choice and _USAGE.search(cause) is not None)
-    )
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
@@ -244,7 +227,7 @@ def _from_torchrun(log: str) -> Failure | None:
     reason = f"torchrun: {_shortened(lines[-1])}"
     if "importlib/metadata" in log:  # torch reads the entry points of all packages
         packages = find_damaged_packages().items()
-        reason += "".join(f"; {name} {_DAMAGED}: {damage}" for name, damage in packages)
+        reason += "".join(f"; {name} {DAMAGED}: {damage}" for name, damage in packages)
     return Failure(None, out_of_memory=False, reason=reason)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Run
     from zeusrun.bandit.problem import Problem
+    from zeusrun.choice.choose import Choice
     from zeusrun.energy.meter import Meter
-    from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.metrics.progress import EnergyBetween, Progress
     from zeusrun.trial import Decision, Trial

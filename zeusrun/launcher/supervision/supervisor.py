@@ -52,9 +52,9 @@ from zeusrun.trial import TrialStatus, is_baseline
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zeusrun.choice.choose import Choice
     from zeusrun.energy.meter import Meter
     from zeusrun.files.tail import LineTail
-    from zeusrun.launcher.choose import Choice
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
@@ -144,7 +144,7 @@ class Supervisor:
     def run(self) -> tuple[Outcome, StopOrder | None]:
         """Run the trial to its end; return its outcome and the order that stopped it, if any."""
         submission, paths, spec = self._submission, self._paths, self._submission.spec
-        command = submission.command(self._trial, paths, self._choice.most)
+        command = submission.command(self._trial, paths, self._choice.largest_that_fits)
         exit_: ProcessExit | None = None
         try:
             self._limits.begin()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.analysis.amounts import sum_known
@@ -42,7 +40,6 @@ _LOG = logging.getLogger("zeusrun.server")
 _KEPT_JOBS = 6  # with up to ``NEWEST`` trials each, 10 MB
 _TRACES = 12  # of a job
 _PAUSE_S = 0.02  # before each digest: one of 100 trials takes as long, and requests come first
-_NO_HOME = Path(os.devnull)  # the run directories are on other machines
 _NO_SETTINGS = (
     "What the policy believes is unknown: the job file is not known here, as for runs of Zeus's "
     "own client. The next submit of this job by zeusrun sends it."
@@ -231,7 +228,7 @@ class Reports:
             spec = read_settings(settings, f"the job file of {job}")
         except JobFileError as error:
             return unknown_belief(error)
-        return build_belief(spec, self._store, trials, _NO_HOME)
+        return build_belief(spec, trials)
 
 
 def read_trace(record: Mapping[str, object] | None) -> PowerTrace | None:

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,17 +16,23 @@ import numpy as np
 from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.evidence import PROVEN
 from zeusrun.bandit.observation import FAILED
-from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.choose import draft_trial
+from zeusrun.choice.inputs import Machine, Moment
+from zeusrun.choice.problem import build_problem
 from zeusrun.job_name import is_job_name
+from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.server.zeus.progress import LATE
-from zeusrun.trial import Decision, Trial, TrialStatus
+from zeusrun.trial import Decision, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.server.zeus.messages import Settings
+    from zeusrun.trial import Trial
 
 METRIC = "metric"  # Zeus gives it no name
 DEATHS = 2  # in a row, after which a batch size no longer runs
@@ -85,30 +92,46 @@ def _has_died(trial: Trial) -> bool:
     return trial.status in _DIED and trial.reason != LATE
 
 
-def build_problem(settings: Settings, recurrence: int, dead: Collection[int] = ()) -> Problem:
-    """Return the policy's problem; ``dead`` batch sizes are no candidates.
+def pose_problem(settings: Settings, recurrence: int, dead: Collection[int] = ()) -> Problem:
+    """Return the policy's problem; ``dead`` batch sizes are no candidates."""
+    problem = build_problem(read_spec(settings, dead), read_machine(settings), (), recurrence)
+    # A Zeus client makes no further attempt, and cannot go on with another batch size.
+    return replace(problem, attempts_left=None, speed_checks=False)
+
+
+def read_spec(settings: Settings, dead: Collection[int] = (), name: str = "") -> JobSpec:
+    """Return the job that a client describes.
 
     If the default is dead, the nearest candidate takes its place.
     """
-    candidates = tuple(size for size in settings.batch_sizes if size not in dead)
+    candidates = [size for size in settings.batch_sizes if size not in dead]
     begin = settings.default_batch_size
-    return Problem(
+    objective = {
+        "metric": METRIC,
+        "mode": "max" if settings.higher_is_better_metric else "min",
+        "target": settings.target_metric,
+        "max_epochs": settings.max_epochs,
+        "eta_knob": settings.eta_knob,
+    }
+    return sketch_spec(
+        name,
+        objective,
         candidates=candidates,
         default=min(candidates, key=lambda size: (abs(math.log(size / begin)), size)),
-        metric=METRIC,
-        mode="max" if settings.higher_is_better_metric else "min",
-        target=settings.target_metric,
-        max_epochs=settings.max_epochs,
-        eta_knob=settings.eta_knob,
         cost_factor=settings.beta_knob,
         window=settings.window_size if settings.window_size > 0 else None,
-        recurrence=recurrence,
+    )
+
+
+def read_machine(settings: Settings, host: str | None = None) -> Machine:
+    """Return what a client says about its GPUs."""
+    return Machine(
+        host=host,
         world_size=settings.number_of_gpus,
         gpu_model=settings.gpu_model,
         gpu_count=settings.number_of_gpus,
         energy_measured=True,
         max_power_w=settings.max_power,
-        speed_checks=False,  # a Zeus client cannot go on with another batch size
     )
 
 
@@ -122,7 +145,7 @@ def choose(
     reaches the target or fails without a bound.
     """
     dead = find_dead(settings, trials)
-    problem, runs = read_history(build_problem(settings, recurrence, dead), trials)
+    problem, runs = read_history(pose_problem(settings, recurrence, dead), trials)
     newest = reversed([run for run in runs if run.status in {*FAILED, TrialStatus.REACHED}])
     stopped = takewhile(lambda run: run.status is TrialStatus.STOPPED, newest)
     if any(run.stage in PROVEN for run in stopped):
@@ -140,7 +163,7 @@ def choose(
     )
 
 
-def draft_trial(
+def begin_trial(
     settings: Settings,
     job: str,
     recurrence: int,
@@ -151,26 +174,13 @@ def draft_trial(
     host: str | None,
 ) -> Trial:
     """Return the dispatched trial of a training: every training of Zeus is its own recurrence."""
-    return Trial(
-        trial=f"{job}-{recurrence}-1",
-        job=job,
-        recurrence=recurrence,
+    trial = draft_trial(
+        read_spec(settings, name=job),
+        pose_problem(settings, recurrence),
+        decision,
         attempt=1,
-        global_batch_size=decision.global_batch_size,
-        world_size=settings.number_of_gpus,
-        gpu_model=settings.gpu_model,
-        gpu_count=settings.number_of_gpus,
-        started_at=started_at,
-        max_power_w=settings.max_power,
-        metric=METRIC,
-        run_dir=run_directory(settings.job_id or "", recurrence),
-        stage=decision.stage,
-        why=decision.why,
-        mode="max" if settings.higher_is_better_metric else "min",
-        target=settings.target_metric,
-        max_epochs=settings.max_epochs,
-        eta_knob=settings.eta_knob,
-        default_batch_size=settings.default_batch_size,
-        host=host,
-        uuid=uuid,
+        machine=read_machine(settings, host),
+        moment=Moment(now=started_at, uuid=uuid, runs=Path(), fingerprint={}),
     )
+    directory = run_directory(settings.job_id or "", recurrence)
+    return replace(trial, run_dir=directory, max_power_w=settings.max_power, fingerprint=None)

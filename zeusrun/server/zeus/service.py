@@ -15,10 +15,10 @@ from zeusrun.history.base import NEWEST, Conflict, UnavailableError
 from zeusrun.history.sql.zeus_jobs import ZeusJob, ZeusJobs
 from zeusrun.server.refusals import Refusal, overloaded
 from zeusrun.server.zeus.job import (
-    build_problem,
+    begin_trial,
     choose,
-    draft_trial,
     job_names,
+    pose_problem,
     run_directory,
 )
 from zeusrun.server.zeus.messages import Answer, Settings, TrialId, is_id
@@ -125,7 +125,7 @@ class ZeusService:
         training = before.with_report(report)
         if training is before:
             return _goes_on("the report is older than the last one")
-        problem = build_problem(known.settings, stored.recurrence)
+        problem = pose_problem(known.settings, stored.recurrence)
         outcome = training.judge(problem, self._policy, report, timestamp())
         if outcome is None:
             self._keep(stored, training)
@@ -192,7 +192,7 @@ class ZeusService:
         recurrence = max((trial.recurrence for trial in snapshot.trials), default=0) + 1
         trials = [trial for trial in snapshot.trials if trial.recurrence >= known.since]
         decision = choose(known.settings, self._policy, trials, recurrence)
-        drafted = draft_trial(
+        drafted = begin_trial(
             known.settings,
             known.job,
             recurrence,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,52 +10,41 @@ from zeusrun.analysis.cost_baseline import has_cost
 from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.inputs import Chooser, Machine
+from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.errors import ZeusrunError
-from zeusrun.launcher.context import Submission
-from zeusrun.launcher.problem import build_problem
-from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.report.facts import Belief
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from zeusrun.analysis.curve_unit import CurveUnit
-    from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
 
 
-def build_belief(spec: JobSpec, store: History, trials: Sequence[Trial], home: Path) -> Belief:
+def build_belief(spec: JobSpec, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes after the newest trials, oldest first; at least one."""
     usual = next((trial for trial in reversed(trials) if has_cost(trial)), trials[-1])
+    machine = Machine(
+        world_size=usual.world_size,
+        gpu_model=usual.gpu_model,
+        gpu_count=usual.gpu_count,
+        max_power_w=usual.max_power_w,
+    )
     try:
-        submission = Submission(
-            spec=spec,
-            history=store,
-            policy=create_policy(spec.policy.name),
-            devices=(),
-            world_size=usual.world_size,
-            torchrun=Torchrun((), "", frozenset()),  # nothing is launched
-            home=home,
-            environment={},
-        )
-        problem = replace(
-            build_problem(submission, trials),
-            gpu_model=usual.gpu_model,
-            gpu_count=usual.gpu_count,
-            max_power_w=usual.max_power_w,
-        )
+        policy = create_policy(spec.policy.name)
+        problem = build_problem(spec, machine, trials, next_recurrence(trials))
         problem, runs = read_history(problem, trials)
         rng = np.random.default_rng(spec.policy.seed)
-        arms = explain_next(submission.policy, problem, runs, rng)
-        sentences = describe_choice(submission, problem, runs, arms)
+        arms = explain_next(policy, problem, runs, rng)
+        sentences = describe_choice(Chooser(spec, policy), problem, runs, arms)
     except ZeusrunError as error:
         return unknown_belief(error)
     told = tuple(in_samples(arms, problem.unit))
     unit: CurveUnit = "samples" if problem.unit else "epochs"
-    return Belief(told, tuple(sentences), submission.policy.name, unit)
+    return Belief(told, tuple(sentences), policy.name, unit)
 
 
 def unknown_belief(error: ZeusrunError) -> Belief:

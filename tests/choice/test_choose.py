@@ -1,0 +1,274 @@
+"""What the policy is asked of the next attempt."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.factories import REACHED, build_trial, load_job
+from zeusrun.bandit.attempts import fit_bound
+from zeusrun.bandit.auto.policy import bound_of_proven
+from zeusrun.bandit.control import explain_next
+from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide
+from zeusrun.choice.inputs import Chooser, Forced, Machine, Moment
+from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.trial import CurvePoint, Interruption, Stage, TrialStatus
+from zeusrun.view.explain import describe_choice
+
+ROOT = Path(__file__).parents[2]
+MISSED, LOOKED = TrialStatus.MISSED, TrialStatus.CANCELLED
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job on a machine; ``choose`` and ``problem`` need nothing but values."""
+
+    chooser: Chooser
+    machine: Machine = Machine(world_size=1)  # noqa: RUF009 - a frozen value
+
+    def change(self, machine=None, **changes):
+        return Asked(replace(self.chooser, **changes), machine or self.machine)
+
+    def problem(self, trials, recurrence=None):
+        number = next_recurrence(trials) if recurrence is None else recurrence
+        return build_problem(self.chooser.spec, self.machine, trials, number)
+
+    def choose(self, trials, made=(), **moment):
+        values = {"now": "2026-01-02", "uuid": "0" * 32, "runs": Path("runs"), "fingerprint": {}}
+        moment = Moment(**{**values, **moment})
+        return choose_trial(self.chooser, self.machine, trials, made, moment)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return Asked(Chooser(load_job(tmp_path, attempts=3), create_policy("auto")))
+
+
+def replaced(trial):
+    """An attempt that a speed check has ended, so that another one always follows."""
+    return [Attempt(trial, replaced=True)]
+
+
+@pytest.mark.parametrize(
+    ("endings", "last"),
+    [((), False), ((MISSED,), False), ((MISSED, LOOKED), False), ((MISSED, LOOKED, MISSED), True)],
+)
+def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(asked, endings, last):
+    earlier = [build_trial(1, n, status=MISSED) for n in (1, 2)]
+    now = [build_trial(2, n, status=status) for n, status in enumerate(endings, 1)]
+    assert asked.problem([*earlier, *now], 2).last_attempt is last
+    assert not asked.problem([*earlier, *now]).last_attempt  # of the next recurrence
+
+
+def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(asked, tmp_path):
+    assert asked.choose([]).trial.micro_batch_size is None
+    spec = load_job(tmp_path, batch_size={"per_device_max": 12})
+    asked = asked.change(Machine(world_size=2), spec=spec)
+    problem = asked.problem([build_trial(global_batch_size=33)])
+    assert problem.micro_batch_sizes == {32: 8, 64: 8}
+    assert asked.choose([]).trial.micro_batch_size == 8
+
+
+@pytest.mark.parametrize(("interruptions", "ends"), [((Interruption(2.0, 2),), False), ((), True)])
+def test_a_target_that_an_interrupted_run_has_reached_is_not_in_doubt(asked, interruptions, ends):
+    curve = (CurvePoint(1, 3.0, 30.0, 0.4), CurvePoint(2, 4.0, 40.0, 0.6))
+    anew = build_trial(1, world_size=1).finish(
+        replace(REACHED, curve=curve, epochs=2, interruptions=interruptions)
+    )
+    anew = anew if interruptions else replace(anew, forgotten=True)
+    low = tuple(point._replace(value=0.1) for point in curve)
+    made = [
+        build_trial(2, n, world_size=1, global_batch_size=size).finish(
+            replace(REACHED, status=MISSED, curve=low, epochs=5)
+        )
+        for n, size in enumerate((32, 16), 1)
+    ]
+    attempts = [Attempt(trial, replaced=False) for trial in made]
+    choice = asked.choose([anew, *made], attempts)
+    assert isinstance(choice, NothingLeft) is ends
+
+
+def test_a_script_that_ignores_the_batch_size_runs_with_its_own(asked):
+    ignored = build_trial(1, global_batch_size=64, observed_batch_size=16, status=MISSED)
+    assert asked.problem([ignored]).candidates == (32,)  # the default of the job
+    again = build_trial(2, global_batch_size=32, observed_batch_size=16, status=MISSED)
+    assert asked.problem([again, ignored]).candidates == (16,)
+    choice = asked.choose([again, ignored], replaced(ignored))
+    assert choice.trial.global_batch_size == 16
+    assert choice.kept[0] == (
+        "job-1-1 trained with batch size 16, not with 64: only 16 runs until another one arrives. "
+        "Once the script takes it: zeusrun history --forget job-1-1"
+    )
+    unknown = replace(ignored, observed_batch_size=48)  # no candidate
+    assert asked.problem([unknown]).candidates == (32,)
+    own = build_trial(2, global_batch_size=16, observed_batch_size=16, status=MISSED)
+    assert asked.problem([ignored, own]).candidates == (16,)
+    arrived = build_trial(3, global_batch_size=64, observed_batch_size=64, status=MISSED)
+    for trials in ([replace(ignored, forgotten=True)], [ignored, own, arrived]):
+        assert asked.problem(trials).candidates == (16, 32, 64)
+
+
+def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(asked):
+    """As with two ranks that a script starts itself, each with the batch size of the option."""
+    trials = []
+    for number in range(1, 5):
+        choice = asked.choose(trials)
+        assert choice.trial.global_batch_size == 32
+        trials.append(
+            build_trial(number, global_batch_size=32, observed_batch_size=64, status=MISSED)
+        )
+    assert choice.kept[0] == (
+        "job-3-1 trained with batch size 64, not with 32: only 32 runs until another one arrives. "
+        "If the script trains with 2 times what it gets, pass ${batch_size/2} in args, and make "
+        "64 the default. Once the script takes it: zeusrun history --forget job-3-1"
+    )
+    assert choice.trial.why == (
+        "32 is the only batch size that runs until the script trains with the one that it gets; "
+        "runs with another one teach nothing, even if they reach the target"
+    )
+    problem, runs = read_history(asked.problem(trials), trials)
+    beliefs = explain_next(asked.chooser.policy, problem, runs, np.random.default_rng(0))
+    told = " ".join(describe_choice(asked.chooser, problem, runs, beliefs))
+    assert "o other candidate is tried before one arrives in the training." in told
+    forced = build_trial(5, global_batch_size=64, observed_batch_size=128, status=MISSED)
+    assert asked.problem([*trials, forced]).candidates == (32,)
+
+
+def reached(number, arm, cost_j):
+    """A run that has reached the target, priced by its energy and 65 W times its time."""
+    outcome = replace(REACHED, time_s=1.0, energy_j=2 * cost_j - 65.0, cost_j=cost_j, curve=())
+    trial = build_trial(number, global_batch_size=arm, world_size=1, target=0.5, max_epochs=5)
+    return trial.finish(outcome)
+
+
+def test_a_forced_run_has_no_bound_because_no_other_may_follow(asked):
+    asked = asked.change(forced=Forced(32, "the user"))
+    problem, runs = read_history(asked.problem([]), [reached(1, 32, 100.0)])
+    decision = decide(asked.chooser, problem, runs, 1)
+    assert (decision.stage, decision.bound) == (Stage.FORCED, None)
+
+
+def preempted(**changes):
+    """A preempted trial, and the outcome of its first part."""
+    trial = build_trial(2, global_batch_size=16, world_size=1, **changes)
+    return replace(REACHED, status=TrialStatus.PREEMPTED, reason="SIGTERM"), trial
+
+
+def go_on(asked, trials):
+    """The choice if the last of the trials was preempted, and its files are here."""
+    return asked.choose(trials, preempted=trials[-1], has_files=True)
+
+
+def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(asked):
+    outcome, trial = preempted()
+    asked = asked.change(Machine(world_size=1, host="here"))
+    choice = go_on(asked, [reached(1, 32, 100.0), trial.finish(outcome)])
+    assert (choice.trial.trial, choice.trial.host) == ("job-2-1", "here")
+    assert choice.decision.global_batch_size == 16
+    bound = bound_of_proven(choice.problem, choice.runs)
+    assert choice.decision.bound == fit_bound(choice.problem, choice.runs, 16, bound)
+    assert bound.cost_j > 100.0
+
+
+def test_a_preempted_trial_without_files_is_not_continued(asked):
+    outcome, trial = preempted()
+    cut = trial.finish(outcome)
+    choice = asked.choose([cut], preempted=cut)
+    assert choice.trial.trial == "job-3-1"
+    assert choice.note == ("job-2-1 was preempted and is not continued: its run directory is gone")
+    forced = asked.change(forced=Forced(32, "the user")).choose(
+        [cut], preempted=cut, has_files=True
+    )
+    assert forced.note.endswith("a chosen batch size starts a new run")
+
+
+def test_a_policy_that_bounds_nothing_bounds_no_preempted_trial(asked):
+    outcome, trial = preempted()
+    asked = asked.change(policy=create_policy("fixed"))
+    choice = go_on(asked, [reached(1, 32, 100.0), trial.finish(outcome)])
+    assert (choice.trial.trial, choice.decision.bound) == ("job-2-1", None)
+
+
+def controlled(asked, tmp_path, every=2):
+    return asked.change(spec=load_job(tmp_path, attempts=3, policy={"control": every}))
+
+
+def test_every_nth_recurrence_begins_with_the_default(asked, tmp_path):
+    asked = controlled(asked, tmp_path, 3)
+    past = [reached(n, 64, 50.0) for n in (1, 2)]
+    choice = asked.choose(past)
+    assert (choice.trial.recurrence, choice.trial.global_batch_size) == (3, 32)
+    assert (choice.trial.stage, choice.decision.bound) == (Stage.CONTROL, None)
+    forced = asked.change(forced=Forced(64, "the user")).choose(past)
+    assert (forced.trial.stage, forced.trial.global_batch_size) == (Stage.FORCED, 64)
+    lost = build_trial(3, world_size=1, stage=Stage.CONTROL, status=TrialStatus.LOST)
+    again = asked.choose([*past, lost], replaced(lost))
+    assert again.trial.stage is not Stage.CONTROL
+
+
+def test_a_preempted_control_run_goes_on_without_a_bound_and_another_run_stays(asked, tmp_path):
+    outcome, trial = preempted()
+    for stage in (Stage.CONTROL, Stage.EXPLORE):
+        cut = replace(trial, stage=stage).finish(outcome)
+        choice = go_on(controlled(asked, tmp_path), [reached(1, 32, 100.0), cut])
+        assert (choice.trial.trial, choice.trial.global_batch_size) == ("job-2-1", 16)
+        assert (choice.decision.stage, choice.decision.bound is None) == (
+            stage,
+            stage is Stage.CONTROL,
+        )
+
+
+@pytest.mark.parametrize(("time_s", "limit_w"), [(10.0, 250.0), (None, 200.0)])
+def test_the_limit_of_today_is_not_that_of_what_was_trained_before(asked, time_s, limit_w):
+    outcome, trial = preempted(gpu_model="A100", gpu_count=1)
+    trial = trial.finish(replace(outcome, time_s=time_s, power_limit_w=250.0))
+    gpu = Machine(world_size=1, gpu_model="A100", gpu_count=1, power_limit_w=200.0)
+    choice = go_on(asked.change(gpu), [trial])
+    assert choice.trial.trial == "job-2-1"
+    assert (choice.trial.power_limit_w, choice.limit_w) == (limit_w, 200.0)
+
+
+def test_runs_that_the_history_lacks_keep_their_numbers_and_are_named(asked):
+    choice = asked.choose([], unrecorded=((3, "job-3-1"),))
+    assert choice.trial.trial == "job-4-1"
+    (sentence,) = choice.kept
+    assert sentence.startswith("it lacks job-3-1 whose run directory exists; `zeusrun repair")
+    (sentence,) = asked.choose([], unrecorded=((4, "job-4-1"), (3, "job-3-1"))).kept
+    assert sentence.startswith("it lacks 2 runs, such as job-4-1, whose run directory exists")
+
+
+_NO_FILES = """
+import sys
+from pathlib import Path
+from tests.choice.test_choose import Asked, reached
+from zeusrun.bandit.registry import create_policy
+from zeusrun.choice.inputs import Chooser, Machine
+from zeusrun.jobfile.spec import sketch_spec
+
+goal = {"metric": "accuracy", "mode": "max", "target": 0.5, "max_epochs": 5, "eta_knob": 0.5}
+spec = sketch_spec("job", goal, candidates=(16, 32, 64), default=32, cost_factor=2.0)
+asked = Asked(Chooser(spec, create_policy("auto")), Machine(world_size=1))
+asked.choose([reached(1, 32, 100.0)])  # the first one imports what is imported late
+
+def refuse(event, args):
+    if event in {"open", "os.listdir", "os.scandir", "subprocess.Popen", "socket.connect"}:
+        raise SystemExit(f"a choice must not {event} {args}")
+
+sys.addaudithook(refuse)
+choice = asked.choose([reached(1, 32, 100.0), reached(2, 64, 90.0)])
+print(choice.trial.trial, choice.trial.global_batch_size, file=sys.stderr)
+"""
+
+
+def test_a_choice_is_made_in_a_process_that_can_open_no_file():
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_FILES], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.split()[0]) == (0, "job-3-1"), done.stderr

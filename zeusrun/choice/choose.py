@@ -1,0 +1,299 @@
+"""Chooses the next attempt of a recurrence, or says why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zeusrun.bandit.attempts import bounded_choice, fit_bound
+from zeusrun.bandit.auto.policy import Auto, bound_of_proven
+from zeusrun.bandit.control import choose_control
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
+from zeusrun.bandit.observation import Run
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.nothing_left import why_no_other
+from zeusrun.choice.preempted import why_not_continued
+from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.errors import UsageError
+from zeusrun.trial import Decision, Stage, Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.bandit.problem import Problem
+    from zeusrun.choice.inputs import Chooser, Machine, Moment
+    from zeusrun.jobfile.spec import JobSpec
+
+_COMPARED_WITH = 50  # trials that a running one is compared with
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The next trial of a job, and what it was chosen from. Nothing of it is on disk yet."""
+
+    trial: Trial  # a new one, or a preempted one that is continued
+    problem: Problem  # what the policy was asked
+    runs: tuple[Run, ...]  # the history as it reads under the problem
+    decision: Decision
+    kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
+    limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
+    note: str | None = None  # why a preempted trial is not continued, or what changed meanwhile
+    earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
+
+    @property
+    def too_large(self) -> Trial | None:
+        """The run that ran out of memory after the least growth of its batch size, if any."""
+        return find_grown_too_large(self.trial, self.earlier)
+
+    @property
+    def largest_that_fits(self) -> int | None:
+        """How far the batch size may grow to fit in memory; ``None``: as far as the job allows."""
+        grown = self.too_large
+        return None if grown is None else _size_that_fit(grown)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A recorded attempt; one that a speed check ``replaced`` does not count."""
+
+    trial: Trial
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class NothingLeft:
+    """Why the recurrence makes no further attempt: a sentence for people."""
+
+    reason: str
+
+
+def choose_trial(
+    chooser: Chooser,
+    machine: Machine,
+    trials: Sequence[Trial],
+    made: Sequence[Attempt],
+    moment: Moment,
+) -> Choice | NothingLeft:
+    """Choose the next attempt of a recurrence.
+
+    Args:
+        chooser: Who chooses for which job.
+        machine: What the job trains on.
+        trials: The newest of the job, oldest first.
+        made: The attempts of the recurrence so far; without any, continue a preempted trial, or
+            begin the next recurrence.
+        moment: What holds now.
+
+    Raises:
+        UsageError: If the user's own choice is no candidate.
+    """
+    spec, number = chooser.spec, next_recurrence(trials, moment.unrecorded)
+    attempt, note = 1, None
+    if made:
+        number, attempt = made[-1].trial.recurrence, made[-1].trial.attempt + 1
+    elif (preempted := moment.preempted) is not None:
+        why = why_not_continued(chooser, machine, preempted, has_files=moment.has_files)
+        if why is None:
+            return _continue(chooser, machine, trials, preempted, moment)
+        note = f"{preempted.trial} was preempted and is not continued: {why}"
+    problem = build_problem(spec, machine, trials, number, moment.fingerprint)
+    eras = compare_training(moment.fingerprint, trials)
+    sentences = [
+        *describe_kept(problem, trials),
+        *_describe_unrecorded(spec.name, moment),
+        *describe_eras(eras, moment.script),
+    ]
+    problem, runs = read_history(problem, trials)
+    own = [each for each in trials if each.recurrence == number]
+    decision = decide(chooser, problem, runs, attempt, own)
+    trial = draft_trial(spec, problem, decision, attempt=attempt, machine=machine, moment=moment)
+    choice = Choice(
+        trial,
+        problem,
+        tuple(runs),
+        decision,
+        tuple(sentences),
+        machine.power_limit_w,
+        note,
+        tuple(trials[-_COMPARED_WITH:]),
+    )
+    if not made or made[-1].replaced:
+        return choice
+    reason = why_no_other(spec, [each.trial for each in made], decision, runs, choice.earlier)
+    return choice if reason is None else NothingLeft(reason)
+
+
+def _continue(
+    chooser: Chooser,
+    machine: Machine,
+    trials: Sequence[Trial],
+    preempted: Trial,
+    moment: Moment,
+) -> Choice:
+    """Return the choice that continues a preempted trial."""
+    spec = chooser.spec
+    problem = build_problem(spec, machine, trials, preempted.recurrence, moment.fingerprint)
+    sentences = [*describe_kept(problem, trials), *_describe_unrecorded(spec.name, moment)]
+    problem, runs = read_history(problem, trials)
+    own = [each for each in trials if each.recurrence == problem.recurrence]
+    arm = preempted.global_batch_size
+    trial = replace(
+        preempted.resume(moment.now, machine.host),
+        micro_batch_size=problem.micro_batch_sizes.get(arm),
+    )
+    eras = compare_training(moment.fingerprint, trials)
+    trial, note = continue_training(trial, moment.fingerprint, eras.ignored, moment.script)
+    if trial.time_s is None:  # it was preempted before its training began
+        trial = replace(trial, power_limit_w=machine.power_limit_w)
+    # A speed check that it began with is over.
+    stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
+    bound = None
+    # A policy that would bound no run now, such as ``fixed``, bounds this one neither.
+    now_bounded = decide(chooser, problem, runs, trial.attempt, own).bound is not None
+    if now_bounded and stage is not Stage.CONTROL:
+        bound = bound_of_proven(problem, runs)
+    bound = None if bound is None else fit_bound(problem, runs, arm, bound)
+    return Choice(
+        trial,
+        problem,
+        tuple(runs),
+        Decision(arm, stage, trial.why, bound=bound),
+        tuple(sentences),
+        machine.power_limit_w,
+        note,
+        tuple(trials[-_COMPARED_WITH:]),
+    )
+
+
+def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
+    """Return the run like a trial that ran out of memory after the least growth."""
+
+    def likeness(each: Trial) -> tuple[object, ...]:
+        devices = (each.world_size, each.gpu_model, each.gpu_count)
+        return each.variant, each.micro_batch_size, *devices
+
+    found = [
+        then
+        for then in earlier
+        if then.status is TrialStatus.OOM
+        and not then.forgotten
+        and then.last_batch_size > then.global_batch_size
+        and likeness(then) == likeness(trial)
+    ]
+    return min(found, key=_size_that_fit, default=None)
+
+
+def _size_that_fit(grown: Trial) -> int:
+    """Return the largest batch size that fitted: the one chosen for the run, or a later one."""
+    smaller = [size for _, size in grown.batch_sizes if size < grown.last_batch_size]
+    return max(smaller, default=grown.global_batch_size)
+
+
+def _describe_unrecorded(job: str, moment: Moment) -> list[str]:
+    """Say, in a sentence, which begun runs the history lacks."""
+    names = [name for _, name in moment.unrecorded]
+    if not names:
+        return []
+    runs = names[0] if len(names) == 1 else f"{len(names)} runs, such as {names[0]},"
+    command = f"zeusrun repair --restore {job}"
+    return [f"it lacks {runs} whose run directory exists; `{command}` adds what is missing"]
+
+
+def decide(
+    chooser: Chooser,
+    problem: Problem,
+    runs: Sequence[Run],
+    attempt: int,
+    made: Sequence[Trial] = (),
+) -> Decision:
+    """Return the user's own choice, the control run that is due, or the policy's choice.
+
+    The same history gives the same choice: job file, recurrence and attempt seed the generator.
+
+    Raises:
+        UsageError: If the user's own choice is no candidate.
+    """
+    policy, forced = chooser.policy, chooser.forced
+    if forced is not None:  # no other batch size may follow, so nothing bounds it
+        if forced.batch_size in problem.candidates:
+            return Decision(forced.batch_size, Stage.FORCED, forced.why)
+        known = ", ".join(map(str, problem.candidates))
+        raise UsageError(
+            f"--batch-size {forced.batch_size}: not among the candidates of the job file "
+            f"({known}); choose one of them, or add it to batch_size.candidates"
+        )
+    control = choose_control(policy, problem, runs, made)
+    if control is not None:
+        return control
+
+    def choose(problem: Problem, runs: Sequence[Run]) -> Decision:
+        rng = np.random.default_rng([chooser.spec.policy.seed, problem.recurrence, attempt])
+        return policy.choose(problem, runs, rng)
+
+    return bounded_choice(choose, problem, runs, made, moves_on=policy.name == Auto.name)
+
+
+def decide_after_miss(
+    chooser: Chooser,
+    problem: Problem,
+    runs: Sequence[Run],
+    first: Decision,
+    epoch_cost_j: float | None,
+) -> Decision | None:
+    """Return the second attempt if the first one missed the target; ``None``: there is none.
+
+    ``epoch_cost_j`` is what an epoch of the first attempt is expected to cost.
+    """
+    if chooser.spec.attempts == 1:
+        return None
+    missed = Run(first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage)
+    missed = missed._replace(epochs=problem.max_epochs, epoch_cost_j=epoch_cost_j)
+    left = chooser.spec.attempts - 1
+    problem = replace(problem, last_attempt=left == 1, attempts_left=left)
+    decision = decide(chooser, problem, [*runs, missed], 2)
+    return None if decision.global_batch_size == first.global_batch_size else decision
+
+
+def draft_trial(
+    spec: JobSpec,
+    problem: Problem,
+    decision: Decision,
+    *,
+    attempt: int,
+    machine: Machine,
+    moment: Moment,
+    name: str | None = None,
+) -> Trial:
+    """Return the trial of a decision; ``name`` is its id, by default made of its numbers."""
+    arm = decision.global_batch_size
+    name = name or f"{spec.name}-{problem.recurrence}-{attempt}"
+    return Trial(
+        trial=name,
+        job=spec.name,
+        recurrence=problem.recurrence,
+        attempt=attempt,
+        global_batch_size=arm,
+        power_limit_w=machine.power_limit_w,
+        learning_rate=spec.learning_rate_for(arm),
+        world_size=machine.world_size,
+        gpu_model=machine.gpu_model,
+        gpu_count=machine.gpu_count,
+        started_at=moment.now,
+        metric=problem.metric,
+        run_dir=str(moment.runs / name),
+        stage=decision.stage,
+        why=decision.why,
+        mode=problem.mode,
+        target=problem.target,
+        max_epochs=problem.max_epochs,
+        eta_knob=problem.eta_knob,
+        default_batch_size=problem.default,
+        host=machine.host,
+        variant=spec.variant,
+        micro_batch_size=problem.micro_batch_sizes.get(arm),
+        uuid=moment.uuid,
+        fingerprint=dict(moment.fingerprint),
+    )

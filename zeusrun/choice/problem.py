@@ -1,0 +1,84 @@
+"""What a policy is asked about the next attempt of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zeusrun.bandit import stopping
+from zeusrun.bandit.differences import find_ignored, find_own_size
+from zeusrun.bandit.problem import PowerObjective, Problem
+from zeusrun.jobfile.accumulation import split_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from zeusrun.choice.inputs import Machine
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.trial import Trial
+
+
+def build_problem(
+    spec: JobSpec,
+    machine: Machine,
+    trials: Sequence[Trial],
+    recurrence: int,
+    fingerprint: Mapping[str, str] | None = None,
+) -> Problem:
+    """Return the policy's problem for the next attempt of a recurrence.
+
+    Args:
+        spec: The job.
+        machine: What it would train on.
+        trials: The newest of the job, oldest first.
+        recurrence: The number; its trials are the attempts that were made.
+        fingerprint: Of the training as it would start now.
+    """
+    made = [trial for trial in trials if trial.recurrence == recurrence]
+    left = stopping.count_attempts_left(made, spec.attempts)
+    candidates, default = spec.batch_size.candidates, spec.batch_size.default
+    sizes = {*candidates, *(trial.global_batch_size for trial in trials)}
+    ignored = find_ignored(trials) is not None
+    if ignored:  # no other one would arrive
+        own = find_own_size(trials)
+        default = own if own in candidates else default
+        candidates = (default,)
+    return Problem(
+        candidates=candidates,
+        default=default,
+        ignored=ignored,
+        metric=spec.objective.metric,
+        mode=spec.objective.mode,
+        target=spec.objective.target,
+        max_epochs=spec.objective.max_epochs,
+        eta_knob=spec.objective.eta_knob,
+        cost_factor=spec.early_stop.cost_factor,
+        window=spec.policy.window,
+        control=spec.policy.control,
+        recurrence=recurrence,
+        last_attempt=left == 1 < spec.attempts,
+        attempts_left=left,
+        world_size=machine.world_size,
+        gpu_model=machine.gpu_model,
+        gpu_count=machine.gpu_count,
+        energy_measured=machine.energy_measured,
+        learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
+        micro_batch_sizes=_split_sizes(spec, machine, sizes),
+        max_power_w=machine.max_power_w,
+        power_limits_w=machine.power_limits_w,
+        power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
+        learn_from_shared=spec.policy.learn_from_shared,
+        variant=spec.variant,
+        fingerprint=fingerprint,
+    )
+
+
+def next_recurrence(trials: Sequence[Trial], unrecorded: Sequence[tuple[int, str]] = ()) -> int:
+    """Return the next number; begun runs that the history lacks, newest first, keep theirs."""
+    return max((unrecorded[0][0] if unrecorded else 0, *(trial.recurrence for trial in trials))) + 1
+
+
+def _split_sizes(spec: JobSpec, machine: Machine, sizes: Iterable[int]) -> dict[int, int]:
+    """Return the micro-batch sizes of the batch sizes that the ranks accumulate."""
+    most, ranks = spec.batch_size.per_device_max, machine.world_size
+    split = {size: split_batch(size // ranks, most) for size in sizes if size % ranks == 0}
+    return {size: micro for size, (micro, steps) in split.items() if steps > 1}
