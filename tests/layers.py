@@ -31,6 +31,7 @@ LAYERS = (
         "errors",
         "tariff",
         "record_json",
+        "lever",
     ),
 )
 

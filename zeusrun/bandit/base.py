@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.power import next_limit_w, sweep_limit_w
+from zeusrun.bandit.power import next_lever, sweep_lever
 from zeusrun.bandit.stopping import hopeless
 
 if TYPE_CHECKING:
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Running
     from zeusrun.bandit.problem import Problem
+    from zeusrun.lever import Lever
     from zeusrun.trial import Decision, PowerPoint
 
 
 class WalkingPolicy:
     """Measures few power limits on the way to the best one."""
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
+    ) -> Lever | None:
         """Return the next limit of the walk, or its result."""
-        return next_limit_w(problem, profile, decision.power_limit_w)
+        return next_lever(problem, profile, decision.lever)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why the trial cannot reach the target within its bound, or ``None``."""
@@ -32,8 +33,8 @@ class WalkingPolicy:
 class SweepingPolicy(WalkingPolicy):
     """Measures every power limit."""
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
+    ) -> Lever | None:
         """Return the next limit of the sweep, or the best one of all."""
-        return sweep_limit_w(problem, profile)
+        return sweep_lever(problem, profile)

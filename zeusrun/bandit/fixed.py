@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.base import WalkingPolicy
-from zeusrun.bandit.power import first_limit_w
+from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.tally import build_tally, explain_arms
 from zeusrun.trial import Decision, Stage
 
@@ -25,9 +25,9 @@ class Fixed(WalkingPolicy):
 
     def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
         """Choose the default batch size."""
-        limit_w = first_limit_w(problem, runs, problem.default)
+        lever = first_lever(problem, runs, problem.default)
         why = f"{problem.default} is the default, and policy fixed never leaves it"
-        return Decision(problem.default, Stage.EXPLOIT, why, limit_w)
+        return Decision(problem.default, Stage.EXPLOIT, why, lever)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.base import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.bandit.power import sweep_limit_w
+from zeusrun.bandit.power import sweep_lever
 from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
 from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
@@ -38,7 +38,7 @@ class Grid(SweepingPolicy):
         if problem.cost_factor is not None and not tally.not_now.issuperset(tally.costs_j):
             cheapest = min(sum(costs_j) / len(costs_j) for costs_j in tally.costs_j.values())
             bound = Bound(problem.cost_factor * cheapest)
-        return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
+        return Decision(arm, stage, why, sweep_lever(problem, profile), bound)
 
     def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from zeusrun.energy.device import LimitableDevice
 from zeusrun.errors import DeviceError, ZeusrunError
@@ -12,7 +12,7 @@ from zeusrun.plugins import create_plugin, plugin_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_GROUP = "zeusrun.devices"
+_GROUP: Final = "zeusrun.devices"
 
 
 def open_device(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:

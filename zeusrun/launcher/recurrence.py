@@ -22,6 +22,7 @@ from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.rundir.layout import REPLACED_BY_NEWER
 from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
 from zeusrun.launcher.supervision.stop_rules import StopCause
+from zeusrun.lever import POWER, Lever
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
     try:
         with holder:
             if fixed_w is not None:
-                holder.check(fixed_w)
+                holder.check(Lever(POWER, fixed_w))
             elif holder.refused is not None:
                 emit(Noted(f"power limits are not changed: {holder.refused}"))
             yield holder

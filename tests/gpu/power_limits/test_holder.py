@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import secrets
 import subprocess
@@ -22,6 +23,9 @@ from zeusrun.gpu.power_limits.original_limits import (
     repair_limits,
     write_record,
 )
+from zeusrun.lever import POWER, Lever
+
+watts = functools.partial(Lever, POWER)
 
 
 class NoGuard:
@@ -75,9 +79,9 @@ def limits_w(devices):
 
 def test_limits_are_held_and_then_restored_exactly(devices, holder, original_w, tmp_path):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         assert set(limits_w(devices).values()) == {150.0}
-        holder.hold(125.0, "job-1-1")
+        holder.hold(watts(125.0), "job-1-1")
         assert set(limits_w(devices).values()) == {125.0}
     assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
@@ -99,7 +103,7 @@ def test_before_the_first_change_the_limits_are_on_disk_and_a_guard_watches(
     devices[0].set_power_limit_w = spy
     with holder:
         assert guard.watches == []
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     assert seen == [(original_w, [[*original_w]])]
     assert guard.dismissed
 
@@ -107,7 +111,7 @@ def test_before_the_first_change_the_limits_are_on_disk_and_a_guard_watches(
 def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp_path):
     devices[1].set_power_limit_w(300.0)
     with holder:
-        holder.hold(300.0, "job-1-1")
+        holder.hold(watts(300.0), "job-1-1")
     assert guard.watches == []
     assert recorded_gpus(tmp_path / "gpus") == []
 
@@ -115,7 +119,7 @@ def test_nothing_is_written_where_nothing_is_changed(devices, holder, guard, tmp
 def test_limits_are_restored_when_the_block_raises(devices, holder, original_w):
     def interrupted():
         with holder:
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -125,7 +129,7 @@ def test_limits_are_restored_when_the_block_raises(devices, holder, original_w):
 
 def test_limits_are_restored_though_the_record_was_deleted(devices, holder, original_w, tmp_path):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         for path in (tmp_path / "gpus").iterdir():
             path.unlink()
     assert limits_w(devices) == original_w
@@ -133,10 +137,10 @@ def test_limits_are_restored_though_the_record_was_deleted(devices, holder, orig
 
 def test_they_can_be_put_back_and_changed_again(devices, holder, original_w, guard):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         holder.restore()
         assert limits_w(devices) == original_w
-        holder.hold(200.0, "job-1-2")
+        holder.hold(watts(200.0), "job-1-2")
         assert set(limits_w(devices).values()) == {200.0}
     assert limits_w(devices) == original_w
     assert len(guard.watches) == 1
@@ -146,14 +150,14 @@ def test_a_guard_that_has_died_is_replaced_while_limits_are_changed(holder, guar
     with holder:
         holder.keep_guarded()
         assert guard.watches == []
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         holder.keep_guarded()
         assert len(guard.watches) == 1
         guard.alive = False
         holder.keep_guarded()
         assert len(guard.watches) == 2
         guard.alive = False
-        holder.hold(125.0, "job-1-1")
+        holder.hold(watts(125.0), "job-1-1")
         assert len(guard.watches) == 3
 
 
@@ -161,7 +165,7 @@ def test_limits_are_put_back_where_a_gpu_does_not_answer_when_the_next_one_is_wa
     devices, holder, original_w
 ):
     with holder:
-        holder.hold(125.0, "job-1-1")
+        holder.hold(watts(125.0), "job-1-1")
         ask = devices[1].power_limit_range_w
 
         def fail():
@@ -170,16 +174,16 @@ def test_limits_are_put_back_where_a_gpu_does_not_answer_when_the_next_one_is_wa
 
         devices[1].power_limit_range_w = fail
         with pytest.raises(DeviceError, match="Timeout"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
         assert limits_w(devices) == original_w
 
 
 def test_a_record_that_somebody_has_removed_is_written_again(devices, holder, tmp_path):
     with holder:
-        holder.hold(125.0, "job-1-1")
+        holder.hold(watts(125.0), "job-1-1")
         for path in (tmp_path / "gpus").glob("*.json"):
             path.unlink()
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         assert recorded_gpus(tmp_path / "gpus") == sorted(device.uuid for device in devices)
 
 
@@ -190,11 +194,11 @@ def test_where_records_cannot_be_written_any_more_limits_are_put_back(
         raise PermissionError(13, "Permission denied")
 
     with holder:
-        holder.hold(125.0, "job-1-1")
+        holder.hold(watts(125.0), "job-1-1")
         with monkeypatch.context() as patch:
             patch.setattr("pathlib.Path.exists", forbid)
             with pytest.raises(DeviceError, match="no power limit is changed"):
-                holder.hold(150.0, "job-1-1")
+                holder.hold(watts(150.0), "job-1-1")
             assert limits_w(devices) == original_w
 
 
@@ -272,7 +276,7 @@ def test_without_a_boot_id_the_host_tells_machines_apart(devices, tmp_path):
 
 def test_limits_that_cannot_be_guarded_any_more_are_put_back(devices, holder, guard, original_w):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         guard.alive = False
         holder._start_guard = refuse
         with pytest.raises(DeviceError, match="no guard"):
@@ -287,7 +291,7 @@ def refuse(_uuids, _descriptors):
 def test_without_a_guard_no_limit_is_changed(devices, original_w, tmp_path):
     holder = LimitHolder(devices, tmp_path, refuse)
     with holder, pytest.raises(DeviceError, match="no guard"):
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path) == []
 
@@ -296,13 +300,13 @@ def test_without_a_record_no_limit_is_changed(devices, original_w, guard, tmp_pa
     (tmp_path / "gpus").write_text("a file where the directory should be")
     holder = LimitHolder(devices, tmp_path / "gpus" / "below", guard)
     with pytest.raises(DeviceError, match="no power limit is changed"), holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     assert limits_w(devices) == original_w
 
 
 def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, original_w, tmp_path):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         change = devices[1].set_power_limit_w
 
         def refuse_lower(watts):
@@ -312,7 +316,7 @@ def test_a_gpu_that_refuses_half_way_leaves_all_as_found(devices, holder, origin
 
         devices[1].set_power_limit_w = refuse_lower
         with pytest.raises(DeviceError, match="not today"):
-            holder.hold(125.0, "job-1-1")
+            holder.hold(watts(125.0), "job-1-1")
         assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
 
@@ -323,10 +327,10 @@ def test_without_permission_it_says_so_and_touches_nothing(
     devices[0].refuse_limits()
     with holder:
         assert holder.refused
-        assert holder.limits_w == ()
+        assert holder.levers == ()
         assert not any(is_held(uuid, tmp_path / "gpus") for uuid in original_w)
         with pytest.raises(LimitRefusedError, match=r"of 150 W cannot be held: .*mode: observe"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
     assert limits_w(devices) == original_w
     assert guard.watches == []
 
@@ -344,7 +348,7 @@ def test_after_a_restore_that_failed_in_part_a_later_limit_is_on_record_for_ever
     devices, holder, original_w, tmp_path
 ):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         change = devices[1].set_power_limit_w
 
         def fail(_watts):
@@ -355,28 +359,28 @@ def test_after_a_restore_that_failed_in_part_a_later_limit_is_on_record_for_ever
             holder.restore()
         assert recorded_gpus(tmp_path / "gpus") == [devices[1].uuid]
         devices[1].set_power_limit_w = change
-        holder.hold(125.0, "job-1-2")
+        holder.hold(watts(125.0), "job-1-2")
         assert recorded_gpus(tmp_path / "gpus") == sorted(original_w)
     assert limits_w(devices) == original_w
 
 
 def test_a_limit_out_of_range_is_refused_naming_the_range(devices, holder, original_w):
     with holder, pytest.raises(DeviceError, match="between 100 and 300 W"):
-        holder.hold(301.0, "job-1-1")
+        holder.hold(watts(301.0), "job-1-1")
     assert limits_w(devices) == original_w
 
 
 def test_what_cannot_be_limited_is_left_alone(devices, guard, tmp_path):
     cpu = EstimatedCpu("Fake CPU")
     with LimitHolder([cpu, *devices], tmp_path, guard) as holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     with LimitHolder([cpu], tmp_path, guard) as holder:
         assert "no GPU" in holder.refused
 
 
 def test_a_second_holder_of_the_same_gpu_is_refused_by_name(devices, holder, guard, tmp_path):
     with holder:
-        holder.hold(150.0, "nightly-7-1")
+        holder.hold(watts(150.0), "nightly-7-1")
         with (
             pytest.raises(BusyError, match="nightly-7-1"),
             LimitHolder(devices[1:], tmp_path / "gpus", guard),
@@ -392,8 +396,8 @@ def test_holders_of_other_gpus_are_not_in_the_way(devices, guard, tmp_path):
         LimitHolder(devices[:1], tmp_path, guard) as first,
         LimitHolder(devices[1:], tmp_path, guard) as second,
     ):
-        first.hold(150.0, "a-1-1")
-        second.hold(200.0, "b-1-1")
+        first.hold(watts(150.0), "a-1-1")
+        second.hold(watts(200.0), "b-1-1")
         assert list(limits_w(devices).values()) == [150.0, 200.0]
 
 
@@ -403,13 +407,13 @@ def test_what_a_dead_launcher_left_is_restored_before_it_is_taken_for_the_origin
     write_record(tmp_path, LimitRecord(devices[0].uuid, 287.5, "dead-1-1", set_w=(125.0,)))
     devices[0].set_power_limit_w(125.0)
     with LimitHolder(devices[:1], tmp_path, guard) as holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     assert devices[0].read().power_limit_w == 287.5
 
 
 def test_a_gpu_that_does_not_take_its_limit_back_keeps_its_record(devices, holder, tmp_path):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         devices[0].fail("GPU is lost")
     assert "lost" in holder.unrestored
     assert "zeusrun repair" in holder.unrestored
@@ -420,7 +424,7 @@ def test_a_gpu_that_does_not_take_its_limit_back_keeps_its_record(devices, holde
 def test_repair_restores_what_nobody_holds(devices, holder, original_w, guard, tmp_path):
     present = {device.uuid: device for device in devices}
     with LimitHolder(devices[:1], tmp_path / "gpus", guard) as held:
-        held.hold(150.0, "running-1-1")
+        held.hold(watts(150.0), "running-1-1")
         write_record(tmp_path / "gpus", LimitRecord(devices[1].uuid, 222.5, "dead-1-1"))
         restored, problems, busy = repair_limits(tmp_path / "gpus", present.__getitem__)
         assert busy == [devices[0].uuid]
@@ -479,15 +483,15 @@ def test_a_record_that_cannot_be_read_is_named_and_kept(devices, tmp_path, conte
 def test_a_cap_set_during_a_run_is_not_overridden_by_the_next_limit(devices, holder, original_w):
     capped, other = devices
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         capped.set_power_limit_w(120.0)
         with pytest.raises(LimitRefusedError, match=r"stays at 120 W: .* somebody else"):
-            holder.hold(175.0, "job-1-1")
+            holder.hold(watts(175.0), "job-1-1")
         assert limits_w(devices) == {capped.uuid: 120.0, other.uuid: original_w[other.uuid]}
         assert "120 W" in holder.taken
-        assert holder.limits_w == ()
+        assert holder.levers == ()
         with pytest.raises(LimitRefusedError):
-            holder.hold(150.0, "job-1-2")
+            holder.hold(watts(150.0), "job-1-2")
     assert capped.read().power_limit_w == 120.0
     assert holder.unrestored is None  # it is told already
 
@@ -496,14 +500,14 @@ def test_a_cap_set_before_the_first_limit_is_not_overridden(devices, holder, ori
     with holder:
         devices[0].set_power_limit_w(120.0)
         with pytest.raises(LimitRefusedError, match="somebody else"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
     assert limits_w(devices) == {**original_w, devices[0].uuid: 120.0}
     assert recorded_gpus(tmp_path / "gpus") == []
 
 
 def test_a_cap_set_during_a_run_is_not_overridden_at_its_end(devices, holder, guard, tmp_path):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         devices[0].set_power_limit_w(120.0)
         holder.restore()
         assert recorded_gpus(tmp_path / "gpus") == []  # so that the guard leaves it alone, too
@@ -514,7 +518,7 @@ def test_a_cap_set_during_a_run_is_not_overridden_at_its_end(devices, holder, gu
 
 def test_what_is_seen_only_on_leaving_the_block_is_told_then(devices, holder):
     with holder:
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
         devices[0].set_power_limit_w(120.0)
     assert "stays at 120 W" in holder.unrestored
 
@@ -523,8 +527,8 @@ def test_a_driver_may_round_what_it_is_told(devices, holder, original_w):
     change = devices[0].set_power_limit_w
     devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else watts - 0.4)
     with holder:
-        holder.hold(150.0, "job-1-1")
-        holder.hold(175.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
+        holder.hold(watts(175.0), "job-1-1")
     assert limits_w(devices) == original_w
     assert holder.taken is None
 
@@ -537,7 +541,7 @@ def test_a_driver_that_does_not_do_what_it_is_told_is_found_out(
     devices[0].set_power_limit_w = lambda watts: change(watts if watts == 300.0 else instead_w)
     with holder:
         with pytest.raises(DeviceError, match=rf"150 W and reports {instead_w:g} W"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
         assert limits_w(devices) == original_w
     assert recorded_gpus(tmp_path / "gpus") == []
 
@@ -554,8 +558,8 @@ def test_a_record_says_what_is_zeusruns_before_it_is_set(devices, holder, guard,
 
     devices[0].set_power_limit_w = spy
     with holder:
-        holder.hold(150.0, "job-1-1")
-        holder.hold(175.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
+        holder.hold(watts(175.0), "job-1-1")
     assert seen == [(150.0,), (150.0, 175.0)]
 
 
@@ -622,7 +626,7 @@ def test_a_limit_that_a_daemon_sets_late_is_followed_by_the_one_found(devices, h
     with holder:
         daemon.late = True
         with pytest.raises(DeviceError, match="does not answer"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
         assert daemon.asked_w == [150.0, 300.0]
         assert recorded_gpus(tmp_path / "gpus") == [devices[0].uuid]
     assert "zeusrun repair" in holder.unrestored
@@ -638,7 +642,7 @@ def test_a_limit_found_that_is_asked_for_in_vain_is_asked_for_again(devices, hol
     with holder:
         daemon.late = True
         with pytest.raises(DeviceError, match="does not answer"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
         daemon.late = False
         holder.restore()
     assert devices[0].power_limit_w() == 300.0
@@ -670,7 +674,7 @@ def test_a_cap_set_while_the_first_limit_is_prepared_is_not_overridden(
     holder = LimitHolder(devices, tmp_path, start_guard)
     with holder:
         with pytest.raises(LimitRefusedError, match="stays at 120 W"):
-            holder.hold(150.0, "job-1-1")
+            holder.hold(watts(150.0), "job-1-1")
         assert "stays at 120 W" in holder.taken
     assert limits_w(devices) == {**original_w, devices[0].uuid: 120.0}
     assert recorded_gpus(tmp_path) == []
@@ -686,7 +690,7 @@ def test_what_a_driver_sets_instead_is_on_disk(devices, holder, guard, tmp_path)
 
     devices[0].set_power_limit_w = clamp_and_stick
     with holder, pytest.raises(DeviceError, match="not now"):
-        holder.hold(150.0, "job-1-1")
+        holder.hold(watts(150.0), "job-1-1")
     assert read_record(tmp_path / "gpus", uuid).set_w == (150.0, 210.0)
     devices[0].set_power_limit_w = change
     (restored,), _, _ = repair(devices, tmp_path / "gpus")
@@ -713,5 +717,5 @@ def test_the_limits_to_try_cover_the_range(lowest_w, highest_w, expected):
 
 def test_a_limit_above_the_one_found_is_not_tried(devices, holder):
     with holder:
-        assert holder.limits_w[0] == 100.0
-        assert holder.limits_w[-1] == 212.345
+        assert holder.levers[0] == watts(100.0)
+        assert holder.levers[-1] == watts(212.345)

@@ -18,6 +18,7 @@ from zeusrun.gpu.power_limits.original_limits import (
     set_limit,
     write_record,
 )
+from zeusrun.lever import POWER, Lever
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,8 +59,8 @@ class LimitHolder:
     Attributes:
         refused: Why the limits are not changed; ``None`` if they may be changed.
         taken: A sentence on a limit that somebody else has set meanwhile; ``None`` for none.
-        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
-            to the lowest original one, which somebody has set on purpose; none if refused.
+        levers: Limits that may be tried, ascending: from the lowest that all GPUs accept to the
+            lowest original one, which somebody has set on purpose; none if refused.
         unrestored: What could not be restored on leaving the block; its record stays.
     """
 
@@ -76,7 +77,7 @@ class LimitHolder:
         """
         self.refused: str | None = None
         self.taken: str | None = None
-        self.limits_w: tuple[float, ...] = ()
+        self.levers: tuple[Lever, ...] = ()
         self.unrestored: str | None = None
         self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
         self._directory = directory
@@ -114,16 +115,16 @@ class LimitHolder:
         if self.taken != taken_before:
             self.unrestored = self.unrestored or self.taken
 
-    def hold(self, watts: float, trial: str) -> None:
+    def hold(self, lever: Lever, trial: str) -> None:
         """Let a trial set a limit on every GPU, until the next call or the end of the block.
 
         If that fails, the original limits are restored as far as possible. It raises
         ``LimitRefusedError`` if somebody else has set a limit since, or permission is missing, and
         ``DeviceError`` if a GPU cannot be held to it.
         """
-        self._trial = trial
+        self._trial, watts = trial, lever.value
         try:
-            self.check(watts)
+            self.check(lever)
             left_w = {u: self._set_w.get(u, (w,)) for u, w in self._original_w.items()}
             for device in self._devices:
                 self._check_own(device, left_w[device.uuid])
@@ -154,8 +155,9 @@ class LimitHolder:
                 self.restore()
                 raise
 
-    def check(self, watts: float) -> None:
+    def check(self, lever: Lever) -> None:
         """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
+        watts = lever.value
         if self.refused is not None:
             raise LimitRefusedError(
                 f"a power limit of {watts:g} W cannot be held: {self.refused}. "
@@ -197,7 +199,7 @@ class LimitHolder:
     def _take_over(self, why: str) -> None:
         """Change nothing any more, because somebody else sets limits. Keep the first reason."""
         self.taken = self.refused = self.taken or why
-        self.limits_w = ()
+        self.levers = ()
 
     def _set(self, device: LimitableDevice, watts: float) -> None:
         uuid = device.uuid
@@ -263,7 +265,8 @@ class LimitHolder:
                 device.set_power_limit_w(self._original_w[device.uuid])
         except DeviceError as error:  # it is reported but cannot be set, as on some laptops
             return str(error)
-        self.limits_w = limit_grid_w(lowest_w, min(self._original_w.values()))
+        grid_w = limit_grid_w(lowest_w, min(self._original_w.values()))
+        self.levers = tuple(Lever(POWER, watts) for watts in grid_w)
         return None
 
     def _let_go(self) -> None:

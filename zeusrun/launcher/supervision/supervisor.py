@@ -37,6 +37,7 @@ from zeusrun.launcher.supervision.stop_rules import (
     is_cause,
     supervise,
 )
+from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, settle, take_step_clock, take_time
@@ -136,9 +137,9 @@ class Supervisor:
             trial=trial.trial,
             problem=choice.problem,
             known=merged_profile(known),
-            original_w=choice.limit_w,
-            fixed_w=submission.spec.power_limit.watts,
-            next_limit_w=self._policy.next_limit_w,
+            original=power_lever(choice.limit_w),
+            fixed=power_lever(submission.spec.power_limit.watts),
+            next_lever=self._policy.next_lever,
         )
 
     def run(self) -> tuple[Outcome, StopOrder | None]:
@@ -253,7 +254,7 @@ class Supervisor:
         progress = replace(
             progress,
             ending=self._stop is not None or progress.has_done(trial.max_epochs),
-            power_limit_w=self._limits.held_w,
+            power_limit_w=limit_of(self._limits.held),
             probing=self._limits.probing,
         )
         progress = take_time(progress, time.monotonic())  # later than all that was read
