@@ -243,6 +243,14 @@ ACCUMULATION = {
 }
 
 
+def test_the_route_of_an_attempt_stays_within_twelve_statements():
+    tree = parse("launcher/attempt.py")
+    (route,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run")
+    inner = [node for node in ast.walk(route) if isinstance(node, ast.stmt) and node is not route]
+    docstring = 1
+    assert len(inner) - docstring <= 12
+
+
 def test_policies_need_numpy_alone():
     for name, tree in trees():
         if package(name) == "bandit":

@@ -9,9 +9,9 @@ import pytest
 from tests.factories import build_trial
 from zeusrun.choice.preempted import CANCELLED_LATER, find_preempted
 from zeusrun.launcher.parts import cost_with_earlier, join
-from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
+from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.sidecar.events import Reported, encode_event
 from zeusrun.trial import (
     MOST_POINTS,

@@ -38,7 +38,7 @@ from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
-from zeusrun.launcher.attempt import plan
+from zeusrun.launcher.begin import plan
 from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended

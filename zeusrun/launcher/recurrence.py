@@ -12,7 +12,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.secrets import find_exposed
-from zeusrun.launcher.attempt import dispatch, run_attempt, was_replaced
+from zeusrun.launcher import attempt
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import open_limits, restore_limits
@@ -124,26 +124,15 @@ def _recur(submission: Submission, emit: Emit, signals: CaughtSignals) -> Submit
     own: list[Trial] = []
     made: list[Attempt] = []  # including those before a preemption
     while True:
-        dispatched = dispatch(submission, made)
-        if isinstance(dispatched, NothingLeft):
-            emit(Warned(dispatched.reason))
+        ended = attempt.run(submission, made, emit, signals)
+        if isinstance(ended, NothingLeft):
+            emit(Warned(ended.reason))
             break
-        notes = [
-            f"history: {text}" for text in dispatched.choice.kept if dispatched.trial.attempt == 1
-        ]
-        if made and not made[-1].replaced:
-            number = dispatched.trial.attempt - sum(each.replaced for each in made)
-            notes.append(
-                f"trying again with batch size {dispatched.trial.global_batch_size}, attempt "
-                f"{number} of {submission.spec.attempts}"
-            )
-        if made and made[-1].trial.cause is not None:
-            notes.append("if this attempt fails with the same error, it is the last one")
-        trial, stop = run_attempt(submission, dispatched, emit, signals, notes=notes)
         if not made:
-            made += _attempts_before(submission, trial)
-        own.append(trial)
-        made.append(Attempt(trial, was_replaced(trial, stop)))
+            made += _attempts_before(submission, ended.trial)
+        own.append(ended.trial)
+        stop = ended.stop
+        made.append(Attempt(ended.trial, ended.replaced))
         if signals.received or not _may_go_on(submission, made, stop):
             break
     return SubmitResult(own[0].recurrence, tuple(own), exit_code(own[-1], stop, signals.received))

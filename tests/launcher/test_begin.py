@@ -14,8 +14,7 @@ from zeusrun.choice.choose import Attempt
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher import attempt as module
-from zeusrun.launcher.attempt import dispatch
+from zeusrun.launcher import begin as module
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
@@ -79,7 +78,7 @@ def test_what_begins_while_a_submit_chooses_is_not_waited_for_and_the_choice_is_
 ):
     other = TinyDBHistory(tmp_path / "history", lock_timeout_s=0.05)
     policy = Interrupted(submission.policy, "choose", lambda *_: begin(other, build_trial(1)))
-    done = dispatch(replace(submission, policy=policy), [])
+    done = module.begin(replace(submission, policy=policy), [], print)
     assert done.trial.trial == "job-2-1"
     assert policy.calls == 2
     assert other.trials("job") == [build_trial(1), done.trial]
@@ -96,7 +95,7 @@ def test_the_lease_is_held_before_a_trial_is_stored_and_given_back_after_a_confl
         begin(history, build_trial(1, 2))
 
     watched = Interrupted(history, "begin", overtake)
-    done = dispatch(replace(submission, history=watched), [])
+    done = module.begin(replace(submission, history=watched), [], print)
     ((name, lives, record),) = seen
     assert (name, lives, record["status"]) == ("job-1-1", True, "DISPATCHED")
     assert done.trial.trial == "job-2-1"
@@ -118,7 +117,7 @@ def test_a_submit_that_chose_the_same_trial_waits_until_the_other_one_has_begun_
             watched.calls = 0
 
     watched = Interrupted(history, "snapshot", begin_it)
-    done = dispatch(replace(submission, history=watched), [])
+    done = module.begin(replace(submission, history=watched), [], print)
     assert done.trial.trial == "job-2-1"
     assert runs(tmp_path) == ["job-1-1", "job-2-1"]
     lock.release()
@@ -138,7 +137,7 @@ def test_a_submit_that_chose_the_same_trial_begins_it_if_the_other_one_does_not(
             watched.calls = 0
 
     watched = Interrupted(history, "snapshot", give_up)
-    done = dispatch(replace(submission, history=watched), [])
+    done = module.begin(replace(submission, history=watched), [], print)
     assert done.trial.trial == "job-1-1"
 
 
@@ -150,7 +149,7 @@ def test_a_process_that_holds_a_lock_and_does_not_begin_is_named(
     assert lock.acquire()
     monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0)
     with pytest.raises(BusyError, match=str(paths.lock)):
-        dispatch(submission, [])
+        module.begin(submission, [], print)
     assert submission.history.trials("job") == []
     lock.release()
 
@@ -161,7 +160,7 @@ def test_a_trial_goes_on_if_the_clean_up_after_its_begin_fails(submission, histo
     def fail(_trial):
         raise HistoryError("the server does not respond")
 
-    done = dispatch(replace(submission, history=Interrupted(history, "find", fail)), [])
+    done = module.begin(replace(submission, history=Interrupted(history, "find", fail)), [], print)
     assert history.trials("job") == [done.trial]
     assert not RunLock(paths).is_held()
 
@@ -175,7 +174,9 @@ def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dispatch(replace(submission, history=Interrupted(history, "find", interrupt)), [])
+        module.begin(
+            replace(submission, history=Interrupted(history, "find", interrupt)), [], print
+        )
     (trial,) = history.trials("job")
     assert trial.status is TrialStatus.CANCELLED
 
@@ -187,7 +188,7 @@ def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
     reserve_record(paths, build_trial(1))
     (paths.checkpoints / "old").touch()
     create_run(tmp_path, "job", "job-2-3")
-    done = dispatch(submission, [])
+    done = module.begin(submission, [], print)
     assert done.trial.trial == "job-1-1"
     assert list(paths.checkpoints.iterdir()) == []
     assert runs(tmp_path) == ["job-1-1"]
@@ -196,7 +197,7 @@ def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
 def test_a_number_is_not_used_twice_though_the_history_does_not_know_it(submission, tmp_path):
     ran = create_run(tmp_path, "job", "job-7-1")
     ran.torchrun_log.touch()
-    assert dispatch(submission, []).trial.trial == "job-8-1"
+    assert module.begin(submission, [], print).trial.trial == "job-8-1"
     assert ran.torchrun_log.exists()
 
 
@@ -205,7 +206,7 @@ def test_a_run_that_the_history_does_not_know_is_not_overwritten(submission, tmp
     ran.torchrun_log.touch()
     for _ in range(2):
         with pytest.raises(HistoryError, match=r"job-1-2: File exists"):
-            dispatch(submission, [Attempt(build_trial(), replaced=True)])
+            module.begin(submission, [Attempt(build_trial(), replaced=True)], print)
     assert ran.torchrun_log.exists()
     assert submission.history.trials("job") == []
 
@@ -216,14 +217,14 @@ def test_a_link_in_the_place_of_a_run_directory_is_not_followed(submission, tmp_
     runs.mkdir(parents=True)
     (runs / "job-1-2").symlink_to(outside)
     with pytest.raises(HistoryError, match="job-1-2: File exists"):
-        dispatch(submission, [Attempt(build_trial(), replaced=True)])
+        module.begin(submission, [Attempt(build_trial(), replaced=True)], print)
     assert list(outside.iterdir()) == []
 
 
 def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes_first(
     submission, history, tmp_path
 ):
-    first = dispatch(submission, [])
+    first = module.begin(submission, [], print)
     first.paths.sidecar.write_text("of the first part")
     preempted = history.finish(first.trial.trial, PREEMPTED)
     write_record(first.paths, preempted)
@@ -235,7 +236,7 @@ def test_the_files_of_a_preempted_trial_stay_as_they_are_if_another_submit_comes
         )
 
     watched = Interrupted(history, "begin", overtake)
-    done = dispatch(replace(submission, history=watched), [])
+    done = module.begin(replace(submission, history=watched), [], print)
     assert done.trial.trial == "job-2-1"
     assert json.loads(first.paths.trial.read_text())["status"] == "PREEMPTED"
     assert first.paths.sidecar.read_text() == "of the first part"
@@ -248,7 +249,7 @@ def test_submits_at_once_all_get_through_with_numbers_of_their_own(submission, t
     def submit():
         own = replace(submission, history=TinyDBHistory(tmp_path / "history"))
         start.wait()
-        done.append(dispatch(own, []))
+        done.append(module.begin(own, [], print))
 
     threads = [threading.Thread(target=submit) for _ in range(10)]
     for thread in threads:

@@ -1,0 +1,208 @@
+"""Begins the next attempt of a recurrence: chooses its trial, takes its lease, stores it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeusrun.choice.choose import Choice, NothingLeft, choose_trial
+from zeusrun.choice.offline import choose_offline
+from zeusrun.clock import timestamp
+from zeusrun.errors import BusyError, HistoryError, UsageError
+from zeusrun.files.home import runs_directory, unwritable_home
+from zeusrun.files.private import make_folder, write_file
+from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.history.rules import is_offline, offline_name
+from zeusrun.launcher.context import check_descriptors
+from zeusrun.launcher.moment import read_moment
+from zeusrun.launcher.processes.command import placeholder_values
+from zeusrun.launcher.redact import copy_job, mask_events, mask_job
+from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
+from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
+from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.record import has_begun, reserve_record
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.choice.choose import Attempt
+    from zeusrun.history.base import Snapshot
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Emit
+    from zeusrun.launcher.processes.command import Command
+    from zeusrun.launcher.rundir.lock import Lease
+    from zeusrun.redaction import Mask
+    from zeusrun.trial import Trial
+
+_LOCK_TIMEOUT_S = 30.0
+_PERIOD_S = 0.1  # between two checks whether the history has changed
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trial that is stored and may start."""
+
+    choice: Choice
+    paths: RunPaths
+    lease: Lease  # held from before the trial was stored until its launcher ends or dies
+    mask: Mask  # of the secrets of its job
+    emit: Emit  # takes them out of every event
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.choice.trial
+
+
+def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun | NothingLeft:
+    """Choose the next trial and store it, or say why the recurrence makes no further attempt.
+
+    The policy decides without any lock. If another submit changes the history meanwhile, choose
+    again. If this raises a ``ZeusrunError``, nothing remains on disk.
+
+    Args:
+        submission: The job.
+        made: The attempts of the recurrence so far; without any, continue a preempted trial or
+            begin the next recurrence.
+        emit: Gets the events of the trial.
+    """
+    check_descriptors(submission.world_size)
+    history, job = submission.history, submission.spec.name
+    while True:
+        snapshot = history.snapshot(job, NEWEST)
+        choice = _choose(submission, snapshot, made)
+        if isinstance(choice, NothingLeft):
+            return choice
+        trial = choice.trial
+        paths = RunPaths(runs_directory(submission.home, job) / trial.trial)
+        if trial.preemptions:
+            paths = find_own(history, submission.home, trial) or RunPaths(Path(trial.run_dir))
+        mask = mask_job(submission.spec, placeholder_values(submission.spec, trial, paths))
+        begun = Begun(choice, paths, lease_of(trial, paths), mask, mask_events(emit, mask))
+        if not _take_lease(submission, begun, snapshot.version):
+            continue
+        try:
+            _store(submission, begun, snapshot.version)
+            with suppress(HistoryError):  # else the next submit cleans up
+                remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
+        except BaseException as error:
+            _give_up(submission, begun)
+            if not isinstance(error, Conflict):
+                raise
+        else:
+            return begun
+
+
+def _choose(
+    submission: Submission, snapshot: Snapshot, made: Sequence[Attempt]
+) -> Choice | NothingLeft:
+    spec, trials = submission.spec, snapshot.trials
+    chooser, machine = submission.chooser, submission.measure()
+    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
+    if snapshot.offline:
+        name = offline_name(spec.name, moment.uuid)
+        return choose_offline(chooser, machine, trials, made, moment, name=name)
+    known = {trial.uuid: trial for trial in trials if trial.uuid is not None}
+    numbered = [replace(each, trial=known.get(each.trial.uuid or "", each.trial)) for each in made]
+    if any(is_offline(each.trial) for each in numbered):
+        return NothingLeft("the result of the last attempt is not delivered yet")
+    return choose_trial(chooser, machine, trials, numbered, moment)
+
+
+def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
+    """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
+    snapshot = submission.history.snapshot(submission.spec.name, NEWEST)
+    choice = _choose(submission, snapshot._replace(offline=False), ())
+    if isinstance(choice, NothingLeft):
+        raise UsageError(choice.reason)
+    trial = choice.trial
+    notes = () if choice.note is None else (choice.note,)
+    command = submission.command(trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits)
+    return trial, command, (*notes, *choice.kept)
+
+
+def _take_lease(submission: Submission, begun: Begun, version: str) -> bool:
+    """Take the lease of a trial; return false if the history has changed: choose again.
+
+    Raises ``BusyError`` if another process keeps the lease and does not begin the trial.
+    """
+    history, trial, paths = submission.history, begun.trial, begun.paths
+    until_t = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            make_folder(paths.run_dir)
+            if paths.run_dir.is_symlink():
+                raise _occupied(paths)
+            held = begun.lease.acquire(_PERIOD_S)
+            files = (path for path in paths.run_dir.iterdir() if path != paths.lock)
+            left = held and not trial.preemptions and any(files)
+        except FileNotFoundError:
+            continue  # another submit has removed the empty directory
+        except OSError as error:
+            raise unwritable_home(submission.home, error) from error
+        if held and not left:
+            return True
+        # The process that held the lease may have begun the trial.
+        if history.snapshot(trial.job, 0).version != version:
+            begun.lease.release()
+            return False
+        if left and has_begun(paths):
+            begun.lease.release()
+            raise unwritable_home(submission.home, _occupied(paths))
+        if left:
+            remove_run(paths)  # its submit died before the trial was stored
+            begun.lease.release()
+        elif time.monotonic() >= until_t:
+            raise BusyError(f"{paths.lock} is held by another process; end it, and try again")
+
+
+def _occupied(paths: RunPaths) -> OSError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(paths.run_dir))
+
+
+def _store(submission: Submission, begun: Begun, version: str) -> None:
+    """Store a trial whose lease is held, and write its files.
+
+    A new trial is stored last, so that nothing remains if its files cannot be written. The files of
+    a preempted trial change only after it is stored, because another submit may be faster.
+    """
+    trial, paths = begun.trial, begun.paths
+    if not trial.preemptions:
+        create_run(submission.home, trial.job, trial.trial)
+        _fill(submission, begun)
+    submission.history.begin(trial, after=version)
+    if trial.preemptions:
+        reopen_run(submission.home, paths)
+        _fill(submission, begun)
+
+
+def _give_up(submission: Submission, begun: Begun) -> None:
+    """Remove a trial that could not be begun, or finish it if the failed write stored it."""
+    trial, history = begun.trial, submission.history
+    try:
+        unfinished = history.unfinished(trial.job)
+        if any(replace(each, recurrence=trial.recurrence) == trial for each in unfinished):
+            status = TrialStatus.PREEMPTED if trial.preemptions else TrialStatus.CANCELLED
+            reason = "it could not be begun: the history or its run directory could not be written"
+            history.finish(trial.trial, trial.ended_as(status, reason, timestamp()))
+        elif not trial.preemptions:  # else it contains checkpoints
+            remove_run(begun.paths)
+    except HistoryError:
+        pass  # of the same disk: the next submit cleans up
+    finally:
+        begun.lease.release()
+
+
+def _fill(submission: Submission, begun: Begun) -> None:
+    paths = begun.paths
+    try:
+        write_file(paths.job_copy, copy_job(submission.spec))
+        reserve_record(paths, begun.trial)
+    except OSError as error:
+        raise unwritable_home(submission.home, error) from error

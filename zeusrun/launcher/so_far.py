@@ -1,0 +1,92 @@
+"""What a run has taken so far, from its files: of a launcher that died, or could not go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from zeusrun.launcher.parts import join
+from zeusrun.launcher.rundir.record import read_live
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.progress import Progress, take_step_clock
+from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.sidecar.step_clock import read_step_clock
+from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.trial import CurvePoint
+
+
+def outcome_so_far(
+    trial: Trial, paths: RunPaths, status: TrialStatus, reason: str, finished_at: str
+) -> Outcome:
+    """Return an outcome with the time, energy and epochs that the files of a run contain.
+
+    ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
+    """
+    bare = Outcome(status, reason, finished_at)
+    seen = join(trial, _from_sidecar(trial, paths, bare))
+    live = read_live(paths)
+    if live is None or not live.is_of(trial):
+        return seen
+    last = live.trial
+    return replace(
+        last.ended_as(status, reason, finished_at),
+        time_s=seen.time_s if last.time_s is None else last.time_s,
+        epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
+        steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
+        samples=max((n for n in (last.samples, seen.samples) if n is not None), default=None),
+        progress=max((n for n in (last.progress, seen.progress) if n is not None), default=None),
+        best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
+        curve=_go_on(trial, last.curve, seen.curve),
+        by_samples=_go_on(trial, last.by_samples, seen.by_samples),
+        warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
+        interruptions=max(last.interruptions, seen.interruptions, key=len),
+    )
+
+
+def _go_on(
+    trial: Trial, curve: Sequence[CurvePoint], seen: Sequence[CurvePoint]
+) -> tuple[CurvePoint, ...]:
+    """Return a curve with the points that were seen after its end."""
+    last = curve[-1].epoch if curve else -1
+    later = (point for point in seen if point.epoch > last)
+    return thin_curve((*curve, *later), trial.target, trial.mode)
+
+
+def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
+    """Return the last part of a trial from the files of its ranks, without energy."""
+    warnings: list[str] = []
+    progress = Progress(launched_t=0.0, now_t=0.0)
+    try:
+        clock = read_step_clock(paths.rank_clock(0))
+        parts = filter(None, SidecarReader(paths.sidecar).read_parts(final=True))
+        first = next(parts, [])
+        launched_t = min((event.t for event in first), default=0.0)
+        progress = take_step_clock(Progress(launched_t=launched_t, now_t=launched_t), clock)
+        for event in chain(first, chain.from_iterable(parts)):
+            progress = advance(progress, event, trial, lambda _since, _until: None)
+    except OSError as error:
+        warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
+    begun_t, active_t = progress.training_t, progress.active_t
+    time_s = None if begun_t is None or active_t is None else active_t - begun_t
+    return replace(
+        bare,
+        time_s=time_s,
+        epochs=progress.epochs if progress.curve else None,
+        steps=progress.steps,
+        best_metric=progress.best_value,
+        curve=progress.curve,
+        samples=progress.samples,
+        progress=progress.in_epochs,
+        by_samples=progress.by_samples,
+        by_reports=progress.by_reports,
+        batch_sizes=progress.batch_sizes,
+        **progress.statistics._asdict(),
+        warnings=tuple(warnings),
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
+    )

@@ -1,0 +1,100 @@
+"""What was seen of a running trial: sources, step clocks and ranks become its progress."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.progress import Progress, settle, take_step_clock
+from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Seen
+from zeusrun.sidecar.step_clock import read_step_clock
+from zeusrun.trial import is_baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.launcher.supervision.messages import Messages
+    from zeusrun.launcher.supervision.ranks import RankProcesses
+    from zeusrun.metrics.base import MetricSource
+    from zeusrun.metrics.progress import EnergyBetween
+    from zeusrun.sidecar.events import Event
+    from zeusrun.trial import Trial
+
+_OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
+
+
+class Look(NamedTuple):
+    """What one look at a run has shown."""
+
+    progress: Progress
+    events: list[Event]  # in the order in which they came
+    came: bool  # whether an epoch, or a report within one, was among them
+
+
+class Observer:
+    """Reads what the ranks of one trial write."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        paths: RunPaths,
+        sources: Mapping[str, MetricSource],
+        ranks: RankProcesses,
+        messages: Messages,
+    ) -> None:
+        """``sources`` are open; nothing is read yet."""
+        self._trial, self._clock, self._sources = trial, paths.rank_clock(0), sources
+        self._ranks, self._messages = ranks, messages
+
+    def observe(
+        self, before: Progress, energy_between: EnergyBetween, *, final: bool = False
+    ) -> Look:
+        """Return the progress with what came since, and the events that came."""
+        events = self._read(before, final=final)
+        # After the events, so that no report comes before the steps that led to it.
+        progress = take_step_clock(before, read_step_clock(self._clock))
+        came = False
+        for event in events:
+            self._ranks.take(event)
+            timely = self._correct_time(event, before.launched_t)
+            last = progress
+            progress = settle(advance(last, timely, self._trial, energy_between))
+            came |= progress.is_beyond(last)
+        return Look(progress, events, came)
+
+    def _read(self, progress: Progress, *, final: bool) -> list[Event]:
+        events: list[Event] = [] if final else [*self._ranks.find_others(progress)]
+        for name, source in self._sources.items():
+            with self._messages.reading(name):
+                events += source.read(final=final)
+            for warning in source.warnings:
+                self._messages.warn_once(warning, warning)
+        return events
+
+    def _correct_time(self, event: Event, launched_t: float) -> Event:
+        """Replace the time of an event from another clock by now: a wrong time is a wrong cost."""
+        now_t = time.monotonic()
+        if launched_t <= event.t <= now_t:
+            return event
+        self._messages.warn_once("clock", _OTHER_CLOCK)
+        return replace(event, t=now_t)
+
+
+def first_progress(spec: JobSpec, trial: Trial) -> Progress:
+    """Return the progress of a trial that is about to start."""
+    now_t = time.monotonic()
+    return Progress(
+        launched_t=now_t,
+        now_t=now_t,
+        seen={(trial.metric, "earlier part"): Seen(0.0, 0.0, 0)} if trial.curve else {},
+        preferred=spec.metrics.source,
+        replaced=spec.batch_size.default if spec.batch_size.apply == "dataloader" else None,
+        best_value=trial.best_metric,
+        earlier=tuple(point.epoch for point in trial.curve if not is_baseline(point)),
+        ranks=Ranks(trial.world_size),
+    )
