@@ -45,7 +45,6 @@ ADAPT = {
     "max": BATCH_SIZE,
     "per_device_max": None,
     "learning_rate": "sqrt",
-    "betas": "keep",
 }
 
 
@@ -67,14 +66,18 @@ class Trainings:
     """The ways to train on a data set."""
 
     def __init__(self, hooks: Any, name: str, data: TensorDataset) -> None:  # noqa: ANN401
-        run, bounded = hooks.run, hooks.run.control
+        environment, bounded = hooks.environment, hooks.control
         limits = replace(bounded.plan.limits, schedule=((1, BATCH_SIZE),))
         never = replace(bounded.plan, policies=("schedule",), limits=limits)
-        controls = {"run.loader": None, NEVER: Control(run, never, lambda: None), BOUNDED: bounded}
+        controls = {
+            "run.loader": None,
+            NEVER: Control(environment, never, lambda: None),
+            BOUNDED: bounded,
+        }
         self.passes, self.sampler = PASSES[name], DistributedSampler(data)
         loaders = {PLAIN: DataLoader(data, BATCH_SIZE // 2, sampler=self.sampler)}
         for way, control in controls.items():
-            loaders[way] = AdaptiveLoader(run, control, data, BATCH_SIZE // 2)
+            loaders[way] = AdaptiveLoader(environment, control, data, BATCH_SIZE // 2)
         self.parts, attach = {}, hooks.watch.attach
         for way, loader in loaders.items():
             hooks.watch.attach = attach if way == BOUNDED else lambda _: None
@@ -118,9 +121,9 @@ def rank(rounds: int) -> None:
                 if number:  # the first round does not count
                     times[way].append(ms)
         noise = hooks.watch.noise
-        if hooks.run.rank == 0 and (noise is None or noise.trace is None):
+        if hooks.environment.rank == 0 and (noise is None or noise.trace is None):
             raise SystemExit("the noise scale was not measured")
-        if hooks.run.rank == 0:
+        if hooks.environment.rank == 0:
             plain = times.pop(PLAIN)
             print(f"\n{name}, steps of {statistics.median(plain):.2f} ms with a DataLoader")
             pairs = {way: zip(values, plain, strict=True) for way, values in times.items()}

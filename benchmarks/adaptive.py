@@ -3,7 +3,7 @@
 Each training runs with every fixed batch size from the smallest to the largest, and with one that
 adapts from the smallest on, for each seed, in rotating order. A batch size has the same learning
 rate in all of them. Then the time of an epoch is measured (``adapt_cost.py``).
-``python benchmarks/adaptive.py [--seeds 5] [--jobs adaptive] [--policies noise-scale goodput]``
+``python benchmarks/adaptive.py [--seeds 5] [--jobs adaptive] [--policies noise-scale]``
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", nargs="*", choices=list(DATA), default=list(DATA))
-    parser.add_argument("--policies", nargs="+", default=["noise-scale", "goodput"])
+    parser.add_argument("--policies", nargs="+", default=["noise-scale"])
     parser.add_argument("--rule", choices=["sqrt", "linear"], default="sqrt", help="of the rate")
     parser.add_argument("--rounds", type=int, default=15, help="of epochs; 0: no cost of adapting")
     options = parser.parse_args()

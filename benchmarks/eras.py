@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.simulate.replay import Played
     from zeusrun.trial import Decision
@@ -53,13 +53,13 @@ class Told(Auto):
     def __init__(self, past: str) -> None:
         self._past = past
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next trial."""
         if problem.recurrence > BEFORE:
             runs = [self._read(run) for run in runs]
         return super().choose(problem, runs, rng)
 
-    def _read(self, run: Run) -> Run:
+    def _read(self, run: Observation) -> Observation:
         if run.recurrence > BEFORE or self._past == "counts":
             return run
         if self._past == "is of another script":

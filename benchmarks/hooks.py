@@ -39,7 +39,7 @@ class Switch:
         path = Path(os.environ["ZEUSRUN_RUN_DIR"]) / "rank0"
         self.hooks = install_hooks(StepClock(path).tick)
         self.startup_ms = (time.perf_counter() - started) * 1000
-        self.poll = StopPoll(self.hooks.run)
+        self.poll = StopPoll(self.hooks.environment)
         self._hooked = {name: getattr(self._base, name) for name in _LOADER_METHODS}
         self._step_hooks = (
             torch_optimizer._global_optimizer_pre_hooks,  # noqa: SLF001

@@ -17,7 +17,7 @@ import report as example
 
 from zeusrun.energy.power_trace import read_power
 from zeusrun.history.sql import store as sql
-from zeusrun.history.sql.migrate import upgrade
+from zeusrun.history.sql.create import create_tables
 from zeusrun.trial import EnergySource, Trial
 
 JOBS = ("forecast", "ranking", "speech-nightly", "segmentation", "embeddings")
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="the new SQLite database")
     path = parser.parse_args().file
     store = sql.SqlHistory(f"sqlite:///{path.absolute()}")
-    upgrade(store.engine)
+    create_tables(store.engine)
     with tempfile.TemporaryDirectory() as folder:
         fill_example(store, Path(folder))
     store.close()

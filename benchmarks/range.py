@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from timing import describe_machine
 
-from zeusrun.bandit.auto.acquisition import assess
+from zeusrun.bandit.auto.beliefs import assess
 from zeusrun.bandit.auto.explain import belief_of
 from zeusrun.bandit.auto.spread import student
 from zeusrun.bandit.registry import create_policy
@@ -33,8 +33,8 @@ from zeusrun.simulate.replay import ask_about, replay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.auto.acquisition import Assessment
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.auto.beliefs import Assessment
+    from zeusrun.bandit.observation import Observation
 
 SCENARIOS = ALONE, SLOWED, EXPLORING, MOVED = (
     "the default alone",
@@ -100,7 +100,7 @@ def simulate(cell: Cell) -> dict[int, Judged]:
     """Judge the range by the number of runs since the start or the change."""
     job, policy = build_job(cell), create_policy("auto")
     problem = ask_about(job, ETA_KNOB, 2.0)
-    before: list[Run] = []
+    before: list[Observation] = []
     if cell.scenario == MOVED:  # of runs on another GPU, only the epochs count
         for each in replay(job, policy, problem, BEFORE, cell.seed):
             (run,) = read_history(problem, [each.trial])[1]
@@ -117,7 +117,7 @@ def simulate(cell: Cell) -> dict[int, Judged]:
     return found
 
 
-def judge(cell: Cell, job: SimulatedJob, now: Assessment, since: Sequence[Run]) -> Judged:
+def judge(cell: Cell, job: SimulatedJob, now: Assessment, since: Sequence[Observation]) -> Judged:
     """Judge the range after some runs; ``since`` are those since the start or the change."""
     incumbent = now.beliefs.incumbent or 0
     arm = now.beliefs.arms[incumbent]

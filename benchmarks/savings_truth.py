@@ -25,7 +25,7 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.bandit.base import WalkingPolicy
+from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
@@ -38,8 +38,8 @@ from zeusrun.view.what_if import saved_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.estimate import Estimate
-    from zeusrun.bandit.observation import Run
+    from zeusrun.analysis.amounts import Estimate
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
@@ -146,7 +146,9 @@ class Turns(WalkingPolicy):
 
     name = "turns"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: np.random.Generator) -> Decision:
+    def choose(
+        self, problem: Problem, runs: Sequence[Observation], rng: np.random.Generator
+    ) -> Decision:
         """Choose the next one."""
         del runs, rng
         arm = problem.candidates[problem.recurrence % len(problem.candidates)]

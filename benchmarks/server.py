@@ -36,7 +36,7 @@ from timing import describe_machine
 from zeusrun.history.base import NEWEST
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared.store import SharedHistory
-from zeusrun.history.sql.migrate import upgrade
+from zeusrun.history.sql.create import create_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.trial import Outcome, Trial, TrialStatus
 
@@ -273,7 +273,7 @@ def measure_page(database_url: str, home: Path, options: argparse.Namespace) -> 
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - for this alone
 
     history = SqlHistory(database_url)
-    upgrade(history.engine)
+    create_tables(history.engine)
     pages.fill(history, PAGE_TRIALS, JOBS)
     pages.fill(history, PAGE_TRIALS, 1)
     history.close()

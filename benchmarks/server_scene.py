@@ -119,7 +119,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
-        command = [sys.executable, "-m", "zeusrun", "serve", "--port", str(self.port), "--migrate"]
+        command = [sys.executable, "-m", "zeusrun", "serve", "--port", str(self.port)]
         command += ["--database-url", self._database_url, "--workers", str(self._workers)]
         env = {**os.environ, "ZEUSRUN_HOME": str(self._home)}
         with (self._home / "server.log").open("ab") as log:

@@ -1,14 +1,11 @@
 """What reading a metric source costs at 1,000 rows a second, polled as often as a run is.
 
-Target: at most 3 % of a core each. ``python benchmarks/sources.py [--seconds 5]``. Sources whose
-writer is not installed are left out.
+Target: at most 3 % of a core each. ``python benchmarks/sources.py [--seconds 5]``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +16,7 @@ from timing import describe_machine
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.metrics.base import open_source
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +32,6 @@ SECTIONS = {
     "stdout": {"pattern": r"Epoch: \[(?P<epoch>\d+)\].* loss: (?P<accuracy>\S+)"},
     "csv": {"path": "**/log.csv"},
     "jsonl": {"path": "log.jsonl"},
-    "hf": {"path": "out"},
-    "tensorboard": {"path": "runs/**"},
-    "mlflow": {},
 }
 
 
@@ -52,61 +46,10 @@ def line_writer(path: Path, line: str) -> Callable[[int], None]:
     return write
 
 
-def state_writer(folder: Path) -> Callable[[int], None]:
-    rows = []
-
-    def write(tick: int) -> None:
-        rows.extend({"epoch": tick / 10, "loss": 0.5, "step": len(rows)} for _ in range(ROWS))
-        if tick % 10 == 9:  # a checkpoint a second
-            checkpoint = folder / f"checkpoint-{tick}"
-            checkpoint.mkdir(parents=True)
-            state = json.dumps({"log_history": rows}, indent=2)
-            (checkpoint / "trainer_state.json").write_text(state, encoding="utf-8")
-
-    return write
-
-
-def event_writer(folder: Path) -> Callable[[int], None]:
-    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
-    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
-
-    writer = EventFileWriter(str(folder), max_queue_size=ROWS)
-
-    def write(tick: int) -> None:
-        for row in range(ROWS):
-            summary = Summary(value=[Summary.Value(tag="accuracy", simple_value=0.5)])
-            writer.add_event(Event(wall_time=time.time(), step=tick * ROWS + row, summary=summary))
-        writer.flush()
-
-    return write
-
-
-def database_writer(path: Path) -> Callable[[int], None]:
-    from mlflow.entities import Metric  # noqa: PLC0415
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
-
-    store = SqlAlchemyStore(f"sqlite:///{path}", str(path.parent))
-    run = store.create_run("0", "user", round(time.time() * 1000) + 1, [], "run").info.run_id
-
-    def write(tick: int) -> None:
-        ms = round(time.time() * 1000)
-        steps = range(tick * ROWS, (tick + 1) * ROWS)
-        store.log_batch(run, [Metric("accuracy", 0.5, ms, step) for step in steps], [], [])
-
-    return write
-
-
 def open_writer(name: str, folder: Path) -> Callable[[int], None]:
     if name in {"stdout", "auto"}:
         return line_writer(folder / "logs" / "rank0.log", LINES["stdout"])
-    if name in LINES:
-        return line_writer(folder / f"log.{name}", LINES[name])
-    if name == "hf":
-        return state_writer(folder / "out")
-    if name == "tensorboard":
-        return event_writer(folder / "runs")
-    return database_writer(folder / "mlflow.db")
+    return line_writer(folder / f"log.{name}", LINES[name])
 
 
 def measure(name: str, seconds: float) -> tuple[float, int]:
@@ -115,7 +58,7 @@ def measure(name: str, seconds: float) -> tuple[float, int]:
         folder = Path(temporary)
         (folder / "logs").mkdir()
         section = Metrics.model_validate({"source": name, **SECTIONS[name]})
-        source = open_source(Run(folder, folder, section, "accuracy"))
+        source = open_source(SourceContext(folder, folder, section, "accuracy"))
         write = open_writer(name, folder)
         ticks, used_s, events = round(seconds / TICK_S), 0.0, 0
         for tick in range(ticks):
@@ -135,9 +78,8 @@ def main() -> None:
     print(describe_machine())
     print(f"{ROWS / TICK_S:.0f} rows a second for {seconds:g} s, read every {TICK_S:g} s")
     for name in SECTIONS:
-        with contextlib.suppress(ImportError):
-            share, events = measure(name, seconds)
-            print(f"{name:12} {share:6.2%} of a core, {events} events")
+        share, events = measure(name, seconds)
+        print(f"{name:12} {share:6.2%} of a core, {events} events")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def list_requirements() -> list[str]:
     project = tomllib.loads(text)["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"]]
-    for extra in ("server", "postgresql", "mysql", "report"):
+    for extra in ("server", "postgresql", "report"):
         wanted += extras[extra]
     return [each for each in wanted if re.match(r"[\w-]+", each)[0] not in {"torch", "zeusrun"}]
 

@@ -1,4 +1,4 @@
-"""Fixtures: histories in SQLite files, and real servers of PostgreSQL and MariaDB.
+"""Fixtures: histories in SQLite files, and real servers of PostgreSQL.
 
 A server is started when a test first needs it. All workers of a test run share it; it stops when
 the last one has exited, however that exits. Without the programs of a server its tests are skipped.
@@ -49,36 +49,6 @@ class Postgres:
         }
 
 
-class MariaDB:
-    """MariaDB on a socket in a folder of its own; everybody may log in as ``root``."""
-
-    user = "mysql"
-    url = "mysql://root@/{name}?unix_socket={folder}/socket"
-
-    def find(self):
-        found = shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-        return found if found and shutil.which("mariadb-install-db") else None
-
-    def commands(self, programs, folder):
-        own = ["--no-defaults", f"--datadir={folder}/data"]
-        admin = ["mariadb-admin", "--no-defaults", f"--socket={folder}/socket", "--user=root"]
-        server = [
-            *(programs, *own, f"--socket={folder}/socket", f"--pid-file={folder}/pid"),
-            *("--skip-networking", "--skip-grant-tables", "--innodb-flush-log-at-trx-commit=0"),
-        ]
-        wait = f"until {shlex.join([*admin, 'ping'])}; do sleep 0.1; done"
-        start = f"{shlex.join(server)} > {folder}/log 2>&1 & timeout 60 sh -c {shlex.quote(wait)}"
-        return {
-            "create": [
-                *("mariadb-install-db", *own, "--auth-root-authentication-method=normal"),
-                "--skip-test-db",
-            ],
-            "start": ["sh", "-c", start],
-            "stop": [*admin, "shutdown"],
-            "running": [*admin, "ping"],
-        }
-
-
 class Server:
     """A running database server.
 
@@ -112,8 +82,9 @@ class Server:
 
         from zeusrun.history.sql.engine import parse_url
 
-        admin = "postgres" if isinstance(self.kind, Postgres) else "mysql"
-        engine = sa.create_engine(parse_url(self.url(name or admin)), isolation_level="AUTOCOMMIT")
+        engine = sa.create_engine(
+            parse_url(self.url(name or "postgres")), isolation_level="AUTOCOMMIT"
+        )
         with engine.connect() as connection:
             connection.exec_driver_sql(statement)
         engine.dispose()
@@ -188,13 +159,6 @@ def postgres(tmp_path_factory, request):
 
 
 @pytest.fixture(scope="session")
-def mariadb(tmp_path_factory, request):
-    """A MariaDB server, for all tests."""
-    pytest.importorskip("pymysql")
-    yield from share_server(MariaDB(), tmp_path_factory, request.config)
-
-
-@pytest.fixture(scope="session")
 def empty_sqlite(tmp_path_factory):
     """A SQLite file with zeusrun's tables and nothing in them, to be copied."""
     pytest.importorskip("sqlalchemy")
@@ -230,21 +194,13 @@ def postgres_url(postgres, postgres_template):
     return postgres.create_database(postgres_template)
 
 
-@pytest.fixture
-def mariadb_url(mariadb):
-    """The URL of a MariaDB database with zeusrun's tables and nothing in them."""
-    url = mariadb.create_database()
-    prepare(url)
-    return url
-
-
 def prepare(url):
     """Create zeusrun's tables."""
+    from zeusrun.history.sql.create import create_tables
     from zeusrun.history.sql.engine import open_engine, parse_url
-    from zeusrun.history.sql.migrate import upgrade
 
     engine = open_engine(parse_url(url))
-    upgrade(engine)
+    create_tables(engine)
     engine.dispose()
 
 

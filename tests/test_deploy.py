@@ -61,7 +61,7 @@ def test_the_image_has_all_packages_of_the_server_but_torch():
         text=True,
     )
     names = {re.match(r"[\w-]+", line)[0].lower() for line in done.stdout.splitlines()}
-    assert {"typer", "fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg"} <= names
+    assert {"typer", "fastapi", "uvicorn", "sqlalchemy", "psycopg"} <= names
     assert "torch" not in names
 
 

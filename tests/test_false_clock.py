@@ -38,9 +38,10 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def add(self, at, when, *options, **job):
-        job = self._zeusrun.job(**job)
-        self.call(at, "schedule", "add", job, when, "--env=FAKE_CLOCK", *options)
+    def add(self, at, when, tz="UTC", price=None, **rules):
+        section = {"cron": when, "tz": tz, **rules}
+        job = self._zeusrun.job(schedule=section, **({"price": price} if price else {}))
+        self.call(at, "schedule", "add", job, "--env=FAKE_CLOCK")
 
     def tick(self, *moments):
         """Do what cron does at these moments, and wait for the processes that a tick starts."""
@@ -89,7 +90,7 @@ def machine(zeusrun, library):
 
 
 def test_after_days_off_the_newest_occurrence_runs_once_also_if_the_clock_jumps(machine):
-    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", "--tz=UTC", "--catch-up=once")
+    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", catch_up="once")
     machine.tick("2026-06-04T09:00:10Z", "2026-06-04T08:00:10Z", "2026-06-05T09:00:10Z")
     assert machine.ended("2026-06-05T09:01:00Z") == (
         [
@@ -104,7 +105,7 @@ def test_after_days_off_the_newest_occurrence_runs_once_also_if_the_clock_jumps(
 
 @pytest.mark.long
 def test_without_catch_up_what_was_missed_stays_missed_and_the_next_one_runs_on_time(machine):
-    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", "--tz=UTC", "--catch-up=none")
+    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", catch_up="none")
     machine.tick("2026-06-03T09:00:10Z", "2026-06-03T08:00:10Z", "2026-06-04T02:00:10Z")
     machine.tick("2026-06-05T02:05:30Z")  # a day forward, and half a minute late
     assert machine.ended("2026-06-05T03:00:00Z") == (
@@ -120,7 +121,7 @@ def test_without_catch_up_what_was_missed_stays_missed_and_the_next_one_runs_on_
 
 @pytest.mark.long
 def test_an_occurrence_that_has_run_runs_no_second_time_after_the_clock_was_set_back(machine):
-    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", "--tz=UTC", "--catch-up=once")
+    machine.add("2026-06-01T12:00:00Z", "0 2 * * *", catch_up="once")
     machine.tick("2026-06-02T02:00:10Z")
     machine.tick("2026-06-02T01:30:10Z", "2026-06-02T02:00:10Z")  # an hour back
     machine.tick("2026-06-01T20:00:10Z", "2026-06-02T02:00:10Z")  # six hours back
@@ -140,7 +141,7 @@ def test_in_the_nights_in_which_the_clocks_change_a_job_at_half_past_two_runs_on
     machine, midnight, begun
 ):
     begin = datetime.fromisoformat(midnight)
-    machine.add((begin - timedelta(hours=12)).isoformat(), "30 2 * * *", f"--tz={PARIS}")
+    machine.add((begin - timedelta(hours=12)).isoformat(), "30 2 * * *", PARIS)
     machine.tick(*((begin + timedelta(minutes=30 * n)).isoformat() for n in range(6)))
     firings, runs = machine.ended((begin + timedelta(hours=3)).isoformat())
     assert [result for _, result in firings] == ["ended"]
@@ -164,9 +165,8 @@ def test_a_deferred_start_whose_window_passes_while_the_machine_is_off_is_a_miss
     machine.add(
         "2026-06-01T12:00:00Z",
         "0 20 * * *",
-        "--tz=UTC",
-        "--start-within=6h",
-        f"--catch-up={catch_up}",
+        start_within="6h",
+        catch_up=catch_up,
         price={"csv": "prices.csv", "currency": "EUR"},
     )
     machine.tick("2026-06-01T20:00:10Z")  # at once: nothing is known of its duration

@@ -17,7 +17,7 @@ from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.descendants import processes_of_run
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 from zeusrun.plugins import create_plugin, plugin_names
 from zeusrun.sidecar.events import SIDECAR_NAME
 
@@ -281,8 +281,6 @@ def test_a_history_of_a_plugin_stores_the_trials(zeusrun, install):
     (trial,) = json.loads(zeusrun("history", "--json", **variables).stdout)
     assert trial["status"] == "REACHED"
     assert json.loads(zeusrun("history", "--json").stdout) == []
-    refused = zeusrun("repair", "--restore", "job", **variables)
-    assert (refused.returncode, "unset ZEUSRUN_HISTORY" in refused.stderr) == (2, True)
 
 
 def test_an_unknown_history_ends_with_2(zeusrun):
@@ -304,7 +302,9 @@ def test_a_metric_source_of_a_plugin_is_read_beside_the_sidecar(zeusrun, install
     site = install("[zeusrun.metric_sources]\nquiet = largest_policy:Silent\n", module=ELSEWHERE)
     job = zeusrun.job(metrics={"source": "quiet"})
     assert zeusrun("submit", job, PYTHONPATH=str(site)).returncode == 0
-    sources = open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="quiet")))
+    sources = open_sources(
+        SourceContext(tmp_path, tmp_path, Metrics.model_construct(source="quiet"))
+    )
     assert list(sources) == [str(tmp_path / SIDECAR_NAME), "the metric source 'quiet'"]
 
 
@@ -377,14 +377,14 @@ class Source:
         [
             source.warnings
             for source in open_sources(
-                Run(tmp_path, tmp_path, Metrics.model_construct(source="bad"))
+                SourceContext(tmp_path, tmp_path, Metrics.model_construct(source="bad"))
             ).values()
         ]
 
 
 def test_a_metric_source_that_is_gone_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"metrics.source 'gone': no installed plugin has"):
-        open_sources(Run(tmp_path, tmp_path, Metrics.model_construct(source="gone")))
+        open_sources(SourceContext(tmp_path, tmp_path, Metrics.model_construct(source="gone")))
 
 
 @pytest.mark.parametrize(
@@ -534,12 +534,12 @@ def test_doctor_lists_damaged_packages(zeusrun, damaged):
 
 def test_the_tables_of_a_database_are_made_beside_damaged_packages(zeusrun, damaged, tmp_path):
     url = f"sqlite:///{tmp_path / 'history.db'}"
-    done = zeusrun("db", "upgrade", "--database-url", url, PYTHONPATH=damaged)
+    done = zeusrun("db", "create", "--database-url", url, PYTHONPATH=damaged)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_entry_point_into_zeusrun_itself_takes_no_blame_for_how_zeusrun_ends(zeusrun, install):
-    site = install("[zeusrun.policies]\nalias = zeusrun.bandit.grid:Grid\n")
+    site = install("[zeusrun.policies]\nalias = zeusrun.bandit.baselines:Grid\n")
     job = zeusrun.job(policy={"name": "alias"})
     done = zeusrun("submit", job, PYTHONPATH=f"{FAKE_TORCHRUN}:{site}")
     assert "repair or uninstall" not in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from tests.factories import begin
 from tests.factories import build_trial as trial
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.choice.inputs import Forced
@@ -51,7 +51,7 @@ class Scripted:
         self.asked = []
 
     def choose(self, problem, runs, rng):
-        if runs and runs[-1] == Run(
+        if runs and runs[-1] == Observation(
             runs[-1].arm, problem.recurrence, TrialStatus.STOPPED, runs[-1].stage, epochs=1
         ):  # the question whether another attempt could follow
             other = next(arm for arm in problem.candidates if arm != runs[-1].arm)

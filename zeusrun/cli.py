@@ -54,26 +54,24 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("serve.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {
-        "upgrade": ("db.upgrade", "Create the tables, or change them to those of this zeusrun."),
-        "downgrade": ("db.downgrade", "Change the tables back to those of an older zeusrun."),
-        "current": ("db.current", "Say whether the tables are those of this zeusrun."),
+        "create": ("db.create", "Create the tables, if they are not there."),
         "restored": ("db.restored", "Say that the database was restored from a backup."),
     },
     "token": {
         "create": ("token.create", "Create a token, and print it: nobody can read it later."),
         "list": ("token.list_", "List all tokens: what each permits, and when it was last used."),
         "revoke": ("token.revoke", "Make a token invalid for ever."),
-        "audit": ("token.audit", "Show who changed what through a server, and when."),
     },
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),
         "list": ("schedule.list_", "Show all schedules: the next times and the last outcome."),
-        "next": ("schedule.next_", "Show when a job runs next."),
         "pause": ("schedule.pause", "Pause a schedule; a run that has started continues."),
         "resume": ("schedule.resume", "Resume a paused schedule from its next time on."),
         "remove": ("schedule.remove", "Remove a schedule; the history and the log stay."),
-        "run-now": ("schedule.run_now", "Run a scheduled job now, in the foreground."),
-        "export": ("schedule.export", "Print the schedules as systemd units."),
+        "run-now": (
+            "schedule.run_now",
+            "Submit a scheduled job now, with the variables of its schedule.",
+        ),
         "daemon": ("tick.daemon", "Run all schedules in the foreground, without cron."),
         "tick": ("tick.tick", ""),
         "fire": ("submit.fire", ""),
@@ -174,7 +172,7 @@ app = _build_group(
 app.add_typer(
     _build_group("schedule", "Run jobs on a schedule: every night, every week, from cron.")
 )
-app.add_typer(_build_group("db", "Create and change the tables of a server's database."))
+app.add_typer(_build_group("db", "Create the tables of a server's database."))
 app.add_typer(_build_group("token", "Say who may use a server."))
 
 

@@ -52,19 +52,6 @@ def create_plugin(group: Group, name: str, kind: type, *arguments: object) -> An
         return made
 
 
-@contextmanager
-def no_plugins() -> Iterator[None]:
-    """Hide all plugins from a library that is imported meanwhile: one could stop zeusrun."""
-    from importlib import metadata  # noqa: PLC0415 - takes 20 ms, and few need it
-
-    found = metadata.entry_points
-    metadata.entry_points = lambda **_: metadata.EntryPoints()  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        metadata.entry_points = found
-
-
 def find_damaged_packages() -> dict[str, str]:
     """Return what is wrong with each installed package whose entry points cannot be read."""
     return _read_packages()[1]

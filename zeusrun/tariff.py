@@ -126,13 +126,6 @@ def parse_time(text: str, zone: tzinfo | None, *, fold: int = 0) -> float:
     return moment.timestamp()
 
 
-def is_skipped(text: str, zone: tzinfo | None) -> bool:
-    """Whether a time that ``parse_time`` reads is in the hour that the clock skips in spring."""
-    moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    shown = datetime.fromtimestamp(parse_time(text, zone), timezone.utc).astimezone(zone)
-    return moment.tzinfo is None and shown.replace(tzinfo=None) != moment
-
-
 def from_points(points: Sequence[tuple[float, float]]) -> Tariff:
     """Return the tariff of rates and the times from which on they hold, in Unix seconds.
 

@@ -226,7 +226,6 @@ class Outcome:
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
     noise_curve: tuple[NoisePoint, ...] = ()
-    gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
     price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
@@ -316,7 +315,6 @@ class Trial:
     variant: str | None = None
     micro_batch_size: int | None = None
     noise_curve: tuple[NoisePoint, ...] = ()
-    gradient_variance: float | None = None
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
     price: float | None = None

@@ -85,8 +85,8 @@ def test_costs_and_power_are_called_estimated_only_if_they_are():
 
 
 def test_adaptive_runs_have_a_row_of_their_own():
-    trials = [build_trial(1).finish(DONE), build_trial(2, variant="goodput").finish(DONE)]
-    assert arms_plot("job", trials).rows == ["32 ×1", "32 goodput ×1"]  # noqa: RUF001
+    trials = [build_trial(1).finish(DONE), build_trial(2, variant="noise-scale").finish(DONE)]
+    assert arms_plot("job", trials).rows == ["32 ×1", "32 noise-scale ×1"]  # noqa: RUF001
 
 
 def test_without_a_cost_there_are_no_rows():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.analysis.estimate import Estimate, add_estimates, name_ends
+from zeusrun.analysis.amounts import Estimate, add_estimates, name_ends
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 

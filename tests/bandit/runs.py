@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import Observation
 from zeusrun.trial import TrialStatus
 
 REACHED = TrialStatus.REACHED
 
 
-def run(arm: int, epochs: int | None = 10, *, per_epoch: float | None = 100.0, **changes) -> Run:
+def run(
+    arm: int, epochs: int | None = 10, *, per_epoch: float | None = 100.0, **changes
+) -> Observation:
     """One run; reached unless its status says otherwise, 100 J an epoch."""
     values = {
         "arm": arm,
@@ -22,15 +24,15 @@ def run(arm: int, epochs: int | None = 10, *, per_epoch: float | None = 100.0, *
     }
     if changes.get("status", REACHED) is not REACHED:
         values["cost_j"] = None
-    return Run(**(values | changes))
+    return Observation(**(values | changes))
 
 
-def flying(arm: int, **changes) -> Run:
+def flying(arm: int, **changes) -> Observation:
     """A run in flight."""
-    return Run(arm, changes.pop("recurrence", 2), TrialStatus.DISPATCHED, **changes)
+    return Observation(arm, changes.pop("recurrence", 2), TrialStatus.DISPATCHED, **changes)
 
 
-def speed_checked(arm: int, per_epoch: float, **changes) -> Run:
+def speed_checked(arm: int, per_epoch: float, **changes) -> Observation:
     """A run of which only the speed was seen."""
     status = TrialStatus.CANCELLED
-    return Run(arm, 1, status, epoch_cost_j=per_epoch, power_w=40.0, **changes)
+    return Observation(arm, 1, status, epoch_cost_j=per_epoch, power_w=40.0, **changes)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.bandit.runs import run, speed_checked
 from tests.bandit.scripts import STOPPED, problem, trial
 from tests.bandit.test_invariants import histories, problems, unhurried
-from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.trial import Bound, Decision, Stage
 
 TONIGHT = 9

@@ -66,15 +66,6 @@ def test_unfinished_runs_and_unknown_parts_are_not_compared():
     assert told("b", running) == told("b", runs("a", part="args")) == []
 
 
-def test_a_part_that_returns_is_told_with_the_runs_that_had_it():
-    assert compare_training({"script": "a"}, runs("caaabb")).changes == (
-        Change("script", 6, (2, 4)),
-    )
-    (sentence,) = told("a", runs("caaabb"))
-    assert "since run 6, back to what runs 2 to 4 had" in sentence
-    assert "back to what run 1 had" in told("c", runs("caaabb"))[0]
-
-
 def test_a_part_that_changes_nearly_every_run_is_ignored_and_that_is_said_once():
     dates = "abcdefgh"
     said = [told(now, runs(dates[:n]), "script") for n, now in enumerate(dates)]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial, watts
 from tests.bandit.test_invariants import histories, problems, unhurried
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.bandit.tally import build_tally
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -12,44 +11,28 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 
-def test_a_database_is_created_and_upgraded_once(cli, tmp_path):
+def test_a_database_is_created_once(cli, tmp_path):
     url, path = f"sqlite:///{tmp_path}/history.db", f"{tmp_path}/history.db"
-    create = ("token", "create", "--read", "--job", "*")
-    for verb in (("db", "current"), ("token", "list"), ("token", "audit"), create):
+    for verb in (("token", "list"), ("token", "create", "--read", "--job", "*")):
         code, _, err = cli(*verb, "--database-url", url)
-        assert (code, f"no database {path}" in err, "zeusrun db upgrade" in err) == (6, True, True)
-    assert cli("db", "upgrade", "--database-url", url) == (
-        *(0, f"{path}: created the tables (revision 0001).\n"),
-        "",
-    )
-    assert cli("db", "upgrade", "--database-url", url)[1] == (
-        f"{path}: nothing to do; the tables are at revision 0001.\n"
-    )
-    assert cli("db", "current", "--database-url", url)[:2] == (
-        *(0, f"{path}: revision 0001, which is that of this zeusrun.\n"),
-    )
-    assert cli("db", "downgrade", "0001", "--database-url", url)[:2] == (
-        *(0, f"{path}: nothing to do; the tables are at revision 0001.\n"),
+        assert (code, f"{path} cannot be op" in err, "zeusrun db create" in err) == (6, True, True)
+    assert cli("db", "create", "--database-url", url) == (0, f"{path}: created the tables.\n", "")
+    assert cli("db", "create", "--database-url", url)[1] == (
+        f"{path}: nothing to do; the tables are there.\n"
     )
     assert cli("db", "restored", "--database-url", url)[:2] == (
         *(0, f"{path}: all clients will read this history anew.\n"),
     )
-    log = json.loads(cli("token", "audit", "--json", "--database-url", url)[1])
-    assert [(each["action"], each["subject"]) for each in log] == [
-        ("db upgrade", "0001"),
-        ("db restored", "history"),
-    ]
 
 
 @pytest.mark.parametrize(
     "verb",
     [
         ("token", "list"),
-        ("token", "audit"),
         ("token", "create", "--job", "*", "--read"),
         ("token", "revoke", "1f2e3d4c"),
         ("serve",),
-        ("db", "current"),
+        ("db", "create"),
     ],
 )
 def test_without_its_extra_it_says_what_to_install(cli, monkeypatch, verb):
@@ -62,28 +45,25 @@ def test_without_its_extra_it_says_what_to_install(cli, monkeypatch, verb):
 
 def test_the_database_comes_from_the_environment_too(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUSRUN_DATABASE_URL", f"sqlite:///{tmp_path}/own.db")
-    assert cli("db", "upgrade")[0] == 0
+    assert cli("db", "create")[0] == 0
     assert (tmp_path / "own.db").exists()
     monkeypatch.delenv("ZEUSRUN_DATABASE_URL")
-    _, out, _ = cli("db", "upgrade")
+    _, out, _ = cli("db", "create")
     assert "/home/server/history.db: created" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (("upgrade", "--database-url", "nonsense"), 2, "cannot be read"),
-        (("upgrade", "--database-url", "mssql://me:s3cret@host/d"), 2, "neither sqlite:"),
-        (("upgrade", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
-        (("current", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
-        (("restored", "--database-url", "sqlite:////tmp/nope.db"), 6, "no database"),
+        (("create", "--database-url", "nonsense"), 2, "cannot be read"),
+        (("create", "--database-url", "mssql://me:s3cret@host/d"), 2, "neither sqlite:"),
+        (("create", "--database-url", "postgresql://me:s3cret@127.0.0.1:1/d"), 6, "not respond"),
+        (("restored", "--database-url", "sqlite:////tmp/nope.db"), 6, "cannot be opened"),
         (
-            ("upgrade", "--database-url", "sqlite:////nope/x.db"),
+            ("create", "--database-url", "sqlite:////nope/x.db"),
             2,
             "folder /nope of the database cannot",
         ),
-        (("downgrade", "base"), 2, "there is no revision 'base' of the tables; there are: 0001"),
-        (("downgrade",), 2, "Missing argument"),
     ],
 )
 def test_what_cannot_be_done_is_said_without_a_password(cli, arguments, code, expected):

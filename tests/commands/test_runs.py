@@ -17,7 +17,7 @@ import pytest
 
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
-from zeusrun.analysis.estimate import SAVED
+from zeusrun.analysis.amounts import SAVED
 from zeusrun.launcher.rundir.lock import RunLock
 from zeusrun.trial import TrialStatus
 
@@ -565,15 +565,6 @@ def test_rerun_repeats_a_trial_as_it_was_whatever_the_job_file_says_now(zeusrun)
     for same in ("global_batch_size", "learning_rate", "metric", "target"):
         assert new[same] == old[same]
     assert (new["recurrence"], new["stage"], new["why"]) == (2, "forced", "as in job-1-1, by rerun")
-
-
-def test_rerun_of_a_run_that_timed_out_says_that_the_limit_applies_again(zeusrun):
-    slow = zeusrun.job(args=["--gain", "0.001", "--epoch-s", "1"], timeout_s=2)
-    zeusrun.submit(slow, "--batch-size", "64")
-    text = " ".join(zeusrun("rerun", "job-1-1", "--quiet").stdout.split())
-    assert text.startswith("! job-1-1 was stopped: timed out after 2 s; timeout_s still applies")
-    assert "zeusrun rerun job-1-1 --set timeout_s=null" in text
-    assert zeusrun.history()[-1]["reason"] == "timed out after 2 s"
 
 
 def test_rerun_without_the_run_directory_says_what_to_do_instead(zeusrun):

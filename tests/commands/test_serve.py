@@ -74,7 +74,8 @@ def test_it_needs_no_settings_keeps_what_it_was_given_and_stops_on_sigterm(zeusr
     )
     assert begin(port, 1)[0] == 201
     child.send_signal(signal.SIGTERM)
-    assert (child.wait(20), child.stdout.read()) == (0, "")
+    assert child.wait(20) == 0
+    assert child.stdout.read() == "info: begin job-1-1: token none from 127.0.0.1\n"
     assert oct((zeusrun.home / "server").stat().st_mode & 0o77) == "0o0"
     child, port, text = start(zeusrun)
     assert "history.db\n" in text
@@ -100,7 +101,7 @@ def test_its_log_has_no_token(zeusrun):
 
 
 def test_a_token_is_made_used_listed_and_revoked(zeusrun):
-    assert zeusrun("db", "upgrade").returncode == 0
+    assert zeusrun("db", "create").returncode == 0
     none = f"{zeusrun.home}/server/history.db has no tokens yet; make one: "
     listed = " ".join(zeusrun("token", "list").stdout.split())
     assert listed == f"{none}zeusrun token create --job '*' --write"
@@ -131,14 +132,10 @@ def test_a_token_is_made_used_listed_and_revoked(zeusrun):
         "revoked",
         "revoked",
     ]
-    log = json.loads(zeusrun("token", "audit", "--json").stdout)
-    actions = ["db upgrade", *["create token"] * 2, *["revoke token"] * 2]
-    assert [each["action"] for each in log] == actions
-    assert "revoke token" in zeusrun("token", "audit").stdout
 
 
 def test_wrong_arguments_of_token_are_refused(zeusrun):
-    assert zeusrun("db", "upgrade").returncode == 0
+    assert zeusrun("db", "create").returncode == 0
     for arguments, message in (
         (("create", "--job", "*"), "say what the token permits: --read, or --write"),
         (("create", "--read"), "Missing option '--job'"),
@@ -195,9 +192,7 @@ def test_a_certificate_that_cannot_be_used_is_told(zeusrun):
 @pytest.mark.long
 def test_two_servers_with_two_workers_each_serve_one_database(zeusrun):
     url = f"sqlite:///{zeusrun.folder}/shared.db"
-    servers = [
-        start(zeusrun, "--database-url", url, "--migrate", "--workers", "2") for _ in range(2)
-    ]
+    servers = [start(zeusrun, "--database-url", url, "--workers", "2") for _ in range(2)]
     ports = [port for _, port, _ in servers]
     for number in range(1, 21):
         assert begin(ports[number % 2], number)[0] == 201
@@ -266,7 +261,7 @@ def test_a_request_that_never_ends_does_not_keep_the_server(zeusrun):
 @pytest.mark.long
 def test_a_full_disk_refuses_new_trials_and_loses_none(zeusrun):
     """``ulimit -f`` lets a file grow no further, as a full disk would."""
-    zeusrun("db", "upgrade")
+    zeusrun("db", "create")
     path = zeusrun.home / "server" / "history.db"
     script = 'ulimit -f "$1"; shift; exec "$@"'
     blocks = (path.stat().st_size + (300 << 10)) // 512

@@ -17,8 +17,7 @@ from zeusrun.errors import UsageError
 from zeusrun.jobfile.spec import JobSpec, load_spec
 from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
-from zeusrun.simulate.report import summarise
-from zeusrun.simulate.study import Scenario, Settings, run_study
+from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
 from zeusrun.trial import CurvePoint
 from zeusrun.view.figure import check_figure, draw_regret
 from zeusrun.view.simulation import progress, simulation_sheet

@@ -197,7 +197,7 @@ def test_a_restored_history_keeps_what_was_there(zeusrun):
     ("arguments", "said"),
     [
         (["--restore", "nothing"], "there is no job called 'nothing'"),
-        (["--restore", "job", "--dry-run"], "--dry-run, --restore and --deliver exclude"),
+        (["--restore", "job", "--dry-run"], "--dry-run and --restore exclude"),
     ],
 )
 def test_a_wrong_wish_is_refused_in_a_sentence(zeusrun, arguments, said):
@@ -216,7 +216,6 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert "nothing to remove without a limit" in zeusrun("gc").stdout
     dry = zeusrun("gc", "job", "--last", "1", "--dry-run")
     assert "would go: this was a dry run" in dry.stdout
-    assert "job-3-1 stays: the " in dry.stdout
     assert len(list(runs.iterdir())) == 3
     gone = json.loads(zeusrun("gc", "--last", "1", "--json").stdout)
     assert gone

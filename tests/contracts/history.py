@@ -421,6 +421,32 @@ class HistoryContract:
             thread.join()
         assert [trial.recurrence for trial in history.trials("digits")] == list(range(1, 9))
 
+    def test_a_history_with_an_address_is_shared(self, history):
+        assert history.is_shared("digits") is (history.address("digits") is not None)
+
+    def test_a_heartbeat_and_what_pages_show_change_no_trial(self, history):
+        begun = begin(history)
+        version = history.snapshot("digits").version
+        history.renew(begun.trial, {"epoch": 1})
+        history.keep_trace(begun.trial, {"power_w": [1.0]})
+        history.report_host("gpu1", {})
+        history.deliver("digits")
+        assert history.live(begun.trial) in (None, {"epoch": 1})
+        assert history.snapshot("digits") == ((begun,), version, False)
+
+    def test_trials_of_another_history_are_stored_once(self, history):
+        first, second = build_trial(1).finish(REACHED), build_trial(2)
+        assert history.add([first, second]) == [first, second]
+        assert history.add([first, second.finish(REACHED)]) == [first, second.finish(REACHED)]
+        version = history.snapshot("digits").version
+        assert history.add([first, second]) == [first, second.finish(REACHED)]
+        assert history.add([]) == []
+        assert history.trials("digits") == [first, second.finish(REACHED)]
+        assert history.snapshot("digits").version == version
+        with pytest.raises(ValueError, match="digits"):
+            history.add([build_trial(4), build_trial(3, trial="digits-9-9")])
+        assert history.count("digits") == 2
+
     def test_any_trial_survives(self, history):
         # Inside, because an inherited property would be replayed on one back end after failing on
         # another. All examples share one history: each adds to what the others left.

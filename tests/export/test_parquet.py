@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import DONE, REACHED, build_trial
-from zeusrun.analysis.estimate import SAVED
+from zeusrun.analysis.amounts import SAVED
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.export.parquet import parquet_bytes
 from zeusrun.trial import CurvePoint, PowerPoint, SizeChange, Trial

@@ -148,33 +148,12 @@ def test_checking_a_lock_neither_makes_nor_locks_its_file(tmp_path, monkeypatch)
     assert is_locked(path) is None
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "ext4"])
-def test_a_lock_that_a_disk_does_not_grant_names_the_disk_if_it_is_on_a_network(
-    tmp_path, monkeypatch, code, kind
-):
-    home = tmp_path / "a home"
-    place = str(home).replace(" ", "\\040")
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-        f"30 22 0:45 / {place} rw,relatime shared:9 - {kind} server:/export rw\n"
-        f"31 22 0:46 / {place}-2 rw - nfs server:/other rw\n"
-    )
-
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EIO])
+def test_a_lock_that_a_disk_does_not_grant_names_the_disk(tmp_path, monkeypatch, code):
     def refuse(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock_module, "_MOUNTS", mounts)
     monkeypatch.setattr(lock_module.fcntl, "flock", refuse)
-    with pytest.raises(HistoryError) as caught:
-        SafeLock(home / "history" / "job.json.lock").acquire()
-    said = f"{home}/history cannot be written: {os.strerror(code)}"
-    if kind == "ext4":
-        assert str(caught.value).startswith(f"{said}; ")
-        assert "network" not in str(caught.value)
-    else:
-        assert str(caught.value) == (
-            f"{said}: it is on a network disk ({kind}, mounted at {home}) that grants no locks; "
-            "point ZEUSRUN_HOME to a local disk, or mount its present disk with locks"
-        )
+    folder = tmp_path / "history"
+    with pytest.raises(HistoryError, match=f"^{folder} cannot be written: {os.strerror(code)}; "):
+        SafeLock(folder / "job.json.lock").acquire()

@@ -17,8 +17,8 @@ from zeusrun.launcher.recover import _lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.metrics.advance import advance
+from zeusrun.metrics.base import MAX_WARNINGS, SidecarReader
 from zeusrun.metrics.progress import take_step_clock
-from zeusrun.metrics.sidecar import MAX_WARNINGS, SidecarReader
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.step_clock import StepCount, read_step_clock
 

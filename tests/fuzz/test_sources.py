@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import struct
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.metrics.reading import open_source
-from zeusrun.metrics.event_file import read_scalars
 
 SECTIONS = {
     "stdout": {"pattern": ["(?P<accuracy>.+)", "nanogpt"]},
     "csv": {"path": "log"},
     "jsonl": {"path": "log"},
-    "hf": {"path": "out"},
-    "tensorboard": {"path": "a.tfevents"},
-    "mlflow": {"path": "log"},
 }
 WORDS = (
     b"epoch,accuracy\n",
@@ -37,23 +30,12 @@ contents = st.binary(max_size=300) | st.lists(
 ).map(b"".join)
 
 
-@given(st.binary(max_size=200))
-@example(b"\x2a\x09\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
-@example(b"\x09" + struct.pack("<d", math.nan))
-def test_any_record_is_scalars_or_none(record):
-    with suppress(ValueError):
-        assert all(isinstance(scalar.tag, str) for scalar in read_scalars(record))
-
-
 @pytest.mark.parametrize("name", SECTIONS)
 @given(first=contents, second=contents)
 def test_any_content_is_read_again_and_again(name, first, second):
     with tempfile.TemporaryDirectory() as folder:
         source = open_source(Path(folder), source=name, **SECTIONS[name])
         path = Path(folder) / SECTIONS[name].get("path", "run/logs/rank0.log")
-        if name == "hf":
-            path.mkdir()
-            path /= "trainer_state.json"
         events = []
         for content, final in ((first, False), (second, False), (first + second, True)):
             path.write_bytes(content)

@@ -7,16 +7,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from zeusrun.history import rules
-from zeusrun.history.base import Snapshot
+from zeusrun.history.base import History, Snapshot
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zeusrun.trial import Outcome, Trial
 
 
-class MemoryHistory:
+class MemoryHistory(History):
     """A ``History`` that ends with the process; safe for the threads of one process."""
 
     def __init__(self) -> None:
@@ -67,6 +67,18 @@ class MemoryHistory:
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
+
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``History.add``."""
+        with self._lock:
+            for trial in trials:
+                rules.check_numbers(trial, trial.job)
+                rules.encode_trial(trial)
+            return [self._add(trial) for trial in trials]
+
+    def _add(self, trial: Trial) -> Trial:
+        known = self.find(trial.trial)
+        return self._store(trial) if known is None or rules.is_news(known, trial) else known
 
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
         with self._lock:

@@ -19,7 +19,6 @@ from zeusrun.history.registry import (
     open_history,
     open_named,
     remember_choice,
-    shared_of,
 )
 from zeusrun.history.routed import RoutedHistory
 from zeusrun.history.shared.store import SharedHistory
@@ -29,7 +28,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 def test_without_a_name_it_is_that_of_the_home(tmp_path):
     history = open_history(tmp_path, {})
     assert isinstance(history, TinyDBHistory)
-    assert shared_of(history, "job") is None
+    assert (history.address("job"), history.is_shared("job")) == (None, False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -37,7 +36,7 @@ def test_an_address_opens_the_history_on_a_server(tmp_path):
     name = "https://zeus.example.org:8443/team"
     history = open_history(tmp_path, {"ZEUSRUN_HISTORY": name})
     assert isinstance(history, SharedHistory)
-    assert shared_of(history, "job") is history
+    assert (history.address("job"), history.is_shared("job")) == (name, True)
     assert isinstance(history.remote, HttpHistory)
     remember_choice(tmp_path, "url", name)  # a job of this name is no server
     ((url, folder),) = known_servers(tmp_path).items()
@@ -112,9 +111,9 @@ def test_the_home_remembers_which_history_a_job_file_names(tmp_path):
     remember_choice(tmp_path, "other", "tinydb")
     assert chosen_histories(tmp_path) == {"job": "https://b.example.org", "other": "tinydb"}
     history = open_history(tmp_path, {"ZEUSRUN_HISTORY": "https://c.example.org"})
-    assert shared_of(history, "job").name == "https://b.example.org"
-    assert shared_of(history, "any").name == "https://c.example.org"
-    assert shared_of(history, "other") is None
+    assert history.address("job") == "https://b.example.org"
+    assert history.address("any") == "https://c.example.org"
+    assert history.address("other") is None
     remember_choice(tmp_path, "job", None)
     assert list(chosen_histories(tmp_path)) == ["other"]
 
@@ -133,7 +132,7 @@ def test_an_error_says_which_job_file_has_named_the_history(tmp_path, name, monk
 def test_a_job_file_that_was_named_wins(tmp_path):
     remember_choice(tmp_path, "job", "https://a.example.org")
     history = open_history(tmp_path, {}, own={"job": "https://b.example.org"})
-    assert shared_of(history, "job").name == "https://b.example.org"
+    assert history.address("job") == "https://b.example.org"
 
 
 class TestRoutedHistory:
@@ -154,6 +153,24 @@ class TestRoutedHistory:
         assert history.find("other-1-1") == second
         assert history.find("nothing") is None
         assert (history.count("job"), history.unfinished("other")) == (1, [second])
+
+    def test_each_job_gets_the_answers_of_its_own_history(self, tmp_path, sql_history):
+        shared = SharedHistory(sql_history, tmp_path, "the database")
+        stores = {"all": MemoryHistory(), "own": shared}
+        history = RoutedHistory(stores.__getitem__, "all", {"job": "own"})
+        for job, address in (("job", "the database"), ("other", None)):
+            trial = begin(history, build_trial(1, job=job, uuid=f"{len(job):032x}"))
+            assert history.address(job) == address
+            history.renew(trial.trial, {"epoch": 1})
+            history.keep_trace(trial.trial, {})
+            history.keep_settings(job, "")
+            history.deliver(job)
+            assert history.live(trial.trial) == (None if address is None else {"epoch": 1})
+            assert history.add([trial]) == [trial]
+        assert history.add([]) == []
+        assert history.restore("job", []).found == ()
+        with pytest.raises(UsageError, match="unset ZEUSRUN_HISTORY"):
+            history.restore("other", [])
 
     def test_only_what_is_needed_is_opened(self, stores):
         opened = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 
 import pytest
 import yaml
@@ -166,21 +165,14 @@ def test_a_module_that_is_installed_has_no_part(tmp_path):
     assert take_fingerprint(spec).parts.keys() == {"args", "env", "learning"}
 
 
-def test_a_folder_and_a_zip_file_count_as_what_they_contain(tmp_path):
+def test_a_folder_counts_as_the_script_that_it_contains(tmp_path):
     def take(text):
         (tmp_path / "app").mkdir(exist_ok=True)
         (tmp_path / "app" / "__main__.py").write_text("import own\n")
         (tmp_path / "app" / "own.py").write_text(text)
-        with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
-            for path in (tmp_path / "app").iterdir():
-                archive.write(path, path.name)
-        jobs = [write_job(tmp_path, script, name=script[:5]) for script in ("app", "app.zip")]
-        return [take_fingerprint(load_spec(job)).parts["script"] for job in jobs]
+        return take_fingerprint(load_spec(write_job(tmp_path, "app"))).parts["script"]
 
-    folder, archive = take("x = 1\n")
-    assert folder == archive
-    assert take("x = 1  # one\n") == [folder, archive]
-    assert folder not in take("x = 2\n")
+    assert take("x = 1\n") == take("x = 1  # one\n") != take("x = 2\n")
 
 
 def test_a_file_that_is_no_python_counts_by_its_bytes(tmp_path, parts):

@@ -287,7 +287,7 @@ def _sections_of(schema):
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
     text += "price: {per_kwh: 1, currency: EUR}\ncarbon: {g_per_kwh: 1}\n"
-    text += "watch: {variance: {}}\nadapt: {batch_size: {policy: goodput}}\n"
+    text += "watch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     for name, section in _sections_of(spec_json_schema()):
         keys = record[name] if name else record
@@ -309,6 +309,7 @@ def test_the_schema_requires_what_has_no_default():
         "objective": {"metric", "target"},
         "batch_size": {"candidates"},
         "learning_rate": {"base"},
+        "watch": {"noise_scale"},
         "adapt": {"batch_size"},
         "price": {"currency"},
     }

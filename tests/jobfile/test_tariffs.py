@@ -139,8 +139,8 @@ def test_a_csv_file_with_the_hour_that_spring_skips_is_told_of_the_clock(tmp_pat
     berlin = {**EUR, "csv": "prices.csv", "tz": "Europe/Berlin"}
     (tmp_path / "prices.csv").write_text(text)
     said = refusal(tmp_path, price=berlin)
-    assert f"prices.csv:3: the time of the row above, '2026-03-29T{hours[1]}', does not" in said
-    assert "the clock is put forward" in said
+    assert "prices.csv:3: each time must be later than the one above" in said
+    assert "where the clocks change, write times with an offset" in said
     (tmp_path / "prices.csv").write_text(text.replace("T03:00", "T04:00"))  # no two are the same
     assert len(load_tariffs(load_job(tmp_path, price=berlin), None).price.rates) == 3
 
@@ -186,8 +186,8 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
         "missing.csv": "cannot be read: No such file or directory",
         ".": "is not a file",
         "pipe": "is not a file",
-        "utf16.csv": "is neither UTF-8 text nor UTF-16 text with a byte order mark",
-        "latin.csv": "is neither UTF-8 text nor UTF-16 text with a byte order mark",
+        "utf16.csv": "is not UTF-8 text; save it as CSV in UTF-8",
+        "latin.csv": "is not UTF-8 text; save it as CSV in UTF-8",
         "huge.csv": "is larger than 16 MiB",
         "nul\0.csv": "cannot be read: embedded null byte",
     }.items():
@@ -196,11 +196,10 @@ def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
         assert text.startswith(f"{tmp_path}/job.yaml: 'price.csv': {tmp_path}")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be with a mark"])
-def test_a_csv_file_is_read_by_its_byte_order_mark(tmp_path, encoding):
-    text = "\ufeffzeit,größe\r\n2026-03-01T00:00Z,1\r\n"
-    content = text[1:].encode(encoding) if "with" not in encoding else text.encode("utf-16-be")
-    (tmp_path / "prices.csv").write_bytes(content)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_csv_file_is_read_with_and_without_a_byte_order_mark(tmp_path, encoding):
+    text = "zeit,größe\r\n2026-03-01T00:00Z,1\r\n"
+    (tmp_path / "prices.csv").write_bytes(text.encode(encoding))
     job = load_job(tmp_path, price={**EUR, "csv": "prices.csv"})
     assert load_tariffs(job, None).price.rates == (1.0,)
 

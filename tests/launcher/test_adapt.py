@@ -19,7 +19,7 @@ from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import Seen
 from zeusrun.noise_curve import NoisePoint
-from zeusrun.sidecar.events import Adapted, Observed, Watched
+from zeusrun.sidecar.events import Adapted, Observed
 from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
 from zeusrun.view.gradients import path_text
 
@@ -35,7 +35,7 @@ def observed(samples):
 
 
 GROWN = [adapted(101.0, 1, 64), adapted(103.0, 3, 128)]
-GOAL = build_trial(metric="accuracy", global_batch_size=64, world_size=2, variant="goodput")
+GOAL = build_trial(metric="accuracy", global_batch_size=64, world_size=2, variant="mine:Policy")
 
 
 def test_the_path_is_the_first_batch_size_and_every_change():
@@ -51,16 +51,11 @@ def test_a_problem_is_no_change():
     assert (progress.batch_sizes, progress.problems) == (PATH[:2], ("it raised",))
 
 
-def test_of_models_that_are_built_again_the_newest_counts():
-    models = [Watched(101.0 + n, n, 50, {"gradient_variance": 1e30 / 10**n}) for n in range(3)]
-    assert after(*models).statistics.gradient_variance == 1e28
-
-
 def test_a_size_that_it_grew_to_and_that_does_not_fit_says_nothing_of_the_first():
     oom = replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH)
     grown = GOAL.finish(oom)
     here = {"world_size": 2, "gpu_model": None, "gpu_count": 0, "max_power_w": None}
-    problem = replace(NOW, variant="goodput", **here)
+    problem = replace(NOW, variant="mine:Policy", **here)
     assert [run.arm for run in read_history(problem, [grown])[1]] == [256]
     assert not is_repeat(Decision(64, Stage.EXPLORE, ""), [grown])
     assert is_repeat(Decision(256, Stage.EXPLORE, ""), [grown])
@@ -97,11 +92,11 @@ def test_an_outcome_joins_the_path_of_the_parts():
 def test_an_outcome_joins_the_noise_scales_of_the_parts():
     points = [NoisePoint(n, n / 100, 3.0, 4.0, 6.0) for n in (90, 190)]
     first = replace(REACHED, status=TrialStatus.PREEMPTED, noise_curve=tuple(points))
-    first = replace(first, samples=200, progress=2.0, gradient_variance=1.0, gradients_of="ranks")
+    first = replace(first, samples=200, progress=2.0, gradients_of="ranks")
     trial = replace(build_trial().finish(first), preemptions=1)
     joined = join(trial, replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),)))
     assert joined.noise_curve == (*points, NoisePoint(250, 2.5, 5.0, None, None))
-    assert (joined.gradient_variance, joined.gradients_of) == (1.0, "ranks")
+    assert joined.gradients_of == "ranks"
 
 
 def test_a_trial_keeps_its_path():
@@ -145,22 +140,22 @@ def test_what_the_policy_could_not_do_is_told():
 
 
 def test_steps_of_an_adapting_run_say_nothing_of_the_length_of_an_epoch():
-    other = build_trial(global_batch_size=32, world_size=2, variant="goodput").finish(
+    other = build_trial(global_batch_size=32, world_size=2, variant="mine:Policy").finish(
         replace(REACHED, steps=9000)
     )
     progress = replace(after(*GROWN, report(106.0, 1, 0.1)), steps=10)
     remarks = find_remarks(progress, GOAL, stops_at_target=True, earlier=[other])
     assert "samples an epoch" not in remarks
-    adapting = learned(0.5, 0.96, variant="goodput", steps=1000)
-    problem, _ = read_history(replace(NOW, variant="goodput"), [adapting])
+    adapting = learned(0.5, 0.96, variant="mine:Policy", steps=1000)
+    problem, _ = read_history(replace(NOW, variant="mine:Policy"), [adapting])
     assert problem.samples_per_epoch is None
 
 
 def test_adapting_runs_are_compared_with_each_other_by_their_whole_cost():
-    small = learned(0.5, 0.96, variant="goodput")
-    large = replace(learned(0.9, 0.96, variant="goodput"), global_batch_size=32)
+    small = learned(0.5, 0.96, variant="mine:Policy")
+    large = replace(learned(0.9, 0.96, variant="mine:Policy"), global_batch_size=32)
     fixed = learned(0.96)
-    adapts = replace(NOW, variant="goodput")
+    adapts = replace(NOW, variant="mine:Policy")
     runs = read_history(adapts, [small, large, fixed])[1]
     assert [run.arm for run in runs] == [small.global_batch_size, 32]
     assert all(run.cost_j is not None for run in runs)

@@ -94,7 +94,7 @@ def test_whatever_takes_it_is_enough(warnings, taken):
 
 
 def test_a_batch_size_that_adapts_needs_the_loader(warnings):
-    job = {"adapt": {"batch_size": {"policy": "goodput"}}}
+    job = {"adapt": {"batch_size": {"policy": "noise-scale"}}}
     (warning,) = warnings("import zeusrun", **job)
     assert warning.startswith("the batch size seems not to adapt")
     assert warnings("import zeusrun\nloader = run.loader(data, 8)", **job) == []

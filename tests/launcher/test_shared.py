@@ -276,7 +276,7 @@ def open_shared(tmp_path, told):
     opened = []
 
     def open_(url):
-        opened.append(HttpHistory(url, environment={}))
+        opened.append(HttpHistory(url))
         return SharedHistory(opened[-1], tmp_path / "s", url, show=told.append)
 
     yield open_
@@ -289,8 +289,8 @@ class Bare:
 
     host = "node-1"
 
-    def __init__(self, spec):
-        self.spec = spec
+    def __init__(self, spec, history):
+        self.spec, self.history = spec, history
 
     @staticmethod
     def describe_machine():
@@ -311,7 +311,7 @@ def beat(open_shared, server, zeusrun, job, monkeypatch):
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
-        return trial, paths, Heartbeat(Bare(spec), shared, trial, paths)
+        return trial, paths, Heartbeat(Bare(spec, shared), trial, paths)
 
     return start
 
@@ -556,22 +556,6 @@ def test_doctor_checks_the_server(zeusrun, job, server, elsewhere, tmp_path):
     done = zeusrun("doctor")
     assert done.returncode == 5
     assert f"✗ server       the server {server.url} does not respond" in done.stdout
-
-
-def test_a_tick_reports_the_machine_now_and_then(zeusrun, job, server, database):
-    submit(zeusrun, job())
-
-    def reports():
-        database.report_host(os.uname().nodename, {})
-        assert zeusrun("schedule", "tick").returncode == 0
-        return [bool(facts) for _, _, facts in database.hosts()]
-
-    assert reports() == [True]
-    assert reports() == [False]  # it did so just now
-    (reported,) = zeusrun.home.glob("shared/*/reported")
-    _, digest = reported.read_text().split()
-    reported.write_text(f"{time.time() - 700} {digest}")
-    assert reports() == [True]
 
 
 def test_a_numbered_run_is_found_in_the_directory_of_its_offline_id(tmp_path):

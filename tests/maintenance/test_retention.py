@@ -186,13 +186,13 @@ def test_a_removal_follows_no_link(history, add, tmp_path):
     assert (tmp_path / "mine" / "file").exists()
 
 
-def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path):
+def test_a_run_whose_age_nobody_knows_stays(history, add, tmp_path, monkeypatch):
     add(1)
     strange = dataclasses.replace(history.trials("job")[0], finished_at="yesterday")
     add(2)
     second = history.trials("job")[1]
-    whole = type("H", (), {"trials": staticmethod(lambda _job: [strange, second])})
-    assert collect(whole, tmp_path, "job", Bounds(days=0.001), NOW) == []
+    monkeypatch.setattr(history, "trials", lambda _job: [strange, second])
+    assert collect(history, tmp_path, "job", Bounds(days=0.001), NOW) == []
 
 
 def test_without_a_bound_nothing_goes(history, add, tmp_path):

@@ -12,10 +12,9 @@ from tests.factories import REACHED, begin, build_trial
 from tests.servers import running
 from zeusrun import __version__
 from zeusrun.clock import read_clock
-from zeusrun.errors import UsageError
-from zeusrun.history.registry import open_history, open_named
+from zeusrun.history.registry import open_named
 from zeusrun.history.sql.tokens import create_token, revoke_token
-from zeusrun.maintenance.servers import check_server, check_unused, deliver_elsewhere
+from zeusrun.maintenance.servers import check_server, check_unused
 
 
 @pytest.fixture
@@ -113,47 +112,16 @@ def test_a_database_without_a_server(sqlite_url, check, tmp_path):
     assert check(sqlite_url)[0][2].startswith(f"{sqlite_url}: 1 job, ")
     ((_, well, found),) = check(f"sqlite:///{tmp_path}/nosuch.db")
     assert not well
-    assert "zeusrun db upgrade" in found
+    assert "zeusrun db create" in found
 
 
-def test_what_waits_for_an_old_address_is_shown_and_delivered_to_the_new_one(server, tmp_path):
-    home, told = tmp_path / "home", []
-    old = "http://127.0.0.1:1"
+def test_what_waits_for_an_old_address_is_shown(server, tmp_path):
+    home, old = tmp_path / "home", "http://127.0.0.1:1"
     spool = open_named(home, {}, old).spool
-    database = server.history
-    known = begin(database, build_trial(uuid="1" * 32))
     offline = build_trial(uuid="2" * 32, trial="job-offline-22222222", recurrence=7)
     spool.put("begin", offline)
-    for each in (offline, known):
-        spool.put("finish", each.finish(REACHED))
+    spool.put("finish", offline.finish(REACHED))
     (line,) = check_unused(home, [server.url])
-    assert line.found.startswith(f"3 writes wait for {old}, the oldest of job-offline-22222222 si")
-    assert line.advice.endswith(f"zeusrun repair --deliver {old}")
+    assert line.found.startswith(f"2 writes wait for {old}, the oldest of job-offline-22222222 si")
+    assert "`zeusrun repair --restore JOB` adds the runs of this machine there" in line.advice
     assert check_unused(home, [old]) == []
-
-    def deliver(environment, address=old):
-        history = open_history(home, environment)
-        return deliver_elsewhere(history, home, environment, address, told.append)
-
-    for environment, address, why in (
-        ({}, old, "job has no other shared history"),
-        ({"ZEUSRUN_HISTORY": old}, old, "job has no other shared history"),
-        ({}, "http://127.0.0.1:2", f"nothing waits for .*; what waits is for .*{old}"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            deliver(environment, address)
-    assert deliver({"ZEUSRUN_HISTORY": server.url}) == {"job": 3}
-    first, second = database.trials("job")
-    assert first == known.finish(REACHED)
-    assert (second.trial, second.uuid, second.status) == ("job-2-1", offline.uuid, REACHED.status)
-    assert (list(spool.entries()), told, check_unused(home, [])) == ([], [], [])
-
-
-def test_what_waits_for_an_address_that_responds_is_not_delivered_elsewhere(
-    server, tmp_path, empty_sqlite
-):
-    open_named(tmp_path, {}, server.url).spool.put("begin", build_trial())
-    environment = {"ZEUSRUN_HISTORY": f"sqlite:///{empty_sqlite}"}
-    history = open_history(tmp_path, environment)
-    with pytest.raises(UsageError, match="responds: `zeusrun schedule tick` delivers"):
-        deliver_elsewhere(history, tmp_path, environment, server.url, print)

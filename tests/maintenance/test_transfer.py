@@ -18,7 +18,7 @@ from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.maintenance.transfer import restore_shared, transfer
+from zeusrun.maintenance.transfer import transfer
 from zeusrun.trial import TrialStatus
 
 
@@ -63,7 +63,7 @@ def test_a_history_moves_through_a_server_and_back_in_parts(home, tmp_path, sqli
     count = 1100
     newest = build_trial(count + 1, uuid=f"{count + 1:032x}")
     old = [build_trial(n, uuid=f"{n:032x}").finish(REACHED) for n in range(1, count + 1)]
-    TinyDBHistory(home / "history").add("job", old)
+    TinyDBHistory(home / "history").add(old)
     with running(sqlite_url) as server:
         shared = open_named(home, {}, server.url)
         begin(shared, newest)  # the server has been used already
@@ -163,13 +163,13 @@ def test_a_run_that_is_refused_is_named(local, shared, home):
     lost = [build_trial(number, uuid=f"{number:032x}").finish(DONE) for number in (3, 4)]
     lost[1] = replace(lost[1], attempt=0)
     with pytest.raises(HistoryError, match=r"refuses a run of job: trial 'job-4-1'"):
-        restore_shared(shared, "job", lost)
+        shared.restore("job", lost)
     assert [each.trial for each in shared.trials("job")] == ["job-3-1"]
     other = build_trial(5, uuid="e" * 32).finish(DONE)
     shared.add([other])
     lost = replace(other, uuid="f" * 32)  # its number was given again after a backup was restored
     for count in (1, 0):
-        assert restore_shared(shared, "job", [lost]) == count
+        assert len(shared.restore("job", [lost]).found) == count
     assert shared.trials("job")[-2:] == [other, replace(lost, trial="job-6-1", recurrence=6)]
 
 

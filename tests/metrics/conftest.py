@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.metrics import mlflow, newest_file
+from zeusrun.metrics import lines
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr(newest_file, "_PAUSE", 0)
-    monkeypatch.setattr(mlflow, "_SEARCH_S", 0.0)
+    monkeypatch.setattr(lines, "_PAUSE", 0)

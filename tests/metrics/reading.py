@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.metrics import base
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import SourceContext
 
 
 def open_source(folder, metric="accuracy", world_size=1, values=(), target=None, **section):
     """Open a source of a run whose script works in a folder."""
     (folder / "run" / "logs").mkdir(parents=True, exist_ok=True)
-    run = Run(folder / "run", folder, Metrics(**section), metric, dict(values), world_size, target)
+    run = SourceContext(
+        folder / "run", folder, Metrics(**section), metric, dict(values), world_size, target
+    )
     return base.open_source(run)
 
 

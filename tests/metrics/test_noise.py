@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
 from tests.launcher.values import after, report, started
 from zeusrun.metrics.progress import Statistics
 from zeusrun.noise_curve import NoisePoint
@@ -41,9 +37,9 @@ def test_of_data_without_a_size_there_are_no_epochs():
 
 
 def test_nothing_is_drawn_without_samples_or_a_lower_bound():
-    unknown = Watched(101, 0, 10, {"gradient_variance": 2.0}, samples=50)
+    unknown = Watched(101, 0, 10, {"noise_scale": 2.0}, samples=50)
     assert curve(DATA, watched(101, None), watched(101, 0), unknown) == []
-    assert after(DATA, unknown).statistics == Statistics((), 2.0, "ranks")
+    assert after(DATA, unknown).statistics == Statistics((), "ranks")
 
 
 def test_a_restart_goes_on_where_the_last_report_was():
@@ -91,12 +87,6 @@ def test_a_last_record_without_a_value_keeps_the_curve():
 
 
 def test_statistics_are_those_of_a_trial():
-    progress = after(DATA, watched(101, 90, gradient_variance=4.5), report(102, 1, 0.1))
-    assert progress.statistics == Statistics(progress.noise_curve, 4.5, "ranks")
-    assert after().statistics == Statistics((), None, None)
-
-
-@pytest.mark.parametrize("variance", [math.nan, math.inf])
-def test_a_variance_that_is_not_finite_is_unknown(variance):
-    progress = after(DATA, watched(101, 90, gradient_variance=variance))
-    assert progress.statistics.gradient_variance is None
+    progress = after(DATA, watched(101, 90), report(102, 1, 0.1))
+    assert progress.statistics == Statistics(progress.noise_curve, "ranks")
+    assert after().statistics == Statistics((), None)

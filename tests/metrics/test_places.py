@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.metrics.places import Places, Row
+from zeusrun.metrics.rows import Places, Row
 from zeusrun.sidecar.events import Reported
 from zeusrun.sidecar.step_clock import Place, StepCount
 

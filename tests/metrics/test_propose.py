@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.metrics.propose import a_little_better, a_little_worse, propose
+from zeusrun.metrics.propose import (
+    Proposal,
+    a_little_better,
+    a_little_worse,
+    describe_choice,
+    is_alike,
+    propose,
+)
 from zeusrun.metrics.seen import Seen
 from zeusrun.target import meets_target
 
@@ -112,3 +119,21 @@ def test_of_several_sources_the_one_that_counts_is_named():
 )
 def test_a_target_is_a_little_better_and_can_be_reached(value, mode, target):
     assert a_little_better(value, mode) == target
+
+
+def test_a_choice_says_how_it_is_logged_and_what_is_no_result():
+    seen = {
+        ("accuracy/valid", "tensorboard"): Seen(0.2, 0.9583, 3, 0.2, 0.97, parts=66),
+        ("loss/train", "tensorboard"): Seen(2.0, 1.0, 90, each_step=True),
+    }
+    proposal = Proposal("accuracy/valid", "tensorboard", "max", 0.96, 0.9583)
+    chosen, others = describe_choice(proposal, seen)
+    assert "reported by tensorboard, in 3 records" in chosen
+    assert "66 values in an evaluation, and their mean counts" in chosen
+    assert others.endswith("loss/train.")
+
+
+def test_a_printed_metric_stands_for_what_is_logged_by_parts():
+    assert is_alike("accuracy/valid", "val_accuracy")
+    assert not is_alike("accuracy/valid", "train_accuracy")
+    assert not is_alike("accuracy/valid", "val_loss")

@@ -25,7 +25,7 @@ def nightly(schedules, monkeypatch):
         schedule = Schedule(
             job,
             f"/jobs/{job}.yaml",
-            Rules(Timetable("0 2 * * *", "UTC"), key=job),
+            Rules(Timetable("0 2 * * *", "UTC")),
             "forbid",
             "/python",
             {"A": "b"},

@@ -23,7 +23,6 @@ from zeusrun.schedule.crontab import (
     uninstall,
     write_crontab,
 )
-from zeusrun.schedule.systemd import systemd_units
 
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)
@@ -118,11 +117,8 @@ def test_the_command_means_the_same_to_a_shell_whatever_the_paths_hold(home, tmp
     ],
 )
 def test_what_would_make_lines_of_its_own_is_refused(python, home, variable, named):
-    for build in (build_command, systemd_units):
-        with pytest.raises(
-            UsageError, match=named + ".*a crontab or a systemd unit cannot contain"
-        ):
-            build(python, Path(home), [variable])
+    with pytest.raises(UsageError, match=named + ".*a crontab cannot contain"):
+        build_command(python, Path(home), [variable])
 
 
 def test_a_path_of_any_bytes_is_written_as_it_is():

@@ -15,7 +15,6 @@ from zeusrun.commands.schedule import pause
 from zeusrun.errors import UsageError
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.deferral import check_outlook, decide_start
 from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, find_due
@@ -25,7 +24,7 @@ from zeusrun.schedule.tick import _has_ended, _show_start, tick
 
 HOUR_S = 3600.0
 NIGHTLY = Timetable("0 2 * * *", "UTC")
-RULES = Rules(NIGHTLY, key="digits", start_within_s=6 * HOUR_S)
+RULES = Rules(NIGHTLY, start_within_s=6 * HOUR_S)
 
 
 class Nights:
@@ -161,14 +160,6 @@ def test_a_clock_that_was_ahead_for_hours_loses_nothing_that_is_deferred(nights)
     assert [each.result for each in nights.schedule.firings] == ["ended"]
 
 
-def test_the_daemon_starts_no_second_process_while_one_is_starting(nights):
-    ((first, occurrence),) = tick(nights.schedules, AT + 1).due
-    begun = {("digits", first.cursor.pending)}
-    assert tick(nights.schedules, AT + 61, begun).due == ()
-    assert nights.schedule.cursor.tries == 1
-    assert [due for _, due in tick(nights.schedules, AT + 121).due] == [occurrence]
-
-
 def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
     nights.minutes(AT, AT + 600)
     monkeypatch.setenv("ZEUSRUN_HOME", str(nights.schedules.directory.parent))
@@ -185,19 +176,11 @@ def test_pause_skips_what_was_deferred_and_records_it(nights, monkeypatch):
     )
 
 
-def test_by_hand_it_starts_at_once_and_the_deferred_one_stays(nights):
-    nights.minutes(AT, AT + 600)
-    fire(nights.schedules, "digits", AT + 600, nights.run, nights.plan, by_hand=True)
-    assert len(nights.ran) == 1
-    assert nights.schedule.describe_start() == "at 05:00: 0.19 EUR/kWh instead of 0.34"
-
-
-def test_now_and_no_window_start_at_once(schedules, nightly, monkeypatch):
-    for rules in (replace(RULES, by="now"), replace(RULES, start_within_s=0.0)):
-        nightly(rules=rules)
-        nights = Nights(schedules, monkeypatch)
-        nights.tick(AT + 1)
-        assert (nights.ran, nights.decided) == ([AT + 1], [])
+def test_without_a_window_it_starts_at_once(schedules, nightly, monkeypatch):
+    nightly(rules=replace(RULES, start_within_s=0.0))
+    nights = Nights(schedules, monkeypatch)
+    nights.tick(AT + 1)
+    assert (nights.ran, nights.decided) == ([AT + 1], [])
 
 
 def test_the_daemon_says_once_when_a_deferred_occurrence_starts(nights):
@@ -266,7 +249,7 @@ def test_finish_by_is_the_next_such_time_also_when_clocks_change():
 
 
 def test_a_year_of_ticks_starts_every_night_in_its_window():
-    rules = Rules(Timetable("30 2 * * *", "Europe/Berlin"), start_within_s=4 * HOUR_S, key="x")
+    rules = Rules(Timetable("30 2 * * *", "Europe/Berlin"), start_within_s=4 * HOUR_S)
     first, last = (datetime(y, 1, 1, tzinfo=timezone.utc).timestamp() for y in (2026, 2027))
     cursor, starts = Cursor(first), []
     for due in rules.timetable.between(first, last, 1000):
@@ -323,21 +306,6 @@ def test_what_cannot_be_read_lets_it_start_at_once(schedules, nightly, job, tmp_
     assert "there is no such file" in decide(schedules, nightly, job).why
 
 
-def test_a_run_of_the_job_is_waited_for_if_its_policy_waits(schedules, nightly, job, tmp_path):
-    tickets = Tickets(tmp_path)
-    with tickets:
-        held = tickets.take("digits", "running")
-    schedule = nightly(job_file=str(job), rules=RULES, overlap="queue")
-    now = DUE + 2.6 * HOUR_S
-    queue, forbid = (
-        decide_start(replace(schedule, overlap=rule), DUE, now, tmp_path, {})
-        for rule in ("queue", "forbid")
-    )
-    held.release()
-    assert (queue.start_at, queue.why) == (now, "it has to wait for other runs until about 05:06")
-    assert forbid.start_at == DUE + 3 * HOUR_S
-
-
 def test_a_window_needs_what_it_is_chosen_by(tmp_path):
     spec = load_spec(write_job(tmp_path, carbon={"g_per_kwh": 300}))
     with pytest.raises(
@@ -345,8 +313,7 @@ def test_a_window_needs_what_it_is_chosen_by(tmp_path):
         match=r"job.yaml: 'schedule.start_within' chooses starts by price, but no price is known; add a section price to this file or to .*/tariff.yaml, or change 'schedule.by'",
     ):
         check_outlook(spec, RULES, tmp_path)
-    for rules in (replace(RULES, by="carbon"), replace(RULES, by="now"), Rules(NIGHTLY)):
-        check_outlook(spec, rules, tmp_path)
+    check_outlook(spec, replace(RULES, by="carbon"), tmp_path)
     rows = "[{hours: 7-22, per_kwh: 0.3}, {per_kwh: 0.2}]"
     for rate, warned in (("per_kwh: 0.3", True), (f"table: {rows}", False)):
         (tmp_path / "tariff.yaml").write_text(f"price: {{{rate}, currency: EUR}}\n")

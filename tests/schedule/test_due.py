@@ -69,14 +69,6 @@ def test_what_is_pending_when_the_next_one_is_due_is_missed():
     assert missed == {at: "the next one was due before it could start"}
 
 
-def test_jitter_moves_each_occurrence_by_the_same_every_time_and_spreads_jobs():
-    at = NOON + 14 * HOUR_S
-    starts = {key: rules(jitter_s=300.0, key=key).start_at(at) for key in map(str, range(50))}
-    assert all(at <= start < at + 300 for start in starts.values())
-    assert len({round(start) for start in starts.values()}) > 30
-    assert rules(jitter_s=300.0, key="7").start_at(at) == starts["7"]
-
-
 def test_a_clock_that_goes_back_a_little_repeats_nothing():
     at = NOON + 14 * HOUR_S
     cursor = replace(find_due(rules(), Cursor(NOON), at + 60)[0], pending=None)

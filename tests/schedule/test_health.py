@@ -12,7 +12,7 @@ from tests.schedule.model import AT
 from zeusrun.errors import JobFileError
 from zeusrun.schedule import health
 from zeusrun.schedule.crontab import marker
-from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
+from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.tick import tick
 
 
@@ -67,16 +67,6 @@ def test_cron_gets_its_minute(schedules, nightly, crontab):
     crontab()
     nightly()
     assert find_neglect(schedules, AT) is None
-
-
-def test_a_mail_program_is_one_that_cron_finds(tmp_path, monkeypatch):
-    monkeypatch.setattr("zeusrun.schedule.health.shutil.which", lambda _name, path: None)
-    assert not has_mail_program()
-    monkeypatch.undo()
-    (tmp_path / "sendmail").write_text("#!/bin/sh\n")
-    (tmp_path / "sendmail").chmod(0o755)
-    monkeypatch.setattr("zeusrun.schedule.health.os.defpath", str(tmp_path))
-    assert has_mail_program()
 
 
 def test_a_changed_section_or_name_of_the_job_file_is_named(tmp_path, nightly):

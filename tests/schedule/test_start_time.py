@@ -54,7 +54,6 @@ def test_the_cheapest_hour_is_chosen_and_the_first_of_equal_ones():
         ({"tariff": None, "by": "carbon"}, "no carbon is known"),
         ({"durations_s": ()}, "no run has ended yet, so its duration is unknown"),
         ({"tariff": Tariff(0.3)}, "no start until 08:00 is cheaper than 0.3 EUR/kWh"),
-        ({"free_at": at(3, 9, 10)}, "it has to wait for other runs until about 09:10"),
         ({"tariff": hourly([1.0], TWO - HOUR_S)}, "no price is known from 02:00 to 09:00"),
     ],
 )
@@ -78,16 +77,6 @@ def test_it_starts_in_time_to_end_by_finish_by_and_at_once_if_that_cannot_be():
     late = plan_start(wanted, TWO, TWO, outlook(falling, durations_s=(6 * HOUR_S,)))
     assert late.describe(wanted.timetable, TWO) == (
         "at once: it may take 6.0 h, too long to end by 07:30"
-    )
-
-
-def test_a_busy_gpu_is_waited_for_at_a_better_hour_or_in_the_queue():
-    early = plan_start(rules(), TWO, TWO, outlook(free_at=at(3, 3, 20)))
-    assert early.start_at == at(3, 5)
-    queue = plan_start(rules(), TWO, TWO, outlook([1, 1, 1, 2, 3, 4, 5, 6], free_at=at(3, 3)))
-    assert (
-        queue.describe(rules().timetable, TWO)
-        == "at once: it has to wait for other runs until about 03:00"
     )
 
 
@@ -118,18 +107,6 @@ def test_a_machine_that_was_off_does_not_start_at_the_rate_instead_of_the_same_r
     )
 
 
-def test_jitter_spreads_the_starts_of_jobs_that_wait_for_the_same_hour():
-    starts = set()
-    for key in "abcdef":
-        jittered = rules(key=key, jitter_s=240.0)
-        planned = plan_start(
-            jittered, TWO, jittered.start_at(TWO), outlook([9, 9, 9, 1, 1, 1, 9, 9, 9])
-        )
-        starts.add(round(planned.start_at))
-        assert at(3, 5) <= planned.start_at < at(3, 5, 4)
-    assert len(starts) > 3
-
-
 @st.composite
 def nights(draw):
     """Draw a night with its rules, the time of a decision, and what is known."""
@@ -142,7 +119,7 @@ def nights(draw):
     due = next(timetable.following(begin))
     finish = draw(st.none() | st.sampled_from(["02:30", "07:30", "00:00", "23:15"]))
     within_s = draw(st.integers(1, 23)) * HOUR_S
-    wanted = Rules(timetable, start_within_s=within_s, finish_by=finish, key="job")
+    wanted = Rules(timetable, start_within_s=within_s, finish_by=finish)
     rates = draw(
         st.lists(st.sampled_from([-0.1, 0.0, 0.1, 0.2, 0.2, 0.4]), min_size=60, max_size=60)
     )

@@ -19,7 +19,7 @@ from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
 from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
-from zeusrun.schedule.occurrence import fire, fire_command, open_log
+from zeusrun.schedule.occurrence import fire, open_log, start_occurrence
 from zeusrun.schedule.store import Occurrence, decode_schedule
 from zeusrun.schedule.tick import run_daemon, start_due, tick
 
@@ -211,37 +211,6 @@ def test_a_paused_job_is_not_started_and_what_it_left_out_is_not_caught_up(sched
     assert tick(schedules, AT + DAY_S).due[0][1] == AT + DAY_S
 
 
-def test_jitter_starts_a_process_in_the_minute_it_is_due(schedules, nightly):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
-    nightly(rules=rules)
-    start_at = rules.start_at(AT)
-    assert start_at > AT + 60  # else this tests nothing
-    assert tick(schedules, AT).due == ()
-    assert tick(schedules, start_at - 90).due == ()
-    assert tick(schedules, start_at - 30).due[0][1] == AT
-
-
-def test_what_dies_before_its_jitter_is_over_is_started_by_the_next_tick(
-    schedules, nightly, monkeypatch
-):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), jitter_s=600.0, key="digits")
-    nightly(rules=rules)
-    start_at = rules.start_at(AT)
-    tick(schedules, AT)
-    assert tick(schedules, start_at - 30).due[0][1] == AT
-    monkeypatch.setattr("zeusrun.schedule.occurrence.read_clock", lambda: start_at - 30)
-
-    def end(seconds):
-        assert seconds == pytest.approx(30)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("zeusrun.schedule.occurrence.time.sleep", end)
-    with pytest.raises(KeyboardInterrupt):
-        fire(schedules, "digits", AT, pytest.fail)
-    assert schedules.read("digits").firings == ()
-    assert tick(schedules, start_at + 30).due[0][1] == AT
-
-
 def test_one_job_that_cannot_be_read_keeps_no_other_from_running(schedules, nightly):
     nightly("a")
     nightly("b")
@@ -274,13 +243,19 @@ def test_the_log_begins_anew_when_it_is_long_and_old_ones_go(schedules, tmp_path
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_command_names_the_interpreter_the_job_and_the_occurrence(nightly):
-    command = fire_command(nightly(), AT)
+def test_the_command_names_the_interpreter_the_job_and_the_occurrence(
+    schedules, nightly, monkeypatch
+):
+    started = []
+    programs = "zeusrun.launcher.processes.programs"
+    monkeypatch.setattr(f"{programs}.start_detached", lambda argv, *_: started.append(argv))
+    start_occurrence(schedules, nightly(), AT)
+    (command,) = started
     assert command == ["/python", "-m", "zeusrun", "schedule", "fire", "digits", f"{AT:.3f}"]
 
 
 def test_a_clock_that_was_wrong_for_a_while_runs_nothing_twice(schedules, nightly):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules)
     tick(schedules, AT)
     fire(schedules, "digits", AT, lambda _schedule, _begun: 0)
@@ -316,13 +291,6 @@ def test_a_job_may_be_called_daemon(schedules, nightly):
     nightly("daemon")
     assert tick(schedules, AT).due[0][0].job == "daemon"
     held.release()
-
-
-def test_a_run_by_hand_is_watched_and_tells_cron_nothing(schedules, nightly):
-    nightly()
-    fire(schedules, "digits", AT + 5.25, lambda _schedule, _begun: 3, by_hand=True)
-    assert tick(schedules, AT - 30).messages == ()
-    assert schedules.read("digits").firings[-1].exit_code == 3
 
 
 def test_a_schedule_that_is_removed_while_it_runs_changes_nothing_about_the_run(schedules, nightly):
@@ -373,7 +341,7 @@ def test_what_a_clock_far_ahead_has_missed_hides_nothing_that_happens_after(sche
 
 
 def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, nightly, tmp_path):
-    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits")
+    rules = Rules(Timetable("0 2 * * *", "UTC"), catch_up="once")
     nightly(rules=rules, python=str(tmp_path / "gone"))
     now = schedules.directory.stat().st_mtime // DAY_S * DAY_S + 2 * 3600
     schedules.update("digits", lambda found: replace(found, cursor=Cursor(now - 60)))
@@ -386,7 +354,7 @@ def test_an_interpreter_that_is_gone_is_told_seldom_and_waited_for(schedules, ni
 
 
 def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, nightly):
-    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once", key="digits"))
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up="once"))
     ticks = [tick(schedules, AT + 60 * minute) for minute in range(30)]
     assert sum(len(each.due) for each in ticks) == 5
     (sentence,) = {text for each in ticks for text in each.messages}  # until it was told
@@ -398,7 +366,7 @@ def test_processes_that_never_begin_are_five_and_then_it_is_missed(schedules, ni
 def test_a_clock_that_is_days_behind_for_a_while_runs_nothing_twice_and_loses_nothing(
     schedules, nightly, monkeypatch, catch_up
 ):
-    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up, key="digits"))
+    nightly(rules=Rules(Timetable("0 2 * * *", "UTC"), catch_up=catch_up))
     due = []
     behind = [AT - 5 * DAY_S + 60 * number for number in range(60, 70)]
     right = [AT + 60, AT + 120, AT + DAY_S - 60, AT + DAY_S, AT + DAY_S + 60]

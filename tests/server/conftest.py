@@ -20,8 +20,8 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
+from zeusrun.history.sql.create import start_incarnation
 from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.identity import start_incarnation
 from zeusrun.history.sql.schema import METADATA
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
@@ -121,6 +121,16 @@ def serving(**values):
 def fresh_tokens(monkeypatch):
     """Let servers notice new and revoked tokens at once, and not only after two seconds."""
     monkeypatch.setattr(auth, "_FRESH_S", 0.0)
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """What servers log of changes from now on."""
+    lines = []
+    monkeypatch.setattr(
+        auth.LOG, "info", lambda text, *values: lines.append(text % values), raising=True
+    )
+    return lines
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ def test_the_description_of_the_api_names_every_field_of_a_trial(server):
     found = server.get("/api/v1/openapi.json").json
     models = found["components"]["schemas"]
     named = {"$ref": "#/components/schemas/Trial"}
-    assert models["OneTrial"]["properties"]["trial"] == named
+    assert models["NewTrial"]["properties"]["trial"] == named
     assert set(models["Trial"]["properties"]) == set(build_trial().to_json())
     finish = found["paths"]["/api/v1/trials/{trial}/outcome"]["post"]["requestBody"]
     assert finish["content"]["application/json"]["schema"]["$ref"].endswith("/Outcome")

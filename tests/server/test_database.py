@@ -10,7 +10,6 @@ import pytest
 
 from tests.factories import DONE, build_trial
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.identity import REVISION_TABLE
 from zeusrun.server.run import listen
 from zeusrun.server.settings import Settings
 
@@ -28,17 +27,15 @@ def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
     server = start()
     assert server.begin(build_trial(1)).status == 201
     version = server.version("job")
-    execute(file_of(server), f"UPDATE {REVISION_TABLE} SET version_num = '9999'")
+    execute(file_of(server), "UPDATE history SET revision = 9999")
     ready = server.get("/readyz")
     assert (ready.status, ready.code) == (503, "unavailable")
     refused = server.begin(build_trial(2), after=version)
     assert (refused.status, refused.headers["retry-after"]) == (503, "2")
-    assert "was migrated by a newer zeusrun (revision 9999" in capfd.readouterr().err
+    assert "has the tables of another zeusrun (revision 9999" in capfd.readouterr().err
     assert server.get("/healthz").status == 200
-    with pytest.raises(HistoryError, match="was migrated by a newer zeusrun"):
+    with pytest.raises(HistoryError, match="has the tables of another zeusrun"):
         listen(server.settings)
-    with pytest.raises(HistoryError, match="newer zeusrun"):
-        listen(server.settings.model_copy(update={"migrate": True}))
 
 
 @pytest.mark.filterwarnings("ignore:Query string")  # SQLite has no password
@@ -46,13 +43,6 @@ def test_a_password_in_the_query_of_the_url_is_not_shown(sqlite_url):
     listening = listen(Settings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5"))
     listening.listener.close()
     assert listening.database == f"{sqlite_url}?sslpassword=***&timeout=5"
-
-
-def test_a_database_without_tables_is_not_ready(start, tmp_path):
-    path = tmp_path / "other.db"
-    execute(path, "CREATE TABLE others (id INTEGER)")
-    with pytest.raises(HistoryError, match="zeusrun db upgrade"):
-        start(database_url=f"sqlite:///{path}")
 
 
 def test_requests_of_a_server_whose_database_breaks_are_refused_for_now(start, capfd):

@@ -22,7 +22,7 @@ LATER = "2025-06-02T12:00:00Z"
 
 @pytest.fixture
 def client(server):
-    history = HttpHistory(f"http://127.0.0.1:{server.port}", environment={})
+    history = HttpHistory(f"http://127.0.0.1:{server.port}")
     yield history
     history.close()
 

@@ -290,3 +290,10 @@ def test_known_epochs_with_a_guessed_speed_are_a_guess():
     assert arms[16].runs == 6
     assert arms[16].best is arms[32]
     assert arms[32].best is None
+
+
+def test_a_batch_size_that_only_missed_on_other_devices_never_reaches_the_target():
+    missed = ran(7, 256, status=TrialStatus.MISSED, gpu_model="other")
+    model = learn("job", PROBLEM, [*KNOWN, missed])
+    assert (model.arms[-1].batch_size, model.arms[-1].missing) == (256, 1.0)
+    assert {curve.epochs for curve in draw_job(model, 0).curves(256, 1)} == {None}

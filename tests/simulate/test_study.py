@@ -13,8 +13,15 @@ from tests.simulate.traces import job, write
 from zeusrun.errors import UsageError
 from zeusrun.simulate.job import LearningCurve, Rate, never_optimising
 from zeusrun.simulate.replay import replay
-from zeusrun.simulate.report import pooled_regret, summarise
-from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study, simulate
+from zeusrun.simulate.study import (
+    Scenario,
+    Settings,
+    build_scenarios,
+    pooled_regret,
+    run_study,
+    simulate,
+    summarise,
+)
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import ClusterRun, Group, load_groups
 

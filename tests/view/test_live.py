@@ -235,9 +235,9 @@ def test_an_epoch_is_shown_with_its_own_batch_size_and_not_with_that_of_the_next
 
 def test_the_statistics_of_gradients_are_shown_while_it_runs_and_at_its_end():
     values = {"noise_scale": 123.0, "noise_scale_low": 90.0, "noise_scale_high": 1200.0}
-    watched = Watched(104.0, 0, 10, {**values, "gradient_variance": 4.5}, samples=64)
+    watched = Watched(104.0, 0, 10, values, samples=64)
     panel = render(live_panel(trial(), after(started(103.0), watched), None, 80))
-    assert "noise scale 123 (90 to 1,200) samples · variance 4.5" in panel
+    assert "noise scale 123 (90 to 1,200) samples" in panel
     curve = (NoisePoint(64, 1.0, 90.0, None, None),)
     text = render(summary(finished(noise_curve=curve, gradients_of="examples")))
     assert "  noise scale at least 90 samples · of the normalisation layers" in text

@@ -11,7 +11,7 @@ from tests.notify.test_notices import trial
 from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest
 from zeusrun.metrics.seen import Seen
-from zeusrun.metrics.sight import Sight
+from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.trial import CurvePoint, Interruption
 from zeusrun.view.sheets import metrics_table, trial_sheet, undisturbed_text
 
@@ -98,7 +98,7 @@ def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_
 @pytest.mark.parametrize(("width", "last"), [(104, "how"), (80, "to"), (60, "last"), (30, "last")])
 def test_metrics_leave_out_columns_before_they_cut_a_name(width, last):
     seen = Seen(0.70393, 0.0073301, 30, low=0.0073301, high=0.70393, each_step=True)
-    sight = Sight(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())
+    sight = TrainingSummary(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())
     text = render(metrics_table(sight, "val/auc"), width)
     assert text.splitlines()[0].split()[-1] == last
     assert "val/accuracy " in text

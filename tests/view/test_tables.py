@@ -477,10 +477,8 @@ def test_the_head_of_the_beliefs_says_what_the_numbers_are():
     ("how", "note"),
     [
         ("ranks", ""),
-        ("adam", " · as Adam scales the gradients"),
         ("examples", " · of the normalisation layers"),
         ("micro_batches", " · from micro-batches"),
-        ("consecutive", ""),  # of an earlier version
     ],
 )
 def test_show_says_how_the_gradients_were_measured(how, note):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zeusrun
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 
 WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"

@@ -371,7 +371,7 @@ def test_a_rank_that_cannot_tell_whether_it_was_grouped_has_ended_well(rank, wri
         sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
         class Finder:
             def find_spec(self, name, path=None, target=None):
-                if name == "zeusrun.worker.context":
+                if name == "zeusrun.worker.environment":
                     raise OSError(24, "Too many open files")
         sys.meta_path.insert(0, Finder())
     """

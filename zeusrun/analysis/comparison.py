@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zeusrun.analysis.amounts import find_ended, is_forced, is_other
-from zeusrun.analysis.charges import lost_j, rate_of
+from zeusrun.analysis.amounts import (
+    Estimate,
+    NetAmounts,
+    Savings,
+    find_ended,
+    is_forced,
+    is_other,
+    lost_j,
+    rate_of,
+)
 from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
-from zeusrun.analysis.estimate import Estimate, NetAmounts, Savings
 from zeusrun.analysis.run_costs import draw_run_costs
 from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
-from zeusrun.bandit.likeness import same_learning
 from zeusrun.bandit.problem import Problem
-from zeusrun.bandit.proof import Doubt, prove
+from zeusrun.bandit.proof import Doubt, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
 from zeusrun.clock import local_time
 from zeusrun.trial import Stage, TrialStatus
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.auto.beliefs import Array
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
@@ -57,8 +63,8 @@ class Comparison:
     problem: Problem  # the conditions of the newest run that shows its cost
     newest: Trial  # that run
     trials: Sequence[Trial]
-    read: Sequence[Run | None]  # the trials under ``problem``
-    era: Sequence[Run]  # runs since the training last changed, oldest first
+    read: Sequence[Observation | None]  # the trials under ``problem``
+    era: Sequence[Observation]  # runs since the training last changed, oldest first
     looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
@@ -152,7 +158,7 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
 
 
-def _draw_looks(problem: Problem, era: Sequence[Run]) -> list[dict[int, Array]]:
+def _draw_looks(problem: Problem, era: Sequence[Observation]) -> list[dict[int, Array]]:
     """Draw what runs cost, as known now and before each of the last recurrences.
 
     A look is empty if nothing was known of the default.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LEAST_RUNS = 3
 _LAW_SD = 0.1  # of the log epochs of a batch size: the law is rough
 _FACTOR = 16.0  # how far beyond the batch sizes with runs it may be
-_TOLD = 4.0  # within which it can be told
+_KNOWN_WITHIN = 4.0  # times the batch sizes with runs: further away, an end is unknown
 
 
 class CriticalSize(NamedTuple):
@@ -51,8 +51,8 @@ def fit_critical(evidence: Evidence) -> CriticalSize | None:
     below = np.cumsum(np.exp(fit - fit.max()))
     low, value, high = np.interp(np.array([0.05, 0.5, 0.95]) * below[-1], below, tried)
     return CriticalSize(
-        float(low) if low > sizes[0] / _TOLD else None,
+        float(low) if low > sizes[0] / _KNOWN_WITHIN else None,
         float(value),
-        float(high) if high < sizes[-1] * _TOLD else None,
+        float(high) if high < sizes[-1] * _KNOWN_WITHIN else None,
         len(sizes),
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import MOST
-from zeusrun.analysis.curve_unit import curve_in, curve_unit, left_out_text
-from zeusrun.analysis.curves import newest_curves
-from zeusrun.analysis.recurrences import build_recurrences
+from zeusrun.analysis.amounts import MOST, size_label
+from zeusrun.analysis.curves import curve_in, curve_unit, left_out_text, newest_curves
+from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_savings
-from zeusrun.analysis.sizes import build_sizes, size_label
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource
 

@@ -1,20 +1,89 @@
-"""What each recurrence took, and what it saved. Pure."""
+"""What each recurrence, and the runs with each batch size, have taken, and what was saved. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import find_ended, sum_attempts
-from zeusrun.analysis.curve_unit import amount_in
-from zeusrun.analysis.sizes import size_label
-from zeusrun.trial import TrialStatus
+from zeusrun.analysis.amounts import find_ended, median_known, size_label, sum_attempts
+from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
+from zeusrun.analysis.curves import amount_in
+from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.proof import as_undisturbed
+from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.estimate import Estimate, Savings
+    from zeusrun.analysis.amounts import Estimate, Savings
     from zeusrun.trial import Trial
+
+
+@dataclass(frozen=True)
+class SizeFacts:
+    """All runs with a batch size; costs of runs that can be compared with the newest one."""
+
+    label: str
+    batch_size: int
+    variant: str | None  # of adaptive runs
+    default: bool
+    runs: int
+    share: float  # of all runs
+    reached: int
+    costs_j: tuple[float, ...]  # of the runs that reached the target
+    failed_j: tuple[float, ...]  # of the others: lower bounds
+    cost_j: float | None  # medians, of the runs that reached the target
+    energy_j: float | None
+    estimated: bool  # whether the energy of one of them is an estimate
+    time_s: float | None
+    epochs: float | None
+    samples: float | None
+    power_limit_w: float | None  # median
+
+
+def build_sizes(trials: Sequence[Trial]) -> tuple[list[SizeFacts], int]:
+    """Return the facts of each batch size, the smallest first.
+
+    The number is that of the runs with a cost that are left out: they are forgotten, or had another
+    objective or hardware than the newest run that reached the target.
+    """
+    usual = next((setting(trial) for trial in reversed(trials) if has_cost(trial)), None)
+    alike = {t.trial for t in trials if t.teaches and usual in {None, setting(t)}}
+    groups: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda each: (each.global_batch_size, each.variant or "")):
+        groups.setdefault(size_label(trial), []).append(trial)
+    sizes = [
+        _size_facts(label, own, [each for each in own if each.trial in alike], len(trials))
+        for label, own in groups.items()
+    ]
+    return sizes, sum(t.cost_j is not None and t.trial not in alike for t in trials)
+
+
+def _size_facts(label: str, own: Sequence[Trial], alike: Sequence[Trial], runs: int) -> SizeFacts:
+    newest = own[-1]
+    done = [as_undisturbed(trial) for trial in alike if proves_cost(trial)]
+    failed = [as_undisturbed(trial).cost_j for trial in alike if trial.status in OUTDONE]
+    costs = tuple(trial.cost_j for trial in done if trial.cost_j)
+    return SizeFacts(
+        label=label,
+        batch_size=newest.global_batch_size,
+        variant=newest.variant,
+        default=newest.variant is None and newest.global_batch_size == newest.default_batch_size,
+        runs=len(own),
+        share=len(own) / runs,
+        reached=sum(trial.status is TrialStatus.REACHED for trial in own),
+        costs_j=costs,
+        failed_j=tuple(filter(None, failed)),
+        cost_j=median_known(costs),
+        energy_j=median_known(trial.energy_j for trial in done),
+        estimated=any(
+            t.energy_j is not None and t.energy_source is EnergySource.ESTIMATED for t in done
+        ),
+        time_s=median_known(trial.time_s for trial in done),
+        epochs=median_known(trial.epochs for trial in done),
+        samples=median_known(amount_in(trial, "samples") for trial in done),
+        power_limit_w=median_known(trial.power_limit_w for trial in done),
+    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 DRAWS = 2000
@@ -28,7 +28,7 @@ _ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does n
 _MOST_LOG = 100.0  # of joules; more comes from a damaged record
 
 
-def draw_run_costs(problem: Problem, runs: Sequence[Run]) -> dict[int, Array]:
+def draw_run_costs(problem: Problem, runs: Sequence[Observation]) -> dict[int, Array]:
     """Draw what a run costs with each batch size of known epochs and speed, in joules.
 
     ``runs`` are of one training, oldest first. Each array has the shape ``(DRAWS,)``; the same luck

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import find_ended, has_explored
-from zeusrun.analysis.estimate import NetAmounts, Savings
+from zeusrun.analysis.amounts import NetAmounts, Savings, find_ended, has_explored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.trial import Trial
+
 
 NEWEST = 1000  # older trials are not compared
 

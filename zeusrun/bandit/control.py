@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.trial import Trial
 
 
 def choose_control(
-    policy: Policy, problem: Problem, runs: Sequence[Run], made: Sequence[Trial] = ()
+    policy: Policy, problem: Problem, runs: Sequence[Observation], made: Sequence[Trial] = ()
 ) -> Decision | None:
     """Return the control run that is due; ``None``: the policy chooses.
 
@@ -53,7 +53,7 @@ def choose_control(
 
 
 def explain_next(
-    policy: Policy, problem: Problem, runs: Sequence[Run], rng: Generator
+    policy: Policy, problem: Problem, runs: Sequence[Observation], rng: Generator
 ) -> list[ArmBelief]:
     """Return what a policy believes of every candidate; a control run that is due is the next."""
     beliefs = policy.explain(problem, runs, rng)

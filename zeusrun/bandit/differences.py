@@ -5,8 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.proof import CRASHED, Doubt, changed_parts, prove
+from zeusrun.bandit.proof import (
+    CRASHED,
+    Doubt,
+    changed_parts,
+    prove,
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+)
 from zeusrun.bandit.reinterpret import CUT_SHORT, complete, read_trial
 from zeusrun.trial import TrialStatus
 
@@ -117,10 +125,10 @@ def _differences(problem: Problem, trial: Trial) -> Iterator[tuple[str, str]]:
         yield "had other micro-batches", f"{samples} samples"
     if trial.status not in CRASHED:
         epochs = ", ".join(f"epoch {each.epochs + 1}" for each in trial.interruptions)
-        told = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
-        told |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
-        told |= {Doubt.SHORT: trial.status.value}
-        yield from ((doubt.value, told[doubt]) for doubt in proof if doubt in told)
+        values = {Doubt.CHANGED: ", ".join(changed_parts(trial))}
+        values |= {Doubt.RESTARTED: epochs, Doubt.INTERRUPTED: epochs}
+        values |= {Doubt.SHORT: trial.status.value}
+        yield from ((doubt.value, values[doubt]) for doubt in proof if doubt in values)
         yield from _job_differences(problem, trial)
 
 

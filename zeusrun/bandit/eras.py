@@ -24,7 +24,6 @@ class Change(NamedTuple):
 
     part: str
     since: int  # the recurrence of that run
-    back_to: tuple[int, int] | None = None  # the first and last recurrence that had it before
 
 
 class Eras(NamedTuple):
@@ -57,21 +56,8 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
             if not any(_is_ignored(changed[:end]) for end in range(len(changed))):
                 newly.append(part)
         elif changed[-1]:
-            changes.append(Change(part, list(known)[-1], _newest_stretch(known, value)))
+            changes.append(Change(part, list(known)[-1]))
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
-
-
-def find_difference(
-    then: Mapping[str, str], now: Mapping[str, str], ignored: Collection[str] = ()
-) -> str | None:
-    """Return the parts of a trial's fingerprint that are not as today, with their hashes.
-
-    Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown.
-    """
-    if then == now:
-        return None
-    parts = _changed_parts(then, now, ignored)
-    return " ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None
 
 
 def _changed_parts(
@@ -87,15 +73,19 @@ def _changed_parts(
 def find_differences(
     trials: Sequence[Trial], now: Mapping[str, str], ignored: Collection[str] = ()
 ) -> list[str | None]:
-    """Return ``find_difference`` of each of a job's trials, oldest first.
+    """Return what of each of a job's trials is not as today, oldest first.
 
-    A part that is absent from a fingerprint, as in runs of an earlier zeusrun, is taken to be that
-    of the next trial that has it, else today's.
+    Such as ``script:5c1d… env:90ab…``; ``None`` if it was the same training, or unknown. A part
+    that is absent from a fingerprint is taken to be that of the next trial that has it, else
+    today's.
     """
-    found, later = [], dict(now)
+    found: list[str | None] = []
+    later = dict(now)
     for trial in reversed(trials):
         own = trial.fingerprint or {}
-        found.append(find_difference({**later, **own}, now, ignored))
+        then = {**later, **own}
+        parts = [] if then == now else _changed_parts(then, now, ignored)
+        found.append(" ".join(f"{part}:{last_hash(then[part])}" for part in parts) or None)
         later |= {part: print_.partition(THEN)[0] for part, print_ in own.items()}
     return found[::-1]
 
@@ -130,18 +120,6 @@ def _is_ignored(changed: Sequence[bool]) -> bool:
     return sum(changed[-_COMPARISONS:]) >= _CHANGES and 2 * sum(earlier) >= len(earlier)
 
 
-def _newest_stretch(known: Mapping[int, str], value: str) -> tuple[int, int] | None:
-    """Return the first and last of the newest successive recurrences with a value."""
-    first: int | None = None
-    last: int | None = None
-    for recurrence in reversed(list(known)):
-        if known[recurrence] == value:
-            first, last = recurrence, recurrence if last is None else last
-        elif last is not None:
-            break
-    return None if first is None or last is None else (first, last)
-
-
 _NAMES = {
     "args": "the arguments",
     "env": "the variables in env",
@@ -156,19 +134,15 @@ def name_part(part: str, script: str = "the script") -> str:
 
 def describe_eras(eras: Eras, script: str) -> list[str]:
     """Describe in sentences what has changed; ``script`` is what to call the script."""
-    told: dict[str, list[str]] = {}  # the parts by what is said of them
+    parts: dict[str, list[str]] = {}  # by since when they differ
     for change in eras.changes:
         since = f"changed since run {change.since}"
-        if change.back_to is not None:
-            first, last = change.back_to
-            runs = f"run {first}" if first == last else f"runs {first} to {last}"
-            since += f", back to what {runs} had"
-        elif change.part != "learning":  # the learning rate and the metric have their own sentences
+        if change.part != "learning":  # the learning rate and the metric have their own sentences
             since += "; {its} first runs will show how far earlier ones count"
-        told.setdefault(since, []).append(name_part(change.part, script))
+        parts.setdefault(since, []).append(name_part(change.part, script))
     sentences = [
         f"{' and '.join(names)} {since.format(its='its' if names == [script] else 'their')}"
-        for since, names in told.items()
+        for since, names in parts.items()
     ]
     sentences += [
         f"{name_part(part, script)} changed in nearly every run; from now on zeusrun ignores this"

@@ -26,7 +26,7 @@ STALE = 0.05
 """A profile is stale once speed or power under one of its limits has changed by this share."""
 
 
-class Run(NamedTuple):
+class Observation(NamedTuple):
     """A trial as it reads under today's problem; see ``reinterpret.read_trial``.
 
     The status ``CANCELLED`` stands for every run that ended too early to be a success or a failure;
@@ -104,7 +104,7 @@ _STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts a
 _CHANGE_SDS = 2.5  # between the speeds of older and newer runs, from which the older do not count
 
 
-def newest_speeds(runs: Sequence[Run], variance: float = 0.0) -> list[float]:
+def newest_speeds(runs: Sequence[Observation], variance: float = 0.0) -> list[float]:
     """Return the cost of an epoch of the newest runs under the newest limit.
 
     ``runs`` are of one arm, each with a cost per epoch, oldest first; ``variance`` is that of the
@@ -131,19 +131,19 @@ def average_speed(costs: Sequence[float]) -> float:
     return statistics.median(costs) if few else statistics.geometric_mean(costs)
 
 
-def usual_speed(runs: Sequence[Run]) -> float:
+def usual_speed(runs: Sequence[Observation]) -> float:
     """Return what an epoch of an arm usually costs; see ``newest_speeds``."""
     return average_speed(newest_speeds(runs))
 
 
-def timed_runs(runs: Iterable[Run]) -> dict[int, list[Run]]:
+def timed_runs(runs: Iterable[Observation]) -> dict[int, list[Observation]]:
     """Return the runs that show the speed of each arm, oldest first.
 
     Those of today's training count where there are any, and of these the undisturbed ones. A
     disturbed run counts as long as an arm has no other, and where it was cheaper than they usually
     are: other programs only make a run more expensive.
     """
-    arms: defaultdict[int, list[Run]] = defaultdict(list)
+    arms: defaultdict[int, list[Observation]] = defaultdict(list)
     for run in runs:
         if run.epoch_cost_j is not None:
             arms[run.arm].append(run)
@@ -156,7 +156,7 @@ def timed_runs(runs: Iterable[Run]) -> dict[int, list[Run]]:
     return arms
 
 
-def merged_profile(runs: Sequence[Run]) -> tuple[PowerPoint, ...]:
+def merged_profile(runs: Sequence[Observation]) -> tuple[PowerPoint, ...]:
     """Return the newest point of every limit over an arm's runs (oldest first), by limit.
 
     A run that contradicts an older point (``is_stale``) starts a new profile.

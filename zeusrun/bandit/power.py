@@ -13,7 +13,7 @@ from zeusrun.lever import POWER, Lever
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import PowerPoint
 
@@ -215,7 +215,7 @@ def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint 
     return points[max(points) if knob == 0 else _ranking(problem, points)[1]]
 
 
-def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float, int]]:
+def best_limits(problem: Problem, runs: Sequence[Observation]) -> dict[int, tuple[float, int]]:
     """Return, by arm, the best measured limit and how many limits were measured."""
     best: dict[int, tuple[float, int]] = {}
     for arm in problem.candidates:
@@ -226,7 +226,7 @@ def best_limits(problem: Problem, runs: Sequence[Run]) -> dict[int, tuple[float,
     return best
 
 
-def first_lever(problem: Problem, runs: Sequence[Run], arm: int) -> Lever | None:
+def first_lever(problem: Problem, runs: Sequence[Observation], arm: int) -> Lever | None:
     """Return the limit to begin a trial with: the next one of the arm's own walk.
 
     An arm without a profile begins at the best limit of its nearest neighbour: the best limits of

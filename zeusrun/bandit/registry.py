@@ -6,8 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.fixed import Fixed
-from zeusrun.bandit.grid import Grid
+from zeusrun.bandit.baselines import Fixed, Grid
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run, Running
+    from zeusrun.bandit.observation import Observation, Running
     from zeusrun.bandit.problem import Problem
     from zeusrun.lever import Lever
     from zeusrun.trial import PowerPoint
@@ -36,7 +35,7 @@ class Policy(Protocol):
 
     name: str
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
         A trial of stage ``SPEED_CHECK`` begins with one. Once its speed is known, ``choose`` is
@@ -56,7 +55,9 @@ class Policy(Protocol):
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why to stop the running trial at the end of an epoch, or ``None``."""
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what the policy believes of every candidate, ascending."""
 
 
@@ -75,7 +76,7 @@ class _PluginPolicy:
         self.name = name
         self._policy = policy
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         with blame("policy", self.name, "choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
@@ -96,7 +97,9 @@ class _PluginPolicy:
         with blame("policy", self.name, "review"):
             return self._policy.review(problem, decision, running)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         with blame("policy", self.name, "explain"):
             beliefs = list(self._policy.explain(problem, runs, rng))
             if not all(isinstance(belief, ArmBelief) for belief in beliefs):

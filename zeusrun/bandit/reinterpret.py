@@ -5,44 +5,46 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
-from zeusrun.bandit.likeness import same_energy, same_hardware, same_learning, same_split
-from zeusrun.bandit.observation import FAILED, Run, step_cost_j
+from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
 from zeusrun.bandit.power import chosen_point
-from zeusrun.bandit.proof import CRASHED, Doubt, Way, prove, undisturbed, whole_way
+from zeusrun.bandit.proof import (
+    CRASHED,
+    Doubt,
+    Way,
+    prove,
+    same_energy,
+    same_hardware,
+    same_learning,
+    same_split,
+    undisturbed,
+    whole_way,
+)
+from zeusrun.bandit.samples import count_missing, find_unit, in_units, samples_per_epoch
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import (
-    CurvePoint,
-    PowerPoint,
-    Trial,
-    TrialStatus,
-    counts_from_zero,
-    epochs_of,
-    is_baseline,
-)
+from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
 
 CUT_SHORT = TrialStatus.CANCELLED
-# Other trials end within an epoch, so their steps do not show its length.
-_WHOLE = frozenset({TrialStatus.REACHED, TrialStatus.MISSED})
-_UNITS = 20  # so that rounding to whole units does no harm
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
 
 
-def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Run]]:
+def read_history(problem: Problem, trials: Sequence[Trial]) -> tuple[Problem, list[Observation]]:
     """Return ``read_trials`` without what teaches nothing."""
     problem, runs = read_trials(problem, trials)
     return problem, [run for run in runs if run is not None]
 
 
-def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list[Run | None]]:
+def read_trials(
+    problem: Problem, every: Sequence[Trial]
+) -> tuple[Problem, list[Observation | None]]:
     """Read the trials of a job, oldest first; those of another variant do not count.
 
     Returns:
@@ -55,17 +57,41 @@ def read_trials(problem: Problem, every: Sequence[Trial]) -> tuple[Problem, list
     now = problem.fingerprint or {}
     # Earlier attempts of the recurrence trained as today, and are no further comparison.
     others = [trial for trial in trials if trial.recurrence != problem.recurrence]
-    ignored = compare_training(now, others).ignored
-    differences = find_differences(trials, now, ignored)
-    read = [read_trial(problem, trial) for trial in trials]
-    runs = iter(
-        run if run is None or differs is None else run._replace(differs=differs)
-        for run, differs in zip(read, differences, strict=True)
+    differences = find_differences(trials, now, compare_training(now, others).ignored)
+    runs: dict[int, Observation] = {}
+    for trial, differs in zip(trials, differences, strict=True):
+        if (run := read_trial(problem, trial)) is not None:
+            runs[id(trial)] = run._replace(differs=differs)
+    return problem, [runs.get(id(trial)) for trial in every]
+
+
+def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
+    """Add to a problem what only the history shows."""
+    unit, samples = problem.unit, problem.samples_per_epoch
+    measured, fingerprint = problem.energy_measured, problem.fingerprint
+    if unit is None:
+        unit = find_unit(problem.metric, problem.mode, trials)
+        samples = unit or samples
+    if samples is None:
+        sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
+        samples = statistics.median(sizes) if sizes else None
+    if measured is None:
+        sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
+        newest = next(filter(None, sources), None)
+        measured = None if newest is None else newest.measured
+    if fingerprint is None:
+        then = next((t.fingerprint for t in reversed(trials) if t.fingerprint), {})
+        fingerprint = {part: last_hash(then[part]) for part in then}
+    return replace(
+        problem,
+        unit=unit,
+        samples_per_epoch=samples,
+        energy_measured=measured,
+        fingerprint=fingerprint,
     )
-    return problem, [next(runs) if each.variant == problem.variant else None for each in every]
 
 
-def read_trial(problem: Problem, trial: Trial) -> Run | None:
+def read_trial(problem: Problem, trial: Trial) -> Observation | None:
     """Read one trial; ``None`` if nothing can be learned from it today.
 
     ``prove`` says what of it counts. Every number is computed from the learning curve under today's
@@ -77,130 +103,43 @@ def read_trial(problem: Problem, trial: Trial) -> Run | None:
     cost is then the most that it may cost.
     """
     status = trial.status
-    run = Run(trial.global_batch_size, trial.recurrence, status, trial.stage)
+    # The batch size may have grown to what does not fit.
+    arm = trial.last_batch_size if status is TrialStatus.OOM else trial.global_batch_size
+    run = Observation(arm, trial.recurrence, status, trial.stage)
     if status is TrialStatus.DISPATCHED:
         return run
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
-    trial = in_units(problem, trial)
-    machine = same_hardware(problem, trial) and same_split(problem, trial)
     shared = proof.speed in {Doubt.SHARED, Doubt.SHORT}
-    local = machine and not shared
-    if proof.nothing or (status in CRASHED and not local):
+    machine = same_hardware(problem, trial) and same_split(problem, trial)
+    measured = machine and same_energy(problem, trial)
+    if proof.nothing or (status in CRASHED and (shared or not machine)):
         return None
-    local_energy = local and same_energy(problem, trial)
-    if status is TrialStatus.OOM:  # the batch size may have grown to what does not fit
-        run = run._replace(arm=trial.last_batch_size)
     if status in CRASHED:
-        return run._replace(profile=trial.power_profile if local_energy else ())
+        return run._replace(profile=trial.power_profile if measured else ())
     # No attempt of the same recurrence makes the same failure again, whatever it proves.
     failed_now = status in FAILED and trial.recurrence == problem.recurrence
-    run = run._replace(status=status if failed_now else CUT_SHORT, local=local_energy)
-    disturbed = shared and machine and same_energy(problem, trial)
+    run = run._replace(status=status if failed_now else CUT_SHORT, local=measured and not shared)
+    trial = in_units(problem, trial)
+    end = whole = undisturbed(trial, whole_way(trial))
     if proof.learning is None and same_learning(problem, trial):
-        run = _with_learning(problem, trial, run)
+        run, end = _read_learning(problem, trial, run)
         costly = shared or trial.interruptions  # not by its batch size
         if run.status is TrialStatus.STOPPED and costly and not failed_now:
             run = run._replace(status=CUT_SHORT)
-    elif run.local:
-        return _with_speed(problem, trial, run, undisturbed(trial, whole_way(trial)))
-    elif not failed_now and not disturbed:
+    elif not (measured or failed_now):
         return None
-    if disturbed:
-        timed = _with_speed(problem, trial, run, undisturbed(trial, whole_way(trial)))
-        per_epoch, limit_w = timed.epoch_cost_j, timed.power_limit_w
-        run = run._replace(epoch_cost_j=per_epoch, power_limit_w=limit_w, disturbed=True)
-    return run
+    if not measured:
+        return run
+    speed = _read_speed(problem, trial, whole if shared else end)
+    if shared:
+        speed = speed._replace(power_w=None, profile=())
+    return run._replace(**speed._asdict(), disturbed=shared)
 
 
-def complete(problem: Problem, trials: Sequence[Trial]) -> Problem:
-    """Add to a problem what only the history shows."""
-    unit = problem.unit or find_unit(problem.metric, problem.mode, trials)
-    if problem.unit is None and unit is not None:
-        return complete(replace(problem, unit=unit, samples_per_epoch=unit), trials)
-    if problem.samples_per_epoch is None:
-        sizes = [size for trial in trials[-20:] if (size := samples_per_epoch(trial))]
-        if sizes:
-            problem = replace(problem, samples_per_epoch=statistics.median(sizes))
-    if problem.energy_measured is None:
-        sources = (trial.energy_source for trial in reversed(trials) if trial.teaches)
-        newest = next((source for source in sources if source is not None), None)
-        problem = replace(problem, energy_measured=None if newest is None else newest.measured)
-    if problem.fingerprint is None:
-        then = next((t.fingerprint for t in reversed(trials) if t.fingerprint), {})
-        problem = replace(problem, fingerprint={part: last_hash(then[part]) for part in then})
-    return problem
-
-
-def find_unit(metric: str, mode: str, trials: Iterable[Trial]) -> int | None:
-    """Return samples that count as an epoch: a part of the shortest way to a first report.
-
-    ``None`` if no training that counts reports the metric within epochs.
-    """
-    firsts = [
-        next((point.epoch for point in trial.by_samples if point.epoch), 0)
-        for trial in trials
-        if trial.by_samples
-        and (trial.metric, trial.mode) == (metric, mode)
-        and prove(trial).learning is None
-    ]
-    firsts = [samples for samples in firsts if samples]
-    return max(1, min(firsts) // _UNITS) if firsts else None
-
-
-def in_units(problem: Problem, trial: Trial) -> Trial:
-    """Return a trial with ``problem.unit`` samples for an epoch; without epochs if it cannot be."""
-    unit = problem.unit
-    if unit is None or not (trial.curve or trial.epochs):
-        return trial
-    curve, scale, more = trial.by_samples, 1 / unit, False
-    if not curve:
-        whole = samples_per_epoch(trial)
-        curve, scale = (trial.curve, whole / unit) if whole is not None else ((), 0.0)
-        own = curve[1:] if curve and is_baseline(curve[0]) else curve
-        more = counts_from_zero(tuple(point.epoch for point in own[:3]))
-    units = tuple(
-        point
-        if is_baseline(point)
-        else point._replace(epoch=max(1, round((point.epoch + more) * scale)))
-        for point in curve
-    )
-    return replace(trial, curve=units, epochs=None)
-
-
-def spread_samples(
-    curve: Sequence[CurvePoint], samples: int | None, since: int = 0
-) -> tuple[CurvePoint, ...]:
-    """Return a curve by epochs with the samples so far for epochs; empty if they are unknown.
-
-    ``samples``: at its last point. ``since``: the last epoch before a curve that goes on.
-    """
-    own = curve[1:] if curve and is_baseline(curve[0]) else curve
-    more = 0 if since else counts_from_zero(tuple(point.epoch for point in own[:3]))
-    epochs = own[-1].epoch + more - since if own else 0
-    if not samples or epochs <= 0:
-        return ()
-    each = samples / epochs
-    return tuple(
-        point
-        if is_baseline(point)
-        else point._replace(epoch=round((point.epoch + more - since) * each))
-        for point in curve
-    )
-
-
-def samples_per_epoch(trial: Trial) -> float | None:
-    """Return the samples of an epoch by a whole trial; ``None`` if it does not show them."""
-    epochs = epochs_of(trial.curve)
-    # Its steps had several batch sizes, or include those that an interruption lost.
-    if trial.variant is not None or trial.preemptions or trial.interruptions:
-        return None
-    if not trial.teaches or trial.status not in _WHOLE or not trial.steps or not epochs:
-        return None
-    return trial.steps * trial.global_batch_size / epochs
-
-
-def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
-    """Add the outcome of a trial under today's rules, its cost and its speed."""
+def _read_learning(
+    problem: Problem, trial: Trial, run: Observation
+) -> tuple[Observation, Way | None]:
+    """Return a run with its outcome under today's rules and its cost, and how far it went."""
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
     most = math.inf if epochs > trial.max_epochs else problem.most_epochs
@@ -210,20 +149,20 @@ def _with_learning(problem: Problem, trial: Trial, run: Run) -> Run:
     if as_it_ended and trial.epochs and trial.epochs <= most:
         reached = end = Way(trial.epochs, trial.time_s, trial.energy_j)
     end = undisturbed(trial, end)
-    spent = None
+    spent_j = None
     if reached and end and run.local:
-        spent = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
-        if spent is not None:
-            spent = _less_profiling_j(problem, trial, spent, end.epochs)
+        spent_j = cost_j(end.energy_j, trial.max_power_w, end.time_s, problem.eta_knob)
+        if spent_j is not None:
+            spent_j = _without_profiling(problem, trial, spent_j, end.epochs)
     status = TrialStatus.REACHED if reached else _failure(problem, trial, end)
     silent = status is TrialStatus.MISSED and problem.unit is None  # it never evaluates
     run = run._replace(
         status=status,
         epochs=end.epochs if end else problem.max_epochs if silent else None,
-        cost_j=spent if spent and spent > _LEAST_J else None,
+        cost_j=spent_j if spent_j and spent_j > _LEAST_J else None,
         pace=tuple(pace),
     )
-    return _with_speed(problem, trial, run, end) if run.local else run
+    return run, end
 
 
 def _walk(
@@ -240,9 +179,9 @@ def _walk(
     last: CurvePoint | None = None
     best: float | None = None
     reached = False
+    more = count_missing(curve)
     if curve and is_baseline(curve[0]):  # no epoch: it shows from where the values improve
         best, curve = curve[0].value, curve[1:]
-    more = counts_from_zero(tuple(point.epoch for point in curve[:3]))
     for point in curve:
         at = point.epoch + more
         at = at if at > epochs else epochs + 1
@@ -275,33 +214,16 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     return trial.status if same else CUT_SHORT
 
 
-def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
-    """Return the point that the power objective chooses, and the cost of an epoch there."""
-    may_be_held = [point for point in trial.power_profile if point.lever in problem.levers]
-    best = chosen_point(may_be_held or trial.power_profile, problem)
-    step_j = None if best is None else step_cost_j(best, problem)
-    if step_j is None or problem.samples_per_epoch is None:
-        return best, None
-    epoch_j = step_j * problem.samples_per_epoch / trial.global_batch_size
-    return best, epoch_j if _LEAST_J < epoch_j < math.inf else None
+class _Speed(NamedTuple):
+    """Fields of an ``Observation``."""
+
+    epoch_cost_j: float | None
+    power_limit_w: float | None
+    power_w: float | None
+    profile: tuple[PowerPoint, ...]
 
 
-def _profiling_j(problem: Problem, trial: Trial) -> float | None:
-    """Return what probing power limits cost, by today's ``eta_knob``; ``None`` if unknown."""
-    return trial.profiling_cost_j if trial.eta_knob == problem.eta_knob else None
-
-
-def _less_profiling_j(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:
-    """Return a cost less that of probing, but at least the cost of the epochs without it."""
-    extra_j = _profiling_j(problem, trial)
-    if extra_j is None or extra_j <= 0:
-        return spent_j
-    _, epoch_j = _best_epoch_j(problem, trial)
-    left_j = max(spent_j - extra_j, _LEAST_J if epoch_j is None else epoch_j * epochs)
-    return left_j if _LEAST_J < left_j < spent_j else spent_j
-
-
-def _with_speed(problem: Problem, trial: Trial, run: Run, end: Way | None) -> Run:
+def _read_speed(problem: Problem, trial: Trial, end: Way | None) -> _Speed:
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
     whole = trial.status is TrialStatus.STOPPED and not trial.interruptions
@@ -321,15 +243,39 @@ def _with_speed(problem: Problem, trial: Trial, run: Run, end: Way | None) -> Ru
         best, best_j = _best_epoch_j(problem, trial)
         if best is not None and problem.samples_per_epoch:
             limit_w = best.power_limit_w
-            if per_epoch is not None and end and _profiling_j(problem, trial) is not None:
+            known = trial.profiling_cost_j is not None and trial.eta_knob == problem.eta_knob
+            if per_epoch is not None and end and known:
                 # This cost includes evaluations, checkpoints and stalls; that of steps does not.
-                spent = _less_profiling_j(problem, trial, per_epoch * end.epochs, end.epochs)
+                spent = _without_profiling(problem, trial, per_epoch * end.epochs, end.epochs)
                 per_epoch = spent / end.epochs
             elif best_j is not None:
                 per_epoch = best_j
-    return run._replace(
-        epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
-    )
+    return _Speed(per_epoch, limit_w, power_w, profile)
+
+
+def _without_profiling(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:
+    """Return a cost less that of probing power limits, where that is known by today's ``eta_knob``.
+
+    It is at least the cost of the epochs without probing.
+    """
+    extra_j = trial.profiling_cost_j if trial.eta_knob == problem.eta_knob else None
+    if extra_j is None or extra_j <= 0:
+        return spent_j
+    _, epoch_j = _best_epoch_j(problem, trial)
+    left_j = max(spent_j - extra_j, _LEAST_J if epoch_j is None else epoch_j * epochs)
+    return left_j if _LEAST_J < left_j < spent_j else spent_j
+
+
+def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
+    """Return the point that the power objective chooses, and the cost of an epoch there."""
+    today = problem.levers
+    may_be_held = [point for point in trial.power_profile if point.lever in today]
+    best = chosen_point(may_be_held or trial.power_profile, problem)
+    step_j = None if best is None else step_cost_j(best, problem)
+    if step_j is None or problem.samples_per_epoch is None:
+        return best, None
+    epoch_j = step_j * problem.samples_per_epoch / trial.global_batch_size
+    return best, epoch_j if _LEAST_J < epoch_j < math.inf else None
 
 
 def _epochs_were_trained(problem: Problem, trial: Trial, end: Way | None) -> bool:

@@ -16,7 +16,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
@@ -69,7 +69,7 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 class Tally:
     """Runs by arm, in order of start."""
 
-    results: Mapping[int, Sequence[Run]]  # that reached the target or failed to
+    results: Mapping[int, Sequence[Observation]]  # that reached the target or failed to
     costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
     out_of_memory: Mapping[int, int]  # how often
     fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
@@ -77,13 +77,13 @@ class Tally:
     exploring: bool  # whether another recurrence has an exploration in flight
 
 
-def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
+def build_tally(problem: Problem, runs: Sequence[Observation]) -> Tally:
     """Sort a job's runs, oldest first; those of another machine do not count.
 
     Nor do those of an edited training that probably takes another number of epochs. A run that
     shared its devices counts by its epochs, at the cost that they have without the others.
     """
-    results: defaultdict[int, list[Run]] = defaultdict(list)
+    results: defaultdict[int, list[Observation]] = defaultdict(list)
     costs_j: defaultdict[int, list[float]] = defaultdict(list)
     out_of_memory: Counter[int] = Counter()
     exploring = False
@@ -117,7 +117,7 @@ def build_tally(problem: Problem, runs: Sequence[Run]) -> Tally:
 
 
 def failed_now(
-    problem: Problem, runs: Iterable[Run], statuses: frozenset[TrialStatus]
+    problem: Problem, runs: Iterable[Observation], statuses: frozenset[TrialStatus]
 ) -> frozenset[int]:
     """Return arms with such a status in the recurrence, and those larger than one with an OOM."""
     ended = [run for run in runs if run.recurrence == problem.recurrence and run.status in statuses]
@@ -151,7 +151,7 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
 
 
 def fitting(
-    candidates: Sequence[int], out_of_memory: Mapping[int, int], runs: Iterable[Run]
+    candidates: Sequence[int], out_of_memory: Mapping[int, int], runs: Iterable[Observation]
 ) -> tuple[int, ...]:
     """Return the candidates below the first that memory rules out.
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.attempts import bounded_choice, fit_bound
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.choice.nothing_left import why_no_other
 from zeusrun.choice.preempted import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
@@ -36,7 +36,7 @@ class Choice:
 
     trial: Trial  # a new one, or a preempted one that is continued
     problem: Problem  # what the policy was asked
-    runs: tuple[Run, ...]  # the history as it reads under the problem
+    runs: tuple[Observation, ...]  # the history as it reads under the problem
     decision: Decision
     kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
@@ -205,7 +205,7 @@ def _describe_unrecorded(job: str, moment: Moment) -> list[str]:
 def decide(
     chooser: Chooser,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     attempt: int,
     made: Sequence[Trial] = (),
 ) -> Decision:
@@ -229,7 +229,7 @@ def decide(
     if control is not None:
         return control
 
-    def choose(problem: Problem, runs: Sequence[Run]) -> Decision:
+    def choose(problem: Problem, runs: Sequence[Observation]) -> Decision:
         rng = np.random.default_rng([chooser.spec.policy.seed, problem.recurrence, attempt])
         return policy.choose(problem, runs, rng)
 
@@ -239,7 +239,7 @@ def decide(
 def decide_after_miss(
     chooser: Chooser,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     first: Decision,
     epoch_cost_j: float | None,
 ) -> Decision | None:
@@ -249,7 +249,9 @@ def decide_after_miss(
     """
     if chooser.spec.attempts == 1:
         return None
-    missed = Run(first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage)
+    missed = Observation(
+        first.global_batch_size, problem.recurrence, TrialStatus.MISSED, first.stage
+    )
     missed = missed._replace(epochs=problem.max_epochs, epoch_cost_j=epoch_cost_j)
     left = chooser.spec.attempts - 1
     problem = replace(problem, last_attempt=left == 1, attempts_left=left)

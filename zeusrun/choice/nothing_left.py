@@ -13,7 +13,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Decision, Trial
 
@@ -22,7 +22,7 @@ def why_no_other(
     spec: JobSpec,
     made: Sequence[Trial],
     decision: Decision,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     trials: Sequence[Trial],
 ) -> str | None:
     """Return why no attempt follows those that were made; ``None`` if that of ``decision`` does.

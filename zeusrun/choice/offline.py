@@ -14,7 +14,7 @@ from zeusrun.trial import Decision, Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.choice.choose import Attempt
     from zeusrun.choice.inputs import Chooser, Machine, Moment
@@ -52,7 +52,7 @@ def choose_offline(
     return Choice(trial, problem, tuple(runs), decision, limit_w=limit_w, earlier=tuple(trials))
 
 
-def _cheapest(problem: Problem, runs: Sequence[Run]) -> Decision:
+def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:
     tally = build_tally(problem, runs)
     means = {arm: sum(costs) / len(costs) for arm, costs in tally.costs_j.items() if costs}
     means = {arm: mean for arm, mean in means.items() if arm in tally.fitting}

@@ -26,11 +26,9 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     home = trusted_home(os.environ)
     warnings = find_expired(spec, load_tariffs(spec, home))
     if spec.schedule is not None:
-        given = {} if spec.schedule.cron else {"cron": "@yearly"}  # `schedule add` is given one
+        when = spec.schedule.cron or "@yearly"  # else `schedule add` is given one
         try:
-            schedule = build_schedule(
-                spec, given, os.environ, names=(), known=None, now=read_clock()
-            )
+            schedule = build_schedule(spec, when, {}, names=(), known=None, now=read_clock())
         except UsageError as error:
             raise JobFileError(f"{job}: in 'schedule': {error}") from None
         if schedule.rules.may_defer:

@@ -122,7 +122,7 @@ def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[S
 
     ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
     """
-    settings = server_settings({"database_url": url}, needs=("alembic", "sqlalchemy"))
+    settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
     from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
 

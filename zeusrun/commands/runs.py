@@ -28,7 +28,6 @@ from zeusrun.commands.options import (
 )
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import shared_of
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.lock import lease_of
@@ -247,7 +246,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         alive=alive,
         sight=sight,
         elsewhere=elsewhere,
-        shared=shared_of(store, found.job) is not None,
+        shared=store.is_shared(found.job),
         earlier=[each for each in newest if each.recurrence < found.recurrence],
     )
     console().print(sheet)

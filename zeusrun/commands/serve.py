@@ -21,9 +21,6 @@ def serve(
     host: Annotated[str | None, Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: Annotated[int | None, Option(help="Port to listen on; by default 8787.")] = None,
     database_url: DatabaseUrl = None,
-    migrate: Annotated[
-        bool | None, Option("--migrate", help="Bring the database up to date first.")
-    ] = None,
     workers: Annotated[int | None, Option(metavar="N", help="Processes; by default 1.")] = None,
     path_prefix: Annotated[
         str | None, Option(metavar="/PATH", help="The path of the server behind a proxy.")

@@ -24,11 +24,9 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import admitted, check_not_ended
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.redact import mask_job
-from zeusrun.metrics.audit import is_alike
-from zeusrun.metrics.places import HANDFUL
-from zeusrun.metrics.propose import propose
+from zeusrun.metrics.propose import is_alike, propose
 from zeusrun.metrics.propose_pattern import list_each_step, propose_pattern, shows_evaluation
-from zeusrun.metrics.rows import Run
+from zeusrun.metrics.rows import HANDFUL, SourceContext
 from zeusrun.metrics.seen import names_an_evaluation
 from zeusrun.metrics.stdout import split_states
 from zeusrun.plain_text import plain_text
@@ -186,7 +184,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
         def consume(event: SubmitEvent) -> None:
             nonlocal progress, stopped
             if isinstance(event, TrialStarts):
-                watch.log = Run(Path(event.trial.run_dir), scratch).log(0)
+                watch.log = SourceContext(Path(event.trial.run_dir), scratch).log(0)
             elif isinstance(event, Advanced):
                 progress = event.progress
                 enough = watch.take(progress)

@@ -20,8 +20,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.report import BASELINE, summarise
-from zeusrun.simulate.study import Settings, build_scenarios, run_study
+from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
 from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.figure import check_figure, draw_regret

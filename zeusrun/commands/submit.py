@@ -147,28 +147,13 @@ def rerun(
         run_recurrence(
             spec,
             Forced(found.global_batch_size, f"as in {found.trial}, by rerun"),
-            warning=_same_limit(found, spec),
             as_json=as_json,
             quiet=quiet,
         )
     )
 
 
-def _same_limit(stopped: Trial, spec: JobSpec) -> str | None:
-    """Return a warning if the limit that stopped a trial will probably stop it again."""
-    why = stopped.reason or ""
-    if not why.startswith("timed out") or spec.timeout_s is None:
-        return None
-    return (
-        f"{stopped.trial} was stopped: {why.partition(';')[0]}; timeout_s still applies, and will "
-        f"probably stop this run, too. To let it finish: zeusrun rerun {stopped.trial} "
-        "--set timeout_s=null"
-    )
-
-
-def fire(
-    job: str, occurrence: float, *, by_hand: Annotated[bool, Option("--by-hand")] = False
-) -> None:
+def fire(job: str, occurrence: float) -> None:
     """Run an occurrence that a tick found due."""
 
     def run(schedule: Schedule, begun: Callable[[], None]) -> int:
@@ -183,11 +168,11 @@ def fire(
 
         def begins() -> None:
             begun()
-            if not by_hand:  # a heading in the log; a skipped run gets none
-                when = schedule.rules.timetable.local(occurrence)
-                start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
-                started = "" if start is None else f", started {start}"
-                typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
+            # A heading in the log; a skipped run gets none.
+            when = schedule.rules.timetable.local(occurrence)
+            start = next(e.start for e in schedule.firings if e.occurrence == occurrence)
+            started = "" if start is None else f", started {start}"
+            typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
 
         return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
@@ -196,14 +181,13 @@ def fire(
     def plan(schedule: Schedule, now: float) -> PlannedStart:
         return decide_start(schedule, occurrence, now, home, os.environ)
 
-    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan, by_hand=by_hand))
+    raise typer.Exit(run_occurrence(Schedules(home), job, occurrence, run, plan))
 
 
 def run_recurrence(
     spec: JobSpec,
     forced: Forced | None = None,
     *,
-    warning: str | None = None,
     note: str | None = None,
     emit: Emit = lambda _event: None,
     overlap: Overlap = "allow",
@@ -215,26 +199,24 @@ def run_recurrence(
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    ``forced`` is the user's own choice; ``warning`` and ``note`` are sentences to show first.
-    ``emit`` gets every event, too. With ``wait``, also wait for GPUs of other jobs. No wait lasts
-    beyond ``until``, in Unix seconds; ``begun`` is called after it.
+    ``forced`` is the user's own choice; ``note`` is shown first. ``emit`` gets every event, too.
+    With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix
+    seconds; ``begun`` is called after it.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
-        told = _Told(spec.name, view, signals)
-        home, history = open_own(spec, show=told.append, pause=told.pause)
+        messages = _HistoryMessages(spec.name, view, signals)
+        home, history = open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(_notify, spec, home, view)
-        if warning is not None:
-            view.show(Warned(warning))
         if note is not None:
             view.show(Noted(note))
 
         def consume(event: SubmitEvent) -> None:
-            told.show()
-            told.note(event)
+            messages.show()
+            messages.note(event)
             view.show(event)
             emit(event)
             if isinstance(event, FoundLost):
@@ -271,7 +253,7 @@ def run_recurrence(
                 notify([failure_notice(spec.name, error)])
             raise
         finally:
-            told.show()
+            messages.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
     for block in [] if quiet else savings_block(savings):
@@ -281,8 +263,8 @@ def run_recurrence(
     return result.exit_code
 
 
-class _Told:
-    """What a shared history tells, in any thread; the main thread shows it."""
+class _HistoryMessages:
+    """The messages of a shared history, from any thread; the main thread shows them."""
 
     def __init__(self, job: str, view: SubmitView, signals: CaughtSignals) -> None:
         self._job, self._view, self._signals = job, view, signals
@@ -297,7 +279,7 @@ class _Told:
             self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
 
     def show(self) -> None:
-        """Show what was told."""
+        """Show the messages that have come."""
         while self._texts:
             self._view.show(Warned(self._texts.popleft()))
 

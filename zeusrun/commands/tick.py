@@ -30,7 +30,7 @@ def daemon() -> None:
     count = len(schedules.jobs())
     jobs = "1 job" if count == 1 else f"{count} jobs"
     _print_line(f"{jobs} scheduled; due runs are started every minute")
-    ended_by = run_daemon(schedules, _print_line, partial(_tend_servers, home))
+    ended_by = run_daemon(schedules, _print_line, partial(_deliver_waiting, home))
     raise typer.Exit(0 if ended_by == signal.SIGTERM else ExitCode.SIGNAL_BASE + ended_by)
 
 
@@ -38,14 +38,14 @@ def tick() -> None:
     """Start the runs that are due. Cron calls this every minute."""
     home = trusted_home(os.environ)
     start_due(Schedules(home), read_clock(), _print_line)
-    _tend_servers(home)
+    _deliver_waiting(home)
 
 
-def _tend_servers(home: Path) -> None:
+def _deliver_waiting(home: Path) -> None:
     if shared_directory(home).is_dir():
-        from zeusrun.commands.machine import tend_servers  # noqa: PLC0415 - most have no server
+        from zeusrun.commands.machine import deliver_waiting  # noqa: PLC0415 - most have no server
 
-        tend_servers(home, os.environ, _print_line)
+        deliver_waiting(home, os.environ, _print_line)
 
 
 def _print_line(text: str) -> None:

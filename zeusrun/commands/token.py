@@ -87,21 +87,3 @@ def revoke(
             known = ", ".join(each.id for each in tokens.list_tokens(history.engine)) or "none yet"
             raise UsageError(f"{where} has no token {own_id[:20]!r}; tokens: {known}")
     typer.echo(f"Token {own_id} is revoked.")
-
-
-def audit(
-    *,
-    last: Annotated[int, Option(metavar="N", min=1, help="Only the newest N changes.")] = 20,
-    database_url: DatabaseUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show who changed what through a server, and when."""
-    with opened_database(database_url, ready=True) as (history, _):
-        from zeusrun.history.sql.audit import list_entries  # noqa: PLC0415 - an extra
-        from zeusrun.view.tokens import audit_json, audit_table  # noqa: PLC0415 - takes 40 ms
-
-        entries = list_entries(history.engine, last)
-    if as_json:
-        print_json([audit_json(entry) for entry in entries])
-    else:
-        console().print(audit_table(entries))

@@ -18,8 +18,7 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.metrics.audit import describe_choice
-from zeusrun.metrics.propose import a_little_worse
+from zeusrun.metrics.propose import a_little_worse, describe_choice
 from zeusrun.metrics.propose_pattern import find_epochs, list_likely
 from zeusrun.metrics.seen import (
     describe_alone,
@@ -27,7 +26,7 @@ from zeusrun.metrics.seen import (
     names_an_evaluation,
     names_training,
 )
-from zeusrun.metrics.sight import Sight
+from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.plain_text import plain_text
 from zeusrun.view.sheets import metrics_table
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 _NOTHING_SEEN = (
     "The run produced no metric that zeusrun can see. In the job file, write under 'metrics' where "
-    "zeusrun can read them (stdout, csv, jsonl, tensorboard, ...), or call run.report() in the "
+    "zeusrun can read them (stdout, csv, jsonl), or call run.report() in the "
     "script: docs/metrics.md"
 )
 _NOT_ARRIVED = (
@@ -63,7 +62,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     tried, epochs = _run(guess, path)
     proposal, shape = tried.propose(guess.metric)
     trial, progress, printed = tried.trial, tried.progress, tried.printed
-    sight = Sight.of(progress) if progress is not None else None
+    sight = TrainingSummary.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
         console().print(metrics_table(sight, trial.metric))
     spawned = () if progress is None else progress.ranks.spawned.values()
@@ -87,7 +86,7 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     else:
         objective, proposed = _describe_proposal(proposal, shape, whole=tried.finished)
         lines = [
-            *describe_choice(proposal, progress.seen, printed),
+            *describe_choice(proposal, progress.seen),
             proposed,
             f"Next: set the target to what you need, then run: zeusrun submit {path}",
         ]
@@ -191,7 +190,7 @@ def _describe_likely(tried: Tried) -> Iterator[str]:
             yield f"    metrics: {{source: stdout, pattern: '{quoted}'}}"
 
 
-def _check_batch(guess: Guess, path: Path, sight: Sight, progress: Progress) -> Guess:
+def _check_batch(guess: Guess, path: Path, sight: TrainingSummary, progress: Progress) -> Guess:
     """Return the guess with the batch size that the run trained with; warn if it was another."""
     size, batch = sight.batch_size, guess.batch
     if (alone := describe_alone(progress.observed)) is not None:
@@ -233,7 +232,7 @@ def _rehearse(
     tried = run_shortly(load_spec(path, rehearsal), whole=False, size=other)
     if tried.ended:
         return tried.code, True
-    size = Sight.of(tried.progress).batch_size if tried.progress is not None else None
+    size = TrainingSummary.of(tried.progress).batch_size if tried.progress is not None else None
     if size == other:
         now = tried.progress.observed.get(0) if tried.progress is not None else None
         _compare_steps(path, other, before, now)

@@ -18,7 +18,6 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     open_home,
-    tell,
 )
 from zeusrun.errors import (
     DeviceError,
@@ -30,17 +29,7 @@ from zeusrun.errors import (
 )
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import (
-    HISTORY_VARIABLE,
-    chosen_histories,
-    default_name,
-    open_history,
-    open_named,
-    shared_of,
-)
-from zeusrun.history.routed import RoutedHistory
-from zeusrun.history.shared.store import SharedHistory
-from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.history.registry import chosen_histories, default_name, open_history, open_shared
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import load_keep, load_spec
 from zeusrun.jobfile.tariffs import load_tariffs
@@ -49,10 +38,9 @@ from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.place import newest_here
 from zeusrun.maintenance.doctor import Check, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
-from zeusrun.maintenance.retention import Bounds, collect, list_kept, read_bounds, remove
-from zeusrun.maintenance.servers import check_server, check_unused, deliver_elsewhere
-from zeusrun.maintenance.transfer import restore_shared
-from zeusrun.schedule.health import find_difference, find_neglect, has_mail_program
+from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
+from zeusrun.maintenance.servers import check_server, check_unused
+from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
@@ -65,10 +53,6 @@ def repair(
     *,
     dry_run: DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
-    deliver: Annotated[
-        str | None,
-        Option(metavar="URL", help="Deliver what waits for this old address of a server."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
@@ -76,16 +60,9 @@ def repair(
     Ends orphan processes, records lost trials, resets power limits, removes left-over files.
     """
     home, store = open_home()
-    if [dry_run, restore is not None, deliver is not None].count(True) > 1:
-        raise UsageError("--dry-run, --restore and --deliver exclude each other; choose one")
-    if deliver is not None:
-        done = deliver_elsewhere(store, home, os.environ, deliver, tell)
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo("\n".join(f"{job}: {count} delivered" for job, count in done.items()))
-        return
     if restore is not None:
+        if dry_run:
+            raise UsageError("--dry-run and --restore exclude each other; choose one")
         _restore(home, store, restore, as_json=as_json)
         return
     found = find_and_repair(store, home, dry_run=dry_run)
@@ -108,17 +85,13 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
         known_job(store, job)
-    if (shared := shared_of(store, job)) is not None:
-        added = restore_shared(shared, job, found)
+    done = store.restore(job, found)
+    if store.is_shared(job):
+        added = len(done.found)
         typer.echo(
             f"{job}: {added} of {len(found)} runs of this machine were missing on the server"
         )
-        return
-    store = store.of(job) if isinstance(store, RoutedHistory) else store
-    if not isinstance(store, TinyDBHistory):
-        raise UsageError(f"--restore rebuilds zeusrun's own history; unset {HISTORY_VARIABLE}")
-    done = store.restore(job, found)
-    if as_json:
+    elif as_json:
         print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
         console().print(restore_sheet(job, done))
@@ -149,15 +122,12 @@ def prune(
     job = None if job is None else job_name(job)
     now = read_clock()
     found, bounded = [], bool(given)
-    kept: dict[str, str] = {}
     damage: HistoryError | None = None
     for name in store.jobs() if job is None else [known_job(store, job)]:
         try:
             bounds = given or _own_bounds(store, home, name)
             bounded = bounded or bool(bounds)
             old = collect(store, home, name, bounds, now)
-            if dry_run and bounds:
-                kept |= list_kept(store, home, name, now)
         except HistoryError as error:  # still clean up the other jobs
             damage = damage or error
             continue
@@ -170,7 +140,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     elif found or damage is None:
-        console().print(old_runs_sheet(found, kept, dry_run=dry_run))
+        console().print(old_runs_sheet(found, dry_run=dry_run))
     if damage is not None:
         raise damage
 
@@ -208,9 +178,7 @@ def _check_servers(home: Path) -> list[Check]:
     checks = []
     for name in sorted(each for each in names if "://" in each):
         try:
-            history = open_named(home, os.environ, name)
-            if isinstance(history, SharedHistory):
-                checks += check_server(history, os.environ, home)
+            checks += check_server(open_shared(home, os.environ, name), os.environ, home)
         except ZeusrunError as error:
             checks.append(Check("server", well=False, found=str(error)))
     return checks + check_unused(home, names)
@@ -248,8 +216,4 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
         else:
             if difference is not None:
                 checks.append(Check("schedule", well=None, found=difference))
-    if not has_mail_program():
-        advice = "add `notify` to the job file, or install a mail program such as msmtp-mta"
-        what = "no mail program (sendmail): mail from cron is lost"
-        checks.append(Check("mail", well=None, found=what, advice=advice))
     return checks

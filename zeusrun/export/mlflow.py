@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zeusrun.analysis.curve_unit import amount_in, curve_in, curve_unit
+from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.clock import unix_seconds
 from zeusrun.errors import ExportError, UsageError, ZeusrunError
 from zeusrun.plain_text import storable_text
@@ -28,7 +28,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.trial import Trial
 
 _PARAMS = ("learning_rate", "power_limit_w", "stage")

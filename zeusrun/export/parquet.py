@@ -6,7 +6,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.estimate import SAVED
+from zeusrun.analysis.amounts import SAVED
 from zeusrun.clock import local_time
 from zeusrun.errors import HistoryError
 from zeusrun.plain_text import storable_text

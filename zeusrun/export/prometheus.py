@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.estimate import name_ends
+from zeusrun.analysis.amounts import name_ends
 from zeusrun.analysis.savings import find_savings
 from zeusrun.analysis.totals import add_up
 from zeusrun.clock import unix_seconds

@@ -5,20 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import time
-from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import unwritable
 from zeusrun.files.private import make_folder, open_for_writing
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
-_NO_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO, errno.ESTALE}
-_NETWORK = re.compile(
-    r"(nfs|cifs|smb|9p|afs|ceph|lustre|gpfs|beegfs|glusterfs|orangefs|fuse\.(sshfs|glusterfs|ceph|s3))"
-)
-_MOUNTS = Path("/proc/self/mountinfo")
 _PERIOD_S = 0.01  # a writer needs a few ms
 
 
@@ -76,7 +72,7 @@ class FileLock:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise _explain(error, self.path) from error
+            raise OSError(error.errno, error.strerror, os.fspath(self.path)) from error
         finally:
             if descriptor != -1:
                 os.close(descriptor)
@@ -97,29 +93,6 @@ class SafeLock(FileLock):
             return super().acquire(timeout_s)
         except OSError as error:
             raise unwritable(self.path.parent, error) from error
-
-
-def _explain(error: OSError, path: Path) -> OSError:
-    """Return the error of a lock; on a network disk without locks, its text says so."""
-    kind, place = _find_mount(path)
-    if error.errno not in _NO_LOCK or not _NETWORK.match(kind):
-        return OSError(error.errno, error.strerror, os.fspath(path))
-    reason = f"it is on a network disk ({kind}, mounted at {place}) that grants no locks"
-    return OSError(errno.ENOLCK, f"{error.strerror}: {reason}", os.fspath(path))
-
-
-def _find_mount(path: Path) -> tuple[str, str]:
-    """Return the type and the mount point of a path's file system; two ``""`` if unknown."""
-    with suppress(OSError, ValueError):
-        real, found = path.resolve(), ("", "")
-        for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-            left, _, right = line.partition(" - ")  # proc_pid_mountinfo(5)
-            place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
-            # The last mount at a place hides those before.
-            if real.is_relative_to(place) and len(place) >= len(found[1]):
-                found = right.split()[0], place
-        return found
-    return "", ""
 
 
 def is_locked(path: Path) -> bool | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from zeusrun.errors import HistoryError
+from zeusrun.errors import HistoryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from zeusrun.trial import Outcome, Trial
 
@@ -38,6 +40,10 @@ class UnavailableError(HistoryError):
     retry_after_s: float | None = None  # when, if it says so
 
 
+class OfflineError(UnavailableError):
+    """A trial could not begin; the next snapshot is offline: choose again, by that."""
+
+
 class Snapshot(NamedTuple):
     """The trials of a job at one moment, oldest first.
 
@@ -63,9 +69,37 @@ class Changes(NamedTuple):
     whole: bool
 
 
+@dataclass(frozen=True)
+class Restoration:
+    """What ``restore`` did.
+
+    Attributes:
+        copy: What it started from: ``present`` for the history itself, ``bak`` for its last good
+            copy, ``None`` if neither could be read.
+        written_at: When that was written (RFC 3339).
+        trials: How many trials the history has now.
+        found: Ids of the trials that came from run directories, oldest first.
+        unfinished: Ids of the trials without an outcome, oldest first.
+        aside: Where the previous history is kept.
+        lost: Empty if nothing was lost; ``None`` if that is unknown.
+        problems: A sentence for each thing that could not be read.
+    """
+
+    copy: str | None
+    written_at: str | None
+    trials: int
+    found: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    aside: Path | None
+    lost: tuple[str, ...] | None
+    problems: tuple[str, ...]
+
+
 @runtime_checkable
 class History(Protocol):
     """The trials of every job. The test suite for a new one is ``tests/contracts/history.py``.
+
+    A history inherits this class.
 
     Every method raises ``HistoryError`` if the history cannot be read or written, and
     ``ValueError`` if a job has a name that no job can have.
@@ -133,6 +167,67 @@ class History(Protocol):
         """
         ...
 
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Store trials of another history, in order, all or none; return them as stored.
+
+        A trial that is stored already stays as it is, except that a late result replaces LOST and
+        ``DISPATCHED``. In a shared history, one that began offline gets the next number of its job.
+
+        Raises:
+            ValueError: If an id does not match its numbers, a trial could not be read back or, in
+                a shared history, another trial has the same id.
+        """
+        ...
+
+    # What only histories of several machines need. A history of this home inherits these answers.
+
+    def address(self, job: str) -> str | None:
+        """Return the address of the shared history of a job; ``None`` if it is of this home."""
+        del job
+        return None
+
+    def is_shared(self, job: str) -> bool:
+        """Whether the history of a job may have trials of other machines."""
+        return self.address(job) is not None
+
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+        """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs."""
+        del trial, live
+
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""
+        del trial
+        return None
+
+    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
+        """Keep the power over time of a trial, reduced for people."""
+        del trial, trace
+
+    def keep_settings(self, job: str, settings: str) -> None:
+        """Keep the job file of a job, without secrets, as its newest run used it."""
+        del job, settings
+
+    def report_host(self, host: str, facts: dict[str, Any]) -> None:
+        """Keep what a machine reports of itself: its GPUs and schedules."""
+        del host, facts
+
+    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
+        """Deliver what waits here, or in the folder of another spool, of a job or of all.
+
+        Raises:
+            UnavailableError: If the history does not respond.
+        """
+        del job, folder
+
+    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+        """Add what run directories contain and the history lacks; ``found`` are their trials."""
+        del job, found
+        raise UsageError("--restore rebuilds zeusrun's own history; unset ZEUSRUN_HISTORY")
+
+    def tell(self, text: str) -> None:
+        """Show a sentence to the user once, if the history was opened with a way to do so."""
+        del text
+
 
 LEASE_S = 120.0
 """How long a trial of a shared history counts as running after its launcher's last heartbeat."""
@@ -141,8 +236,8 @@ LEASE_EXPIRED = "its lease expired: nobody renewed it in time"
 
 
 @runtime_checkable
-class Shared(Protocol):
-    """What a history that several machines share does beyond ``History``.
+class Shared(History, Protocol):
+    """A history on a server or in a database, as ``SharedHistory`` uses it.
 
     A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
     ``UnavailableError`` if the server or the database does not respond.
@@ -152,37 +247,6 @@ class Shared(Protocol):
         """Return what changed since the version ``after``; without one, the newest ``last``."""
         ...
 
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """Renew the lease of a trial by ``LEASE_S``, and keep what is known while it runs."""
-        ...
-
     def identify(self) -> tuple[str, float]:
         """Return the random id of the database, and the time by its clock in Unix seconds."""
-        ...
-
-    def live(self, trial: str) -> dict[str, Any] | None:
-        """Return what was kept with the last ``renew`` of a trial; ``None`` if nothing was."""
-        ...
-
-    def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Store trials of another history, in order, all or none; return them as stored.
-
-        A trial that is stored already stays as it is, except that a late result replaces LOST and
-        ``DISPATCHED``. One that began offline gets the next number of its job.
-
-        Raises:
-            ValueError: If another trial has the same id.
-        """
-        ...
-
-    def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """Keep what a machine reports of itself: its GPUs and schedules."""
-        ...
-
-    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """Keep the power over time of a trial, reduced for people."""
-        ...
-
-    def keep_settings(self, job: str, settings: str) -> None:
-        """Keep the job file of a job, without secrets, as its newest run used it."""
         ...

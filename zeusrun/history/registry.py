@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 from uuid import uuid4
 
 from zeusrun.errors import UsageError, unwritable
@@ -17,7 +17,6 @@ from zeusrun.files.home import shared_directory
 from zeusrun.files.private import make_folder, read_file
 from zeusrun.history.base import History
 from zeusrun.history.routed import RoutedHistory
-from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.history.shared.spool import Spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from zeusrun.history.shared.delivery import Remote
+    from typing_extensions import Unpack
+
+    from zeusrun.history.base import Shared
     from zeusrun.history.shared.store import Offline
 
 HISTORY_VARIABLE = "ZEUSRUN_HISTORY"
@@ -37,7 +38,7 @@ HISTORIES: dict[str, Callable[[Path], History]] = {
     "tinydb": lambda home: TinyDBHistory(home / "history")
 }
 """By name: how to open the history of a home directory."""
-_DATABASES = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb)(\+\w+)?://")
+_DATABASES = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")
 _MAX_BYTES = 4096
 
 
@@ -79,33 +80,31 @@ def default_name(environment: Mapping[str, str]) -> str:
     return environment.get(HISTORY_VARIABLE) or "tinydb"
 
 
+class Options(TypedDict, total=False):
+    """What ``SharedHistory`` takes besides; other histories need none of it."""
+
+    wait_s: float
+    offline: Offline
+    show: Callable[[str], None]
+    pause: Callable[[float], None] | None
+
+
 def open_named(
     home: Path,
     environment: Mapping[str, str],
     name: str,
     *,
-    wait_s: float = PATIENCE_S,
-    offline: Offline = "fail",
-    show: Callable[[str], None] = lambda _text: None,
-    pause: Callable[[float], None] | None = None,
     source: str = "",
+    **options: Unpack[Options],
 ) -> History:
     """Open one history by its name or URL; raises ``UsageError`` if there is none.
 
-    See ``SharedHistory`` for ``wait_s`` and what follows it. ``source`` is what messages add to the
-    address of a server, such as who has named it.
+    ``source`` is what messages add to the address of a server, such as who has named it.
     """
     if name in HISTORIES:
         return HISTORIES[name](home)
     if "://" in name:
-        folder = shared_directory(home) / _folder_name(name)
-        remote, shown = _open_remote(home, environment, name, source), hide_password(name)
-        if shown == name:
-            with contextlib.suppress(OSError):  # a home that cannot be written
-                _note(folder / "url", name)
-        return SharedHistory(
-            remote, folder, shown, wait_s=wait_s, offline=offline, show=show, pause=pause
-        )
+        return open_shared(home, environment, name, source=source, **options)
     history: History | None = create_plugin("zeusrun.histories", name, History, home)
     if history is None:
         raise UsageError(
@@ -116,11 +115,21 @@ def open_named(
     return history
 
 
-def shared_of(history: History, job: str) -> SharedHistory | None:
-    """Return the shared history of a job; ``None`` if its history is that of this home."""
-    if isinstance(history, RoutedHistory):
-        history = history.of(job)
-    return history if isinstance(history, SharedHistory) else None
+def open_shared(
+    home: Path,
+    environment: Mapping[str, str],
+    url: str,
+    *,
+    source: str = "",
+    **options: Unpack[Options],
+) -> SharedHistory:
+    """Open a shared history by its URL, as ``open_named`` does."""
+    folder = shared_directory(home) / _folder_name(url)
+    remote, shown = _open_remote(home, environment, url, source), hide_password(url)
+    if shown == url:
+        with contextlib.suppress(OSError):  # a home that cannot be written
+            _note(folder / "url", url)
+    return SharedHistory(remote, folder, shown, **options)
 
 
 def known_servers(home: Path) -> dict[str, Path]:
@@ -172,15 +181,15 @@ def remember_choice(home: Path, job: str, name: str | None) -> None:
         raise unwritable(path, error) from error
 
 
-def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Remote:
+def _open_remote(home: Path, environment: Mapping[str, str], url: str, source: str) -> Shared:
     if url.startswith(("http://", "https://")):
         from zeusrun.history.http.client import HttpHistory, read_token  # noqa: PLC0415 - 20 ms
 
-        return HttpHistory(url, read_token(home, environment), environment, source)
+        return HttpHistory(url, read_token(home, environment), source)
     if not _DATABASES.match(url):
         raise UsageError(
             f"the history {hide_password(url)!r} is of no known kind; write https://..., "
-            "postgresql://..., mysql://..., or sqlite:////absolute/path.db"
+            "postgresql://..., or sqlite:////absolute/path.db"
         )
     check_extra("a history in a database", "server", "sqlalchemy")
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra, and 200 ms

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.history import rules
+from zeusrun.history.base import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-    from zeusrun.history.base import History, Snapshot
+    from zeusrun.history.base import Restoration, Snapshot
     from zeusrun.trial import Outcome, Trial
 
 
-class RoutedHistory:
+class RoutedHistory(History):
     """A ``History`` that asks the history of each job; each is opened when it is first needed."""
 
     def __init__(
@@ -71,6 +73,38 @@ class RoutedHistory:
     def forget(self, trial: str, *, forgotten: bool) -> Trial:
         """See ``History.forget``."""
         return self._of_trial(trial).forget(trial, forgotten=forgotten)
+
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``History.add``; ``trials`` are of one job."""
+        return self.of(trials[0].job).add(trials) if trials else []
+
+    def address(self, job: str) -> str | None:
+        """See ``History.address``."""
+        return self.of(job).address(job)
+
+    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
+        """See ``History.renew``."""
+        self._of_trial(trial).renew(trial, live)
+
+    def live(self, trial: str) -> dict[str, Any] | None:
+        """See ``History.live``."""
+        return self._of_trial(trial).live(trial)
+
+    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
+        """See ``History.keep_trace``."""
+        self._of_trial(trial).keep_trace(trial, trace)
+
+    def keep_settings(self, job: str, settings: str) -> None:
+        """See ``History.keep_settings``."""
+        self.of(job).keep_settings(job, settings)
+
+    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
+        """See ``History.deliver``."""
+        self.of(job).deliver(job, folder)
+
+    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+        """See ``History.restore``."""
+        return self.of(job).restore(job, found)
 
     def _of_trial(self, trial: str) -> History:
         return self.of(rules.job_of(trial) or rules.offline_job(trial))

@@ -1,25 +1,21 @@
-"""The section ``adapt`` of a job file: a batch size that changes while the training runs."""
+"""The sections ``watch`` and ``adapt`` of a job file: what changes or is measured in a training."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import sys
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from zeusrun.jobfile.sections import BatchSizes, Section
+from zeusrun.jobfile.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from zeusrun.jobfile.sections import BatchSizes
 
-ADAPT_POLICIES = ("noise-scale", "goodput", "schedule")
+ADAPT_POLICIES = ("noise-scale", "schedule")
 """The policies of zeusrun, which ``worker.adapt.policies`` implements."""
 
-_MEASURING = {"noise-scale", "goodput"}
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 _ENTRY = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*([1-9][0-9]{0,8})\s*")
@@ -42,12 +38,26 @@ def read_schedule(text: str) -> dict[int, int]:
     return dict(pairs)
 
 
+class NoiseScaleSection(Section, title="NoiseScale"):
+    """The gradient noise scale."""
+
+    interval: int = Field(1, ge=1, description="Measure it every so many optimizer steps.")
+
+
+class Watch(Section):
+    """What the ranks measure of their gradients."""
+
+    noise_scale: NoiseScaleSection = Field(
+        description="The gradient noise scale; {} for the defaults."
+    )
+
+
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
     policy: str | tuple[str, ...] = Field(
-        description="noise-scale or goodput (both are experiments), schedule, or a class of your "
-        "own as module:Class, or a list of such classes."
+        description="schedule, noise-scale (an experiment), or a class of your own as "
+        "module:Class, or a list of such classes."
     )
     every: str = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
@@ -134,10 +144,6 @@ class Adapt(Section):
     learning_rate: Literal["none", "linear", "sqrt"] = Field(
         "none", description="How the learning rate follows the batch size within a run."
     )
-    betas: Literal["keep", "tokens"] = Field(
-        "keep",
-        description="Adam's beta2. tokens: its half-life stays the same number of samples.",
-    )
 
     @property
     def variant(self) -> str:
@@ -150,7 +156,7 @@ class Adapt(Section):
     @property
     def measures(self) -> bool:
         """Whether it needs the noise scale."""
-        return self.batch_size.policy in _MEASURING
+        return self.batch_size.policy == "noise-scale"
 
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""
@@ -196,29 +202,3 @@ class Adapt(Section):
                 f"has a schedule with batch sizes that {world_size} processes cannot share evenly: "
                 f"{', '.join(uneven)}; use multiples of {world_size}"
             )
-
-    def check_classes(self, folders: Sequence[str]) -> None:
-        """Check that the modules of the user's own classes exist, without importing them.
-
-        The ranks import them before they train.
-
-        Raises:
-            ValueError: If a module does not exist, or does not contain the name of the class.
-        """
-        for name in self.batch_size.classes:
-            module, _, class_name = name.partition(":")
-            found = PathFinder.find_spec(
-                module.partition(".")[0], [*folders, *filter(None, sys.path)]
-            )
-            if found is None:
-                raise ValueError(
-                    f"has policy {name}, but there is no module {module}, beside the script or "
-                    "installed; correct the name, or add the module"
-                )
-            if "." not in module and found.origin and found.origin.endswith(".py"):
-                text = Path(found.origin).read_text(encoding="utf-8", errors="replace")
-                if not re.search(rf"\b{class_name}\b", text):
-                    raise ValueError(
-                        f"has policy {name}, but {found.origin} has no {class_name}; correct the "
-                        "name, or add the class"
-                    )

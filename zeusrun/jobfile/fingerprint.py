@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import json
 import os
 import warnings
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +21,7 @@ from zeusrun.jobfile.secrets import mask_items
 from zeusrun.redaction import MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
 
@@ -109,24 +107,18 @@ def _read_script(spec: JobSpec) -> _Hashed | None:
     """Return the hash of a job's script, or ``None`` if there is no file to read."""
     if any(find_placeholders(text) for text in (spec.script or "", str(spec.workdir))):
         return None
-    path = spec.script_path({})
-    more = _own_path(spec)
+    path, more = spec.script_path({}), _own_path(spec)
     if path is None:
         module = str(spec.module)
-        read = _Files([spec.workdir_path({}), *more]).read
+        read = _reader([spec.workdir_path({}), *more])
         return hash_script([f"{module}.{_MAIN}", module], read)
     path = Path(os.path.realpath(path))
     if path.is_dir():
-        return hash_script([_MAIN], _Files([path, *more]).read)
-    if path.suffix != ".py" and zipfile.is_zipfile(path):
-        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            return hash_script([_MAIN], _Files([archive, *more]).read)
-    folders = [path.parent, *more]
+        return hash_script([_MAIN], _reader([path, *more]))
     package = path.parent
     while (package / "__init__.py").is_file() and package != package.parent:
         package = package.parent
-    files = _Files([*folders, package])  # once more if the script is in no package
-    return hash_script([_MAIN], lambda name: files.read(name, path if name == _FILE else None))
+    return hash_script([_MAIN], _reader([path.parent, *more, package], path))
 
 
 def _own_path(spec: JobSpec) -> list[Path]:
@@ -138,35 +130,26 @@ def _own_path(spec: JobSpec) -> list[Path]:
     return [folder / each for each in expand_placeholders(text, {}).split(os.pathsep) if each]
 
 
-_FILE = f"{_MAIN}.py"
+def _reader(folders: Sequence[Path], main: Path | None = None) -> Read:
+    """Return a function that reads the first file with a relative path, within the limits.
 
+    ``main`` is the file of the script itself, whatever it is called.
+    """
+    left = _MOST_BYTES
 
-class _Files:
-    """The files of folders and of an archive, within the limits."""
-
-    def __init__(self, places: Iterable[Path | zipfile.ZipFile]) -> None:
-        self._places = list(dict.fromkeys(places))
-        self._left = _MOST_BYTES
-
-    def read(self, name: str, path: Path | None = None) -> bytes | None:
-        """Return the start of the first file with a relative path, or of ``path`` instead."""
-        for place in self._places if self._left > 0 else ():
-            with contextlib.suppress(OSError, ValueError, KeyError, RuntimeError):
-                content = self._read(place, name, path)
-                if content is not None:
-                    self._left -= len(content)
+    def read(name: str) -> bytes | None:
+        nonlocal left
+        paths = [main] if main and name == f"{_MAIN}.py" else [each / name for each in folders]
+        for path in paths if left > 0 else ():
+            with contextlib.suppress(OSError, ValueError):
+                if path.is_file():  # reading a pipe would block
+                    with path.open("rb") as file:
+                        content = file.read(left)
+                    left -= len(content)
                     return content
         return None
 
-    def _read(self, place: Path | zipfile.ZipFile, name: str, path: Path | None) -> bytes | None:
-        if isinstance(place, zipfile.ZipFile):
-            with place.open(name) as member:
-                return member.read(self._left)
-        path = path or place / name
-        if not path.is_file():  # reading a pipe would block
-            return None
-        with path.open("rb") as file:
-            return file.read(self._left)
+    return read
 
 
 def hash_script(mains: Iterable[str], read: Read) -> _Hashed | None:
@@ -218,8 +201,7 @@ def _prefixes(name: str) -> list[str]:
 def _load(name: str, read: Read) -> tuple[bytes, bool] | None:
     """Return the content of a module, and whether it is a package."""
     path = name.replace(".", "/")
-    endings = ("/__init__.py", ".py", *([".pyc"] if name.endswith(_MAIN) else []))
-    for ending in endings:
+    for ending in ("/__init__.py", ".py"):
         content = read(path + ending)
         if content is not None:
             return content, ending.startswith("/")
@@ -229,7 +211,7 @@ def _load(name: str, read: Read) -> tuple[bytes, bool] | None:
 def _hash_module(content: bytes, package: str) -> tuple[str, list[str]]:
     """Return the hash of a module, and the names of what it may import."""
     try:
-        with warnings.catch_warnings(), _without_collecting():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are about the script's own text
             words, statements = _walk(ast.parse(content))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
@@ -238,18 +220,6 @@ def _hash_module(content: bytes, package: str) -> tuple[str, list[str]]:
     for statement in statements:
         names += _imported(statement, package)
     return _digest("\n".join(words)), names
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Let the garbage collector rest: it would look at a growing tree again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:

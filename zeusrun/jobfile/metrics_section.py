@@ -7,24 +7,19 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from zeusrun.jobfile.patterns import check_pattern
-from zeusrun.jobfile.sections import Section
+from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.values import SourceName, Template  # noqa: TC001 - pydantic reads the annotations
 
-_FILES = ("csv", "jsonl", "hf", "tensorboard", "mlflow")
+_FILES = ("csv", "jsonl")
 # Key of metrics: the sources that it goes with.
 _SOURCES_OF = {
     "pattern": ("stdout",),
     "path": _FILES,
     "name": ("stdout", *_FILES),
-    "epoch": ("csv", "jsonl", "tensorboard", "mlflow"),
-    "step": ("csv", "jsonl"),
+    "epoch": _FILES,
+    "step": _FILES,
 }
-_EXAMPLE_PATHS = {
-    "csv": "logs/**/metrics.csv",
-    "jsonl": "out/log.jsonl",
-    "hf": "out/checkpoint-*/trainer_state.json",
-    "tensorboard": "runs/**",
-}
+_EXAMPLE_PATHS = {"csv": "logs/**/metrics.csv", "jsonl": "out/log.jsonl"}
 
 
 class Metrics(Section):
@@ -33,8 +28,8 @@ class Metrics(Section):
     source: SourceName = Field(
         "auto",
         description="auto: what the script reports, what the hooks see, and known lines that rank "
-        "0 prints; sidecar: the same without the lines; stdout, csv, jsonl, hf, tensorboard, "
-        "mlflow: reports, hooks and that source; or the name of an installed plugin.",
+        "0 prints; sidecar: the same without the lines; stdout, csv, jsonl: reports, "
+        "hooks and that source; or the name of an installed plugin.",
     )
     pattern: Annotated[
         tuple[str, ...],
@@ -56,15 +51,13 @@ class Metrics(Section):
     name: str | None = Field(
         None,
         min_length=1,
-        description="The column, key, tag or group that contains objective.metric, if it has "
+        description="The column, key or group that contains objective.metric, if it has "
         "another name.",
     )
     epoch: str | None = Field(
-        None, min_length=1, description="The column, key or tag that counts epochs."
+        None, min_length=1, description="The column or key that counts epochs."
     )
-    step: str | None = Field(
-        None, min_length=1, description="With csv and jsonl: the column or key that counts steps."
-    )
+    step: str | None = Field(None, min_length=1, description="The column or key that counts steps.")
 
     @field_validator("pattern", "path", "name", "epoch", "step")
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +41,5 @@ def check_path(
 
 
 def can_run(path: Path) -> bool:
-    """Whether Python runs a path: a file, or a folder or zip file with a ``__main__.py``."""
-    if not os.path.isfile(path):  # noqa: PTH113 - never raises
-        return any(os.path.isfile(path / name) for name in _MAIN)  # noqa: PTH113
-    if path.suffix != ".py":
-        import zipfile  # noqa: PLC0415 - few scripts are archives
-
-        with contextlib.suppress(OSError, zipfile.BadZipFile):
-            names = zipfile.ZipFile(path).namelist() if zipfile.is_zipfile(path) else _MAIN
-            if not set(_MAIN) & set(names):
-                raise ValueError(f"names a zip file without a __main__.py: {path}")
-    return True
+    """Whether Python may run a path: a file, or a folder with a ``__main__.py``."""
+    return any(os.path.isfile(each) for each in (path, *(path / name for name in _MAIN)))  # noqa: PTH113 - never raises

@@ -34,12 +34,6 @@ READY = {
 """By name: the lines of torchvision's references, nanoGPT, torchtitan, Megatron-LM, and of
 PyTorch's examples: MNIST, word_language_model, VAE and those made like them."""
 
-# A group without a name; what else may match a number.
-_UNNAMED = (
-    (re.compile(r"(?<!\\)\((?!\?)"), "(?P<val_acc>"),
-    (re.compile(r"(\\S|\\d|\[[^\]]+\]|(?<!\\)\.)[+*]"), r"(?P<val_acc>\g<0>)"),
-)
-
 COUNTERS = frozenset({"epoch", "step"})
 """The groups that count and are no metrics."""
 
@@ -54,17 +48,9 @@ def check_pattern(text: str) -> None:
         raise ValueError(f"is no regular expression: {error} in '{text}'") from error
     if not groups:
         close = difflib.get_close_matches(text, READY, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"write '{_with_group(text)}'"
+        hint = "give the number a name, such as 'val_acc=(?P<val_acc>\\S+)'"
+        hint = f"did you mean {close[0]!r}?" if close else hint
         raise ValueError(f"has no named group in '{text}'; {hint}")
-
-
-def _with_group(text: str) -> str:
-    """Return a pattern with a name for its first group, else for what may be its number."""
-    for plain, named in _UNNAMED:
-        changed, found = plain.subn(named, text, count=1)
-        if found:
-            return changed
-    return r"val_acc=(?P<val_acc>\S+)"
 
 
 def find_metrics(patterns: tuple[str, ...]) -> list[str]:

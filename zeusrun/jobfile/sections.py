@@ -6,14 +6,15 @@ A new section is one class here and one line in ``spec.JobSpec``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from zeusrun.jobfile.accumulation import check_split
 from zeusrun.jobfile.messages import NO_CANDIDATE
-from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, check_url
+from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, check_history, check_url
 from zeusrun.jobfile.values import (  # noqa: TC001 - pydantic reads the annotations
     Duration,
     Event,
@@ -22,32 +23,6 @@ from zeusrun.jobfile.values import (  # noqa: TC001 - pydantic reads the annotat
     Size,
     TimeOfDay,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-
-class Section(BaseModel):
-    """Frozen, strict (``true`` and ``"1"`` are not 1), closed to unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
-    )
-
-
-def list_keys(
-    section: type[Section], hidden: Collection[str] = (), name: str = ""
-) -> dict[str, list[str]]:
-    """Return the keys of a section and of those within it, by their dotted names.
-
-    ``hidden`` are fields that are no keys.
-    """
-    found = {name: [key for key in section.model_fields if key not in hidden]}
-    for key, field in section.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, Section):
-                found |= list_keys(kind, hidden, f"{name}.{key}" if name else key)
-    return found
 
 
 class Launch(Section):
@@ -301,8 +276,8 @@ class ScheduleSection(Section, title="Schedule"):
     cron: str | None = Field(
         None,
         min_length=1,
-        description='Cron expression ("0 2 * * *"), macro (@daily), or @every 6h; null: the one '
-        "that schedule add is given.",
+        description='Cron expression ("0 2 * * *") or macro (@daily); null: the one that '
+        "schedule add is given.",
     )
     tz: str | None = Field(
         None, min_length=1, description="Time zone, such as Europe/Paris; null: the machine's own."
@@ -315,11 +290,6 @@ class ScheduleSection(Section, title="Schedule"):
     catch_up: CatchUp = Field(
         "none",
         description="Of the runs missed while the machine was off: run none, or the newest one.",
-    )
-    jitter: Duration | None = Field(
-        None,
-        description="Delay each start by up to this time; the delay of an occurrence never "
-        "changes: 30s, 1h30m.",
     )
     deadline: Duration | None = Field(
         None, description="An occurrence that cannot start within this time is missed: 30m, 2h, 1d."
@@ -335,8 +305,7 @@ class ScheduleSection(Section, title="Schedule"):
     )
     by: StartBy = Field(
         "price",
-        description="With start_within: choose the start by the price of power, by its carbon, or "
-        "start now.",
+        description="With start_within: choose the start by the price of power, or by its carbon.",
     )
 
     @field_validator("finish_by", "by")
@@ -379,3 +348,26 @@ class Notify(Section):
         "recovered.",
     )
     timeout_s: float = Field(10, gt=0, le=600, description="Seconds that each try may take.")
+
+
+class HistorySection(Section, title="History"):
+    """Where the runs of the job are recorded."""
+
+    url: Annotated[str, AfterValidator(check_history)] | None = Field(
+        None,
+        description="A server (https://...) or a database (postgresql://...) that several machines "
+        "share; null: what ZEUSRUN_HISTORY names, else the files of this machine.",
+    )
+    wait_s: float = Field(
+        300, ge=0, description="How long a submit waits for a server that does not respond."
+    )
+    offline: Literal["fail", "cheapest"] = Field(
+        "fail",
+        description="What a submit does after that. fail: exit 6; cheapest: run the cheapest known "
+        "batch size, and deliver the result later.",
+    )
+
+
+def read_short_form(value: object) -> object:
+    """Return ``history: URL`` as a section."""
+    return {"url": value} if isinstance(value, str) else value

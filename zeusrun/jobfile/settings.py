@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from zeusrun.jobfile.messages import collect_problems, describe_errors
-from zeusrun.jobfile.sections import list_keys
+from zeusrun.jobfile.section import validate
 from zeusrun.jobfile.spec import JobSpec
 from zeusrun.jobfile.yaml_reader import parse_document
 
@@ -17,8 +14,7 @@ _OF_POLICY = frozenset(
         *("early_stop", "attempts", "power_limit", "adapt"),
     }
 )
-# What stands for the rest. With PYTHONPATH, the classes of ``adapt`` need not be installed here.
-_REST = {"module": "elsewhere", "env": {"PYTHONPATH": ""}, "source": Path("/job.yaml")}
+_REST = {"module": "elsewhere", "source": Path("/job.yaml")}  # what stands for the rest
 
 
 def read_settings(text: str, label: str) -> JobSpec:
@@ -33,9 +29,4 @@ def read_settings(text: str, label: str) -> JobSpec:
     """
     document = parse_document(text, label)
     values = {key: value for key, value in document.data.items() if key in _OF_POLICY}
-    try:
-        return JobSpec.model_validate({**values, **_REST})
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-    sections = list_keys(JobSpec, frozenset({"source", "secrets"}))
-    raise collect_problems(document, describe_errors(errors, sections, document))
+    return validate(JobSpec, document, {**values, **_REST}, frozenset({"source", "secrets"}))

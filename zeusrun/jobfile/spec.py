@@ -21,17 +21,18 @@ from pydantic import (
 
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
-from zeusrun.jobfile.adapt_section import Adapt  # noqa: TC001 - pydantic needs it
-from zeusrun.jobfile.history_section import HistorySection, read_short_form
+from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.jobfile.paths import can_run, check_path, resolve_path
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
+from zeusrun.jobfile.section import Section, list_keys
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
+    HistorySection,
     Keep,
     Launch,
     LearningRate,
@@ -40,13 +41,11 @@ from zeusrun.jobfile.sections import (
     PolicySection,
     PowerLimit,
     ScheduleSection,
-    Section,
     StallSection,
-    list_keys,
+    read_short_form,
 )
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.values import EnvName, PassedText, Template, check_text
-from zeusrun.jobfile.watch_section import Watch  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
@@ -224,10 +223,6 @@ class JobSpec(Section):
         launch = data.get("launch")
         if launch is not None and isinstance(launch.nproc_per_node, int):
             adapt.check_divisible(launch.nproc_per_node)
-        script, workdir, env = data.get("script"), data.get("workdir"), data.get("env", {})
-        texts = [str(workdir), *([] if script is None else [os.path.dirname(script) or "."])]  # noqa: PTH120
-        if "PYTHONPATH" not in env and not any(map(find_placeholders, texts)):
-            adapt.check_classes([str(resolve_path(data["source"], text)) for text in texts])
         return adapt
 
     def check_world_size(self, world_size: int) -> None:
@@ -235,16 +230,15 @@ class JobSpec(Section):
 
         ``load_spec`` checks this itself if ``nproc_per_node`` is a number.
         """
+        section = "batch_size"
         try:
             self.batch_size.check_divisible(world_size)
             _check_shares(self.batch_size, [*self.args, *self.env.values()], world_size)
-        except ValueError as error:
-            raise JobFileError(f"{self.source}: 'batch_size' {error}") from error
-        try:
+            section = "adapt"
             if self.adapt is not None:
                 self.adapt.check_divisible(world_size)
         except ValueError as error:
-            raise JobFileError(f"{self.source}: 'adapt' {error}") from error
+            raise JobFileError(f"{self.source}: '{section}' {error}") from error
 
     @property
     def variant(self) -> str | None:

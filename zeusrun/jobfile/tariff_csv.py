@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import JobFileError
-from zeusrun.tariff import Tariff, from_points, is_skipped, parse_time
+from zeusrun.tariff import Tariff, from_points, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999 cannot be shown
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_NO_TEXT = (
-    "{} is neither UTF-8 text nor UTF-16 text with a byte order mark; save it as CSV in UTF-8"
-)
+_NO_TEXT = "{} is not UTF-8 text; save it as CSV in UTF-8"
 _MOST_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
 
@@ -36,9 +32,8 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
             raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
         if path.stat().st_size > _MOST_BYTES:
             raise JobFileError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; is it a tariff?")
-        content = path.read_bytes()
-        text = content.decode("utf-16" if content.startswith(_UTF_16) else "utf-8-sig")
-        if "\0" in text:  # UTF-16 without a byte order mark, or no text
+        text = path.read_bytes().decode("utf-8-sig")
+        if "\0" in text:
             raise JobFileError(_NO_TEXT.format(path))
         rows = [*csv.reader(io.StringIO(text, newline=""))]
     except UnicodeDecodeError as error:
@@ -47,14 +42,10 @@ def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) ->
         reason = getattr(error, "strerror", None) or error
         raise JobFileError(f"{path} cannot be read: {reason}") from error
     points: list[tuple[float, float]] = []
-    above = ""
     for number, row in enumerate(rows, 1):
         heading = number == 1 and not "".join(row[:1]).strip()[:1].isdigit()
         if not heading and any(cell.strip() for cell in row):
-            points.append(
-                _read_row(f"{path}:{number}", row, zone, bounds, points[-1:], above=above)
-            )
-            above = row[0]
+            points.append(_read_row(f"{path}:{number}", row, zone, bounds, points[-1:]))
     if not points:
         raise JobFileError(f"{path} has no rates; write rows such as 2026-03-01T00:00+01:00,0.31")
     return from_points(points)
@@ -66,13 +57,8 @@ def _read_row(
     zone: tzinfo | None,
     bounds: tuple[float, float],
     before: Sequence[tuple[float, float]],
-    *,
-    above: str,
 ) -> tuple[float, float]:
-    """Return the time, in Unix seconds, and the rate of a row.
-
-    ``before`` is what the row above reads as, ``above`` its time as written.
-    """
+    """Return the time, in Unix seconds, and the rate of a row; ``before`` is the row above."""
     shown = ",".join(row)[:80]
     try:
         t, rate = parse_time(row[0], zone), float(row[1])
@@ -89,11 +75,8 @@ def _read_row(
     if not least <= rate <= most:  # so is NaN
         raise JobFileError(f"{place}: the rate must be from {least:g} to {most:g}, not {row[1]}")
     if before and t <= before[0][0]:
-        if is_skipped(above, zone):
-            raise JobFileError(
-                f"{place}: the time of the row above, {above!r}, does not exist: in that night, "
-                "the clock is put forward. Remove the rows of the skipped hour, or write times "
-                "with an offset, such as 2026-03-01T00:00+01:00"
-            )
-        raise JobFileError(f"{place}: each time must be later than the one above, not {shown!r}")
+        raise JobFileError(
+            f"{place}: each time must be later than the one above, not {shown!r}; where the clocks "
+            "change, write times with an offset"
+        )
     return t, rate

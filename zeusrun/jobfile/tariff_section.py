@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from zeusrun.jobfile.sections import Section
+from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.tariff_csv import load_tariff
 from zeusrun.tariff import Tariff
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.messages import collect_problems, describe_errors
-from zeusrun.jobfile.sections import Section, list_keys
+from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.yaml_reader import read_document
 from zeusrun.tariff import Tariffs
@@ -73,17 +72,7 @@ def load_home_tariffs(home: Path) -> Tariffs | None:
         return None
     if path.is_dir():
         raise JobFileError(f"{path} is a directory; it must be a file, or be absent")
-    document = read_document(path)
-    problems = [*document.problems]
-    found = HomeTariff()
-    try:
-        found = HomeTariff.model_validate(document.data)
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        problems += describe_errors(errors, list_keys(HomeTariff), document)
-    if problems:
-        raise collect_problems(document, problems)
-    return _build(found, path)
+    return _build(validate(HomeTariff, read_document(path)), path)
 
 
 def _build(keys: HomeTariff | JobSpec, source: Path) -> Tariffs:

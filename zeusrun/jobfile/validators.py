@@ -23,14 +23,14 @@ Overlap = Literal["forbid", "allow", "replace", "queue"]
 CatchUp = Literal["none", "once"]
 """Of runs missed while the machine was off: run none, or the newest."""
 
-StartBy = Literal["price", "carbon", "now"]
-"""By what the start within ``start_within`` is chosen; now: it is not."""
+StartBy = Literal["price", "carbon"]
+"""By what the start within ``start_within`` is chosen."""
 
 _DURATION = re.compile(
     r"(?:([0-9]{1,6})\s*d\s*)?(?:([0-9]{1,6})\s*h\s*)?(?:([0-9]{1,6})\s*m\s*)?(?:([0-9]{1,6})\s*s)?"
 )
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-_DATABASES = r"(?:sqlite|postgres|postgresql|mysql|mariadb)(?:\+\w+)?"
+_DATABASES = r"(?:sqlite|postgres|postgresql)(?:\+\w+)?"
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,3}})?)\s*({'|'.join(_UNITS)})")
@@ -95,7 +95,7 @@ def check_history(text: str) -> str:
     if not re.fullmatch(rf"(https?|{_DATABASES})://\S+", text):
         raise ValueError(
             "must be the URL of a server (https://...) or of a database (postgresql://..., "
-            "mysql://..., sqlite:////absolute/path.db)"
+            "sqlite:////absolute/path.db)"
         )
     user = text.partition("://")[2].rpartition("@")[0]
     if user and (text.startswith("http") or ":" in user):

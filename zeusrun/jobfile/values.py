@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POLICY_NAMES = ("auto", "zeus", "fixed", "grid")
 """The policies that zeusrun has; ``bandit.registry`` makes them."""
 
-SOURCE_NAMES = ("auto", "sidecar", "stdout", "csv", "jsonl", "hf", "tensorboard", "mlflow")
+SOURCE_NAMES = ("auto", "sidecar", "stdout", "csv", "jsonl")
 """The metric sources that zeusrun has; ``metrics.base`` opens them."""
 
 
@@ -63,27 +63,22 @@ def _any_of(*forms: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*forms]})
 
 
-def _marked(marker: str, description: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "description": description,
-        "properties": {marker: _ANY_TEXT},
-        "required": [marker],
-        "additionalProperties": False,
-    }
-
-
 _TEXT = {"type": "string"}
 _ANY_TEXT = {"type": ["string", "number"]}  # where a text is passed on, a number stays as written
-_MARKED = (
-    _marked("secret", "A value that zeusrun masks in records and in what it prints."),
-    _marked("secret_file", "A file that contains such a value; relative to the job file."),
-    _marked("plain", "A value that is no secret, whatever its name."),
-)
+_MARKED = {
+    "type": "object",
+    "description": "secret: a text that zeusrun masks in records and in what it prints; "
+    "secret_file: a file that contains such a text, relative to the job file; plain: a text that "
+    "is no secret, whatever its name.",
+    "properties": dict.fromkeys(("secret", "secret_file", "plain"), _ANY_TEXT),
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
 _COUNTS = ({"type": "integer", "minimum": 1}, {"enum": ["gpu", "cpu", "auto"]}, _TEXT)
 
 Template = Annotated[str, AfterValidator(check_text)]
-PassedText = Annotated[Template, _any_of(_ANY_TEXT, *_MARKED)]
+PassedText = Annotated[Template, _any_of(_ANY_TEXT, _MARKED)]
 EnvName = Annotated[str, AfterValidator(check_env_name)]
 PolicyName = Annotated[
     str,

@@ -16,7 +16,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
-from zeusrun.history.base import NEWEST, Conflict
+from zeusrun.history.base import NEWEST, Conflict, OfflineError
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.moment import read_moment
@@ -93,7 +93,7 @@ def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun 
                 remove_unbegun(history, submission.home, job, [*snapshot.trials, trial])
         except BaseException as error:
             _give_up(submission, begun)
-            if not isinstance(error, Conflict):
+            if not isinstance(error, (Conflict, OfflineError)):
                 raise
         else:
             return begun

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import HistoryError, ZeusrunError
 from zeusrun.history.base import HEARTBEAT_S, UnavailableError
-from zeusrun.history.registry import shared_of
 from zeusrun.launcher.redact import copy_job
 from zeusrun.launcher.rundir.record import read_live
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zeusrun.history.base import History
-    from zeusrun.history.shared.store import SharedHistory
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
@@ -31,17 +29,16 @@ def hold_lease(
     submission: Submission, trial: Trial, paths: RunPaths
 ) -> AbstractContextManager[object]:
     """Keep the lease of a trial until the end of the block, if its history is shared."""
-    shared = shared_of(submission.history, trial.job)
-    return nullcontext() if shared is None else Heartbeat(submission, shared, trial, paths)
+    shared = submission.history.is_shared(trial.job)
+    return Heartbeat(submission, trial, paths) if shared else nullcontext()
 
 
 def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
     """Send the power of a trial that has ended to a shared history, or let it wait."""
-    shared = shared_of(history, trial.job)
-    trace = None if shared is None else read_power(paths.power, _POWER_POINTS)
-    if shared is not None and trace is not None:
+    trace = read_power(paths.power, _POWER_POINTS) if history.is_shared(trial.job) else None
+    if trace is not None:
         with suppress(HistoryError, ValueError):  # the page then has no curve
-            shared.keep_trace(trial.uuid or trial.trial, trace.to_json())
+            history.keep_trace(trial.uuid or trial.trial, trace.to_json())
 
 
 class Heartbeat:
@@ -52,11 +49,9 @@ class Heartbeat:
     fails, it is sent more often. Nothing that goes wrong here ends the training, or the thread.
     """
 
-    def __init__(
-        self, submission: Submission, history: SharedHistory, trial: Trial, paths: RunPaths
-    ) -> None:
+    def __init__(self, submission: Submission, trial: Trial, paths: RunPaths) -> None:
         """Prepare; nothing is sent yet."""
-        self._submission, self._history = submission, history
+        self._submission, self._history = submission, submission.history
         self._trial, self._paths = trial, paths
         self._ended = threading.Event()
         self._has_told = False

@@ -9,7 +9,6 @@ from zeusrun.choice.inputs import Moment
 from zeusrun.choice.preempted import find_preempted
 from zeusrun.clock import timestamp
 from zeusrun.files.home import runs_directory
-from zeusrun.history.registry import shared_of
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.place import find_own
@@ -52,7 +51,7 @@ def _own_trials(
     history: History, home: Path, host: str, trials: Sequence[Trial]
 ) -> Sequence[Trial]:
     """Return the trials that this machine can continue, and those that it ran."""
-    if not trials or shared_of(history, trials[0].job) is None:
+    if not trials or not history.is_shared(trials[0].job):
         return trials
     preempted = TrialStatus.PREEMPTED
     return [

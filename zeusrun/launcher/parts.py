@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from zeusrun.bandit.reinterpret import spread_samples
+from zeusrun.bandit.samples import spread_samples
 from zeusrun.cost import cost_j
 from zeusrun.noise_curve import join_curves
 from zeusrun.trial import (
@@ -107,7 +107,6 @@ def join(trial: Trial, outcome: Outcome) -> Outcome:
             trial.samples or 0,
             trial.progress if trial.samples else 0.0,
         ),
-        gradient_variance=_newest(outcome.gradient_variance, trial.gradient_variance),
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
         **_sum_prices(trial, outcome, energy_j),
@@ -130,10 +129,6 @@ def _sum_prices(trial: Trial, outcome: Outcome, energy_j: float | None) -> dict[
         "carbon_g": _sum(trial.carbon_g, outcome.carbon_g) if known else None,
         "pue": outcome.pue if trial.pue == outcome.pue else None,
     }
-
-
-def _newest(now: float | None, before: float | None) -> float | None:
-    return before if now is None else now
 
 
 def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.control_group import end_group
@@ -41,7 +40,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     ``LOST`` because no heartbeat came. The lease decides about the trials of other machines.
     """
     recovered = []
-    shared = shared_of(history, job) is not None
+    shared = history.is_shared(job)
     trials = history.unfinished(job)
     if shared:
         trials += [each for each in history.trials(job, _MOST_EXPIRED) if has_expired(each)]

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.reinterpret import samples_per_epoch
+from zeusrun.bandit.samples import samples_per_epoch
 from zeusrun.jobfile.guess.saves import find_late_save
 from zeusrun.jobfile.guess.script import find_spawn, module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders

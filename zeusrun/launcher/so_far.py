@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.metrics.advance import advance
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve
 

@@ -199,7 +199,7 @@ def _check_home(home: Path) -> Check:
 
 
 def _check_tariff(home: Path) -> list[Check]:
-    """Return a line on the tariff of all jobs, if there is one, and one if it has no rate now."""
+    """Return a line on the tariff of all jobs, if there is one."""
     try:
         tariffs = load_home_tariffs(home)
     except (JobFileError, OSError) as error:
@@ -207,21 +207,15 @@ def _check_tariff(home: Path) -> list[Check]:
         return [Check("tariff", well=False, found=str(error), advice=advice)]
     if tariffs is None:
         return []
-    known = [("price", tariffs.price, f"{tariffs.currency}/kWh")]
-    known += [("carbon", tariffs.carbon, "g/kWh")]
-    found, missing = [], []
-    for name, tariff, unit in known:
-        rate = None if tariff is None else tariff.at(read_clock()).rate
-        if rate is not None:
-            found.append(f"{name} now {rate:g} {unit}")
-        elif tariff is not None:
-            missing.append(f"{name}.csv has no rate for now")
-    if tariffs.pue != 1:
-        found.append(f"PUE {tariffs.pue:g}")
-    path = home / TARIFF_FILE
-    if missing:
+    path, now = home / TARIFF_FILE, read_clock()
+    known = {"price": tariffs.price, "carbon": tariffs.carbon}
+    rates = {name: tariff.at(now).rate for name, tariff in known.items() if tariff is not None}
+    if missing := [f"{name}.csv has no rate for now" for name in rates if rates[name] is None]:
         advice = f"add newer rows to the file that {path} names; until then, the amount is unknown"
         return [Check("tariff", well=None, found="; ".join(missing), advice=advice)]
+    units = {"price": f"{tariffs.currency}/kWh", "carbon": "g/kWh"}
+    found = [f"{name} now {rate:g} {units[name]}" for name, rate in rates.items()]
+    found += [] if tariffs.pue == 1 else [f"PUE {tariffs.pue:g}"]
     return [Check("tariff", well=True, found=", ".join(found) or f"{path} is empty")]
 
 

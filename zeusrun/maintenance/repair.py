@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
-from zeusrun.history.registry import shared_of
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import restore_limits
@@ -100,7 +99,7 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
             text = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
             yield Finding("trial", trial.trial, "repaired", text)
         return
-    shared = shared_of(history, job) is not None
+    shared = history.is_shared(job)
     for trial in history.unfinished(job):
         paths = find_own(history, home, trial)
         if (paths is not None or not shared) and not lease_of(trial, paths).is_held():

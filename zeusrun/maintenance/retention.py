@@ -79,15 +79,6 @@ def collect(history: History, home: Path, job: str, bounds: Bounds, now: float) 
     return choose_old(runs, _kept(trials), bounds, now)
 
 
-def list_kept(history: History, home: Path, job: str, now: float) -> dict[str, str]:
-    """Return the runs of a job that no bound removes, each with the reason."""
-    trials = history.trials(job)
-    runs = _ended_runs(history, home, job, trials, now)
-    kept = {runs[-1].trial: "the newest"} if runs else {}
-    there = {run.trial for run in runs}
-    return kept | {name: why for name, why in _kept(trials).items() if name in there}
-
-
 def choose_old(
     runs: Sequence[OldRun], kept: Collection[str], bounds: Bounds, now: float
 ) -> list[OldRun]:
@@ -115,15 +106,14 @@ def choose_old(
     return chosen[::-1]
 
 
-def _kept(trials: Sequence[Trial]) -> dict[str, str]:
-    """Return the trials to keep whatever the bounds are, each with the reason."""
+def _kept(trials: Sequence[Trial]) -> set[str]:
+    """Return the names of the trials to keep whatever the bounds are."""
     best: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
         if trial.status is TrialStatus.REACHED and trial.teaches:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
             best[objective] = min(best.get(objective, trial), trial, key=_price)
-    kept = {trial.trial: "the cheapest" for trial in best.values()}
-    return kept | {trial.trial: "preempted" for trial in list_preempted(trials)}
+    return {trial.trial for trial in (*best.values(), *list_preempted(trials))}
 
 
 def _price(trial: Trial) -> tuple[bool, float]:

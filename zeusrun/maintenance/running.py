@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.place import files_of, find_own
@@ -55,7 +54,7 @@ def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live
 
 def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
     """Return the runs of this machine that go on although their server got no heartbeat."""
-    if shared_of(history, job) is None or not runs_directory(home, job).is_dir():
+    if not history.is_shared(job) or not runs_directory(home, job).is_dir():
         return []
     lost = [each for each in history.trials(job, NEWEST) if has_expired(each)]
     found = [_read(history, home, each) for each in lost if find_own(history, home, each)]
@@ -64,11 +63,10 @@ def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
 
 def _read(history: History, home: Path, trial: Trial) -> Live:
     """Return the state of a trial: from its files, or from the server that other machines use."""
-    shared = shared_of(history, trial.job)
-    if shared is not None and find_own(history, home, trial) is None:
+    if history.is_shared(trial.job) and find_own(history, home, trial) is None:
         record = None
         with suppress(HistoryError):
-            record = shared.live(trial.trial)
+            record = history.live(trial.trial)
         return state_of(trial, Live.from_json(record or {}))  # its lease is held
     paths = files_of(history, home, trial)
     return replace(state_of(trial, read_live(paths)), alive=lease_of(trial, paths).is_held())

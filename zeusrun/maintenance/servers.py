@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from zeusrun import __version__
 from zeusrun.clock import local_time, read_clock
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import HistoryError
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.http.client import TOKEN_VARIABLE, HttpHistory, read_token
-from zeusrun.history.http.transport import is_loopback
-from zeusrun.history.registry import HISTORY_VARIABLE, open_named, shared_of, waiting_spools
-from zeusrun.history.shared.delivery import deliver
-from zeusrun.history.shared.store import SharedHistory
+from zeusrun.history.registry import waiting_spools
 from zeusrun.maintenance.doctor import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from zeusrun.history.base import History
     from zeusrun.history.shared.spool import Spool
+    from zeusrun.history.shared.store import SharedHistory
 
 _MOST_APART_S = 60.0  # between two clocks; times of runs are compared across machines
 
@@ -39,57 +35,12 @@ def check_server(history: SharedHistory, environment: Mapping[str, str], home: P
 
 def check_unused(home: Path, used: Collection[str]) -> list[Check]:
     """Return the checks of what waits for other shared histories than those in use."""
-    checks = []
-    for name, spool in waiting_spools(home, besides=used).items():
-        advice = (
-            "no job uses this address now; if the server has another one: "
-            f"zeusrun repair --deliver {name}"
-        )
-        checks += _check_waiting(name, spool, advice)
-    return checks
-
-
-def deliver_elsewhere(
-    history: History,
-    home: Path,
-    environment: Mapping[str, str],
-    address: str,
-    tell: Callable[[str], None],
-) -> dict[str, int]:
-    """Deliver what waits for an address to the shared histories in use; return how much, by job.
-
-    Raises:
-        UsageError: If nothing waits for the address, it responds, or a job uses no other one.
-        HistoryError: If a history in use does not respond, or refuses.
-    """
-    spools = {name: each for name, each in waiting_spools(home).items() if each}
-    spool = spools.get(address)
-    if spool is None:
-        raise UsageError(f"nothing waits for {address!r}; what waits is for {list(spools)}")
-    counts = Counter(entry.trial.job for entry in spool.entries())
-    targets = {}
-    for job in counts:
-        target = shared_of(history, job)
-        if target is None or target.name == address:
-            raise UsageError(
-                f"{job} has no other shared history; write the new address into its job file and "
-                f"submit that, or set {HISTORY_VARIABLE} if its job file names none"
-            )
-        targets[job] = target
-    if _responds(home, environment, address):
-        raise UsageError(f"{address} responds: `zeusrun schedule tick` delivers what waits for it")
-    for job, target in targets.items():
-        deliver(spool, target.remote, tell, job)
-    return dict(counts - Counter(entry.trial.job for entry in spool.entries()))
-
-
-def _responds(home: Path, environment: Mapping[str, str], address: str) -> bool:
-    with suppress(HistoryError, UsageError):
-        old = open_named(home, environment, address)
-        if isinstance(old, SharedHistory):
-            old.remote.identify()
-            return True
-    return False
+    advice = (
+        "no job uses this address now; if the server has another one, `zeusrun repair --restore "
+        "JOB` adds the runs of this machine there"
+    )
+    spools = waiting_spools(home, besides=used).items()
+    return [each for name, spool in spools for each in _check_waiting(name, spool, advice)]
 
 
 def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, Any]]:

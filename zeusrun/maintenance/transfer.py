@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history import rules
-from zeusrun.history.registry import HISTORY_VARIABLE, shared_of
-from zeusrun.history.shared.delivery import add_lost
+from zeusrun.history.registry import HISTORY_VARIABLE
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.job_name import list_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
-    from zeusrun.history.shared.store import SharedHistory
-    from zeusrun.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -60,42 +55,23 @@ def transfer(
     names = local.jobs() if to_shared else history.jobs()
     if to_shared and not names:
         raise UsageError("the files of this machine have no runs to import")
-    names = [name for name in names if shared_of(history, name) is not None]
+    names = [name for name in names if history.is_shared(name)]
     if job is not None:
-        if shared_of(history, job) is None:
+        if not history.is_shared(job):
             raise _no_shared_history()
         if job not in names:
             raise UsageError(f"there is no job called {job!r}; {list_known(job, names)}")
         names = [job]
-    elif not names and shared_of(history, "") is None:
+    elif not names and not history.is_shared(""):
         raise _no_shared_history()
-    done = []
-    for name in names:
-        shared = shared_of(history, name)
-        if shared is not None:
-            done.append(_copy(local, shared, name, to_shared=to_shared))
-    return done
+    return [_copy(local, history, name, to_shared=to_shared) for name in names]
 
 
-def restore_shared(shared: SharedHistory, job: str, found: Sequence[Trial]) -> int:
-    """Add the ended trials of run directories that a server has lost; return how many.
-
-    Trials of an earlier history of this machine stay away: their numbers may be others' by now.
-    """
-    shared.deliver()
-    known = {each.uuid for each in shared.remote.trials(job)}
-    lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
-    with _refused(job, shared.name):
-        for trial in sorted(lost, key=rules.place_of):
-            add_lost(trial, shared.remote, shared.tell)
-    return len(lost)
-
-
-def _copy(local: TinyDBHistory, shared: SharedHistory, job: str, *, to_shared: bool) -> Transferred:
-    shared.deliver()
-    source, there, target = local.trials(job), shared.remote.trials(job), shared.name
-    if not to_shared:
-        source, there, target = there, source, "this machine"
+def _copy(local: History, shared: History, job: str, *, to_shared: bool) -> Transferred:
+    # A snapshot of a shared history is that of its server, never of the local copy.
+    from_, to = (local, shared) if to_shared else (shared, local)
+    source, there = from_.snapshot(job).trials, to.snapshot(job).trials
+    target = to.address(job) or "this machine"
     known = {trial.trial: trial for trial in there}
     pairs = [(each, known.get(each.trial)) for each in source if each.status.finished]
     clashes = [trial.trial for trial, old in pairs if old and not rules.is_same(old, trial)]
@@ -107,22 +83,12 @@ def _copy(local: TinyDBHistory, shared: SharedHistory, job: str, *, to_shared: b
             "numbers"
         )
     new = [each for each, old in pairs if old is None or (old != each and rules.is_news(old, each))]
-    with _refused(job, target):
-        if new and to_shared:
-            shared.add(new)
-        elif new:
-            local.add(job, new)
-    running = tuple(trial.trial for trial in source if not trial.status.finished)
-    return Transferred(job, len(new), len(pairs) - len(new), running, target)
-
-
-@contextmanager
-def _refused(job: str, target: str) -> Iterator[None]:
-    """Raise ``HistoryError`` if the target refuses a trial; the message names the trial."""
     try:
-        yield
+        to.add(new)
     except ValueError as error:
         raise HistoryError(f"{target} refuses a run of {job}: {error}") from error
+    running = tuple(trial.trial for trial in source if not trial.status.finished)
+    return Transferred(job, len(new), len(pairs) - len(new), running, target)
 
 
 def _runs(count: int) -> str:

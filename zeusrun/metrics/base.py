@@ -1,4 +1,4 @@
-"""The contract of a metric source, and the table of sources."""
+"""The contract of a metric source, the table of sources, and the source that every run has."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from zeusrun.errors import UsageError
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.files.tail import LineTail
 from zeusrun.plugins import blame, create_plugin
+from zeusrun.sidecar.decode import decode_event
 from zeusrun.sidecar.events import REPORT, SIDECAR_NAME, Asked, Ended, Reported, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
     from zeusrun.sidecar.events import Event
 
 
@@ -33,19 +35,11 @@ class MetricSource(Protocol):
         """
 
 
-SOURCES = {
-    "auto": "stdout",
-    "stdout": "stdout",
-    "csv": "lines",
-    "jsonl": "lines",
-    "hf": "hf",
-    "tensorboard": "tensorboard",
-    "mlflow": "mlflow",
-}
+SOURCES = {"auto": "stdout", "stdout": "stdout", "csv": "lines", "jsonl": "lines"}
 """By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
-def open_source(run: Run) -> MetricSource:
+def open_source(run: SourceContext) -> MetricSource:
     """Open the source that the job file names, one of ``SOURCES``."""
     module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
     source: MetricSource = module.open_source(run)
@@ -80,7 +74,7 @@ def _plain_event(event: Event, name: str) -> Event:
     return event
 
 
-def open_sources(run: Run) -> Mapping[str, MetricSource]:
+def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
     """Open the sidecar, which every run has, and the source that the job file names.
 
     The keys name the sources in messages. Call it before the training begins: sources ignore what
@@ -92,8 +86,7 @@ def open_sources(run: Run) -> Mapping[str, MetricSource]:
         return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        # A hook of the same library would report the same values at other times.
-        return {str(sidecar): SidecarReader(sidecar, without=name), key: open_source(run)}
+        return {str(sidecar): SidecarReader(sidecar), key: open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(
@@ -101,3 +94,43 @@ def open_sources(run: Run) -> Mapping[str, MetricSource]:
             "'sidecar' (docs/python-api.md describes plugins)"
         )
     return {str(sidecar): SidecarReader(sidecar), key: PluginSource(name, source)}
+
+
+MAX_WARNINGS = 5
+
+
+class SidecarReader:
+    """Reads the events that ranks append to the sidecar; bad lines become warnings."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._tail = LineTail(path)
+        self._line_number = self._bad_lines = 0
+
+    def read(self, *, final: bool = False) -> list[Event]:
+        """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
+        return [event for events in self.read_parts(final=final) for event in events]
+
+    def read_parts(self, *, final: bool = False) -> Iterator[list[Event]]:
+        """Yield what ``read`` returns, in parts of about 2,000 events."""
+        while lines := self._tail.read_lines(final=final):
+            events: list[Event] = []
+            for raw in lines:
+                self._line_number += 1
+                line = raw.replace(b"\0", b"").strip()  # a crash can leave holes that read as NUL
+                try:
+                    event = decode_event(line) if line else None
+                except ValueError as error:
+                    self._warn(str(error))
+                    continue
+                if event is not None:
+                    events.append(event)
+            yield events
+
+    def _warn(self, reason: str) -> None:
+        self._bad_lines += 1
+        if self._bad_lines <= MAX_WARNINGS:
+            self.warnings.append(f"{self.path.name}:{self._line_number}: {reason}; line ignored")
+        elif self._bad_lines == MAX_WARNINGS + 1:
+            self.warnings.append(f"{self.path.name}: more lines are not events; all were ignored")

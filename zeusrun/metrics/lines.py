@@ -2,26 +2,114 @@
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import csv
+import glob
 import json
+import os
+import stat
+import time
+from array import array
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.metrics.newest_file import NewestFile
-from zeusrun.metrics.rows import KnownRows, Rows, RowSource, number_of
+from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.metrics.rows import Rows, RowSource, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
     Parse: TypeAlias = Callable[[bytes], tuple[int, Mapping[str, object]] | None]
 
-_UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_PAUSE = 100  # times the duration of a search, so that searching takes 1 % of the time
+_LAST_BYTES = 64
 _MAX_CHUNKS = 8  # 2 MB at a time, so that supervision never waits long
+
+
+class NewestFile:
+    """Searches repeatedly for the file that a trial writes: the newest that ``path`` matches."""
+
+    def __init__(self, run: SourceContext, rows: Rows) -> None:
+        values = {name: glob.escape(value) for name, value in run.values.items()}
+        self._pattern = expand_placeholders(run.section.path or "", values)
+        self._workdir, self._rows = run.workdir, rows
+        self._next_t = 0.0
+        self._active: list[str] = []  # in the order in which they came
+        # What was there before the trial.
+        self._old = {path: (status, _end(path, status)) for path, status in self._match()}
+
+    def find(self, *, final: bool = False) -> Path | None:
+        """Return the newest file of the trial; ``None`` if there is none."""
+        now_t = time.monotonic()
+        if final or now_t >= self._next_t:
+            found = dict(self._match())
+            fresh = [path for path, now in found.items() if self._is_new(path, now)]
+            self._active += sorted(fresh, key=lambda path: found[path].st_mtime_ns)
+            self._active = [path for path in self._active if path in found] or self._active[-1:]
+            if len(self._active) > 1:
+                newest = os.path.relpath(self._active[-1], self._workdir)
+                self._rows.warn(
+                    "two",
+                    f"metrics.path matches {len(self._active)} files of this run; only the newest "
+                    f"is read, {newest}",
+                )
+            ended_t = time.monotonic()
+            self._next_t = ended_t + _PAUSE * (ended_t - now_t)
+        return Path(self._active[-1]) if self._active else None
+
+    def old_bytes(self, path: Path) -> int:
+        """Return how many bytes at the start of a file are from before the trial."""
+        with contextlib.suppress(OSError, KeyError):  # deleted meanwhile, or not there before
+            old, end = self._old[str(path)]
+            if os.path.samestat(old, path.stat()) and _end(str(path), old) == end:
+                return old.st_size
+        return 0
+
+    def _match(self) -> Iterator[tuple[str, os.stat_result]]:
+        # Path.glob takes no absolute pattern.
+        matches = glob.iglob(self._pattern, root_dir=self._workdir, recursive=True)  # noqa: PTH207
+        for path in {os.path.realpath(self._workdir / match) for match in matches}:
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                status = os.stat(path)  # noqa: PTH116
+                if stat.S_ISREG(status.st_mode):  # opening a pipe would block
+                    yield path, status
+
+    def _is_new(self, path: str, now: os.stat_result) -> bool:
+        if path in self._active or path not in self._old:
+            return path not in self._active
+        old, _ = self._old[path]
+        same = (now.st_size, now.st_mtime_ns) == (old.st_size, old.st_mtime_ns)
+        return not (same and os.path.samestat(old, now))
+
+
+def _end(path: str, old: os.stat_result) -> bytes:
+    """Return the last bytes of a file's old part."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+        file.seek(max(0, old.st_size - _LAST_BYTES))
+        return file.read(min(old.st_size, _LAST_BYTES))
+    return b""
+
+
+class KnownRows:
+    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
+
+    def __init__(self) -> None:
+        self._marks = array("q")
+        self.position = 0
+
+    def is_new(self, mark: int) -> bool:
+        """Whether the next row of the file differs from the previous row at this place."""
+        at, self.position = self.position, self.position + 1
+        if at < len(self._marks):
+            if self._marks[at] == mark:
+                return False
+            del self._marks[at:]
+        self._marks.append(mark)
+        return True
 
 
 class _Table:
@@ -70,12 +158,11 @@ class LineFile(RowSource):
     returns a row and a hash that identifies it; ``None`` for a header. It raises ``ValueError``.
     """
 
-    def __init__(self, run: Run, kind: str, create_parser: Callable[[], Parse]) -> None:
+    def __init__(self, run: SourceContext, kind: str, create_parser: Callable[[], Parse]) -> None:
         super().__init__(Rows(run, kind, epoch="epoch"))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None
-        self._encoding: str | None = None  # UTF-16, if the file begins with its mark
 
     def _collect(self, *, final: bool) -> bool:
         """Read the rest of the present file, then a newer one."""
@@ -117,9 +204,7 @@ class LineFile(RowSource):
 
     def _take(self, line: bytes) -> None:
         began, self._offset = self._offset, self._offset + len(line) + 1
-        if not began:
-            self._encoding = _UTF_16.get(line[:2])
-        line = _to_utf8(line, self._encoding).replace(b"\0", b"").strip(b"\r\n ")
+        line = line.replace(b"\0", b"").strip(b"\r\n ")
         try:
             found = self._parse(line) if line else None
         except ValueError as error:
@@ -137,16 +222,7 @@ class LineFile(RowSource):
             self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
 
 
-def _to_utf8(line: bytes, encoding: str | None) -> bytes:
-    """Return a line of a file that begins with a byte order mark of UTF-16 as UTF-8."""
-    if encoding is None:
-        return line
-    # Lines are split at the byte of a line feed, whose zero byte is then in one of two lines.
-    text = line.removeprefix(b"\0") if encoding == "utf-16-le" else line.removesuffix(b"\0")
-    return text.decode(encoding, errors="replace").removeprefix("\ufeff").encode(errors="replace")
-
-
-def open_source(run: Run) -> LineFile:
+def open_source(run: SourceContext) -> LineFile:
     """Open the file that ``metrics.path`` names. Blank cells and ``null`` are no values."""
     if run.section.source == "csv":
         return LineFile(run, "column", _Table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -40,7 +39,6 @@ class Statistics(NamedTuple):
     """What a trial records of the gradients of its largest model."""
 
     noise_curve: tuple[NoisePoint, ...] = ()
-    gradient_variance: float | None = None
     gradients_of: str | None = None
 
 
@@ -130,9 +128,7 @@ class Progress:
         largest = self.largest_model
         if largest is None or not (largest.values or self.noise_curve):
             return Statistics()
-        variance = largest.values.get("gradient_variance", math.nan)
-        known = variance if math.isfinite(variance) else None
-        return Statistics(self.noise_curve, known, largest.how)
+        return Statistics(self.noise_curve, largest.how)
 
     def is_beyond(self, before: Progress) -> bool:
         """Whether an epoch, or a report within one, has come since."""

@@ -7,14 +7,15 @@ import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.metrics.seen import names_an_evaluation, precedes
+from zeusrun.metrics.seen import EVALUATIONS, names_an_evaluation, precedes
 from zeusrun.sidecar.events import REPORT
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from zeusrun.metrics.seen import Seen
+
 
 # What libraries report beside metrics.
 NO_METRIC = re.compile(
@@ -104,3 +105,30 @@ def a_little_better(value: float, mode: str) -> float:
     if best is not None and best - exact < best / 10:  # two digits of what is missing
         return float(best - (best - exact).next_minus(_TWO_DIGITS))
     return float(exact.next_plus(_TWO_DIGITS))
+
+
+def describe_choice(proposal: Proposal, seen: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
+    """Yield sentences on a proposed metric: what it is, and how it is logged."""
+    name, source = proposal.metric, proposal.source
+    values = seen.get((name, source))
+    better = "lower" if proposal.mode == "min" else "higher"
+    what = "of an evaluation, " if names_an_evaluation({name: 0.0}) else ""
+    how = "as the script prints it"
+    if values is not None and source != "stdout":
+        by = "the script" if source == REPORT else source
+        how = f"reported by {by}, in {values.times} record{'s' * (values.times != 1)}"
+        if values.parts > 1:
+            how += (
+                f"; the script logs {values.parts} values in an evaluation, and their mean counts. "
+                "For AUC or F1 that is only near"
+            )
+    yield f"Chosen: {name} ({what}{better} is better), {how}."
+    others = sorted(other for other, by in seen if seen[other, by].each_step)
+    if others:
+        yield f"No results, because they are logged in every step: {', '.join(others[:5])}."
+
+
+def is_alike(logged: str, printed: str) -> bool:
+    """Whether a printed metric is, by its name, what is logged under another one."""
+    own, other = (set(re.findall(r"[a-z]+", each.lower())) for each in (logged, printed))
+    return bool(own - EVALUATIONS) and own - EVALUATIONS <= other and not other & {"train"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.clock import read_clock
 from zeusrun.jobfile.metrics_section import Metrics
-from zeusrun.metrics.places import Places, Row
 from zeusrun.metrics.seen import list_names
 from zeusrun.sidecar.events import Reported
-from zeusrun.sidecar.step_clock import read_step_clock
+from zeusrun.sidecar.step_clock import Place, read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,13 +23,105 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
 
+
+_MOST_NOTES = 10_000  # files may come some minutes late
+HANDFUL = 5  # steps
+_ENOUGH = 3  # lines with at most that many steps between them
+_BEFORE = Place(0.0, 0, 0, 0, 0)
+
+
+class Row(NamedTuple):
+    """An event, and the bytes of the log up to its line; ``None``: it is known by its time."""
+
+    event: Reported
+    log_bytes: int | None
+
+
+class Places:
+    """Gives each row of a source the epoch and the samples that the steps before it made.
+
+    Several lines of one pass with a handful of steps between them are of single batches, unless
+    another loader was read: then they are evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[int, Place]] = []
+        self._last = _BEFORE
+        self._before: dict[frozenset[str], tuple[Place, int]] = {}
+        self._each_step: set[frozenset[str]] = set()
+
+    def look(self, count: StepCount | None) -> None:
+        """Keep the notes of the clock; call it in each reading, as it has only the newest."""
+        if count is not None:
+            since_t = self._notes[-1][1].t if self._notes else 0.0
+            self._notes += [note for note in count.notes if note[1].t > since_t]
+            del self._notes[:-_MOST_NOTES]
+
+    def put(self, rows: Sequence[Row], count: StepCount | None) -> list[Reported]:
+        """Return the events of rows; ``count`` is the clock after they were read."""
+        if count is None:  # no step so far, or none is seen
+            return [replace(row.event, steps=0) for row in rows]
+        self.look(count)
+        found = []
+        for place, same in groupby(rows, lambda row: self._find(row, count)):
+            group = [*same]
+            places = [place] * len(group)
+            if group[0].log_bytes is None and place.passes - self._last.passes >= len(group) > 1:
+                places = [self._between(place, n / len(group)) for n in range(1, len(group) + 1)]
+            found += [*zip(group, places, strict=True)]
+            self._last = place
+        for row, place in found:
+            self._compare(frozenset(row.event.metrics), place)
+        return [self._put(row.event, place) for row, place in found]
+
+    def _find(self, row: Row, count: StepCount) -> Place:
+        """Return the place before the step that followed a row."""
+        t, log_bytes = row.event.t, row.log_bytes
+        if log_bytes is None and t < count.first_step_t:
+            return _BEFORE._replace(t=count.first_step_t)
+        if log_bytes is None:
+            at = bisect_left(self._notes, t, key=lambda note: note[1].t)
+        else:
+            at = bisect_left(self._notes, log_bytes, key=lambda note: note[0])
+        if at < len(self._notes):
+            return self._notes[at][1]
+        return count.place._replace(t=math.inf)
+
+    def _between(self, place: Place, share: float) -> Place:
+        """Return a place on the way here: a program has written several rows at once."""
+        pairs = zip(self._last[1:], place[1:], strict=True)
+        return Place(place.t, *(round(last + (now - last) * share) for last, now in pairs))
+
+    def _compare(self, names: frozenset[str], place: Place) -> None:
+        before, near = self._before.get(names, (place, 0))
+        steps = place.steps - before.steps
+        if steps:
+            same = place.passes == before.passes > 0 and place.others == before.others
+            near = near + 1 if same and steps <= HANDFUL else 0
+        self._before[names] = place, near
+        if near >= _ENOUGH:
+            self._each_step.add(names)
+
+    def _put(self, event: Reported, place: Place) -> Reported:
+        known = event.counted and place.passes > 0
+        return replace(
+            event,
+            t=min(event.t, math.nextafter(place.t, 0.0)),  # before that step
+            epoch=place.passes if known else event.epoch,
+            counted=event.counted and not known,
+            samples=place.samples or None,
+            steps=place.steps,
+            each_step=frozenset(event.metrics) in self._each_step,
+        )
+
+
 _FIRST_S = 60.0  # of training, after which a file should be there
 _EPOCHS = 3  # after which a column should be there
 _MAX_NAMES = 1000
 
 
 @dataclass(frozen=True)
-class Run:
+class SourceContext:
     """What a source gets to know of its trial before the trial begins."""
 
     run_dir: Path
@@ -39,7 +131,6 @@ class Run:
     values: Mapping[str, str] = field(default_factory=dict)  # of placeholders in ``metrics.path``
     world_size: int = 1
     target: float | None = None  # of the metric
-    began_s: float = field(default_factory=read_clock)  # now, in Unix seconds
 
     def log(self, rank: int) -> Path:
         """Return the log of a rank."""
@@ -76,7 +167,7 @@ class Rows:
     k, and one at step 0 is an evaluation before training.
     """
 
-    def __init__(self, run: Run, kind: str, epoch: str = "", step: str = "step") -> None:
+    def __init__(self, run: SourceContext, kind: str, epoch: str = "", step: str = "step") -> None:
         """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
         section = run.section
         self.warnings: list[str] = []
@@ -203,8 +294,7 @@ class Rows:
         if found or "file" in self._warned:
             return
         if final or self._run.has_trained_a_minute(self._now_t):
-            path = self._run.section.path or "mlflow.db, mlruns"
-            when = "" if final else " so far; zeusrun keeps looking"
+            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
             self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
 
     def warn(self, kind: str, text: str) -> None:
@@ -235,54 +325,3 @@ class RowSource(ABC):
     @abstractmethod
     def _collect(self, *, final: bool) -> bool:
         """Take in the rows; return whether this run has a file."""
-
-
-class StepRows:
-    """Makes rows of single values: consecutive values of one step form a row.
-
-    If a name counts epochs, a row waits for it, because loggers write it last.
-    """
-
-    def __init__(self, rows: Rows, epoch: str | None) -> None:
-        self._rows = rows
-        self._awaited = None if epoch == "step" else epoch
-        self._row: dict[str, object] = {}
-        self._counted: object = None  # the step whose epoch is known
-        self._written_s = 0.0
-
-    def take(self, name: str, value: object, step: int, written_s: float) -> None:
-        """Take in a value that was written at a Unix second."""
-        if self._row and (self._row["step"] != step or name in self._row):
-            self._flush()
-        self._row.setdefault("step", step)
-        self._row.setdefault(name, value)
-        if name == self._awaited:
-            self._counted = step
-        self._written_s = written_s
-
-    def end(self, *, final: bool) -> None:
-        """End to read: the last row is complete, unless it has to wait."""
-        if self._row and (final or self._awaited is None or self._row["step"] == self._counted):
-            self._flush()
-
-    def _flush(self) -> None:
-        self._rows.take(self._row, self._written_s)
-        self._row = {}
-
-
-class KnownRows:
-    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
-
-    def __init__(self) -> None:
-        self._marks = array("q")
-        self.position = 0
-
-    def is_new(self, mark: int) -> bool:
-        """Whether the next row of the file differs from the previous row at this place."""
-        at, self.position = self.position, self.position + 1
-        if at < len(self._marks):
-            if self._marks[at] == mark:
-                return False
-            del self._marks[at:]
-        self._marks.append(mark)
-        return True

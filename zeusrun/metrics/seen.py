@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from zeusrun.sidecar.events import Observed, Reported, Spawned
 
+
 TESTED = {
     "accelerate": "1.15",
     "lightning": "2.2 to 2.6",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.patterns import READY
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource
-from zeusrun.metrics.sidecar import SidecarReader
 from zeusrun.plain_text import type_over
 from zeusrun.sidecar.events import SIDECAR_NAME, Ended
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from zeusrun.metrics.rows import Run
+    from zeusrun.metrics.rows import SourceContext
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DIGIT = re.compile(r"\d")
@@ -54,7 +54,7 @@ class PrintedLines(RowSource):
     Without ``metrics.pattern``, it looks for all ready patterns.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SourceContext) -> None:
         super().__init__(Rows(run, "group", epoch="epoch"))
         self._run = run
         self._quiet = run.section.source == "auto"
@@ -131,7 +131,7 @@ class PrintedLines(RowSource):
                 self._traced = traced and part.lstrip().startswith("File ")
 
 
-def _has_trained(run: Run) -> bool:
+def _has_trained(run: SourceContext) -> bool:
     """Whether rank 0 has made an optimizer step, or has ended well; true if unknown."""
     if run.count is not None:
         return True

@@ -1,4 +1,4 @@
-"""Builds a schedule from a job file, flags and the current environment."""
+"""Builds a schedule from a job file and the current environment."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 import shlex
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.jobfile.secrets import is_secret_name
-from zeusrun.jobfile.validators import duration_s, duration_text, time_of_day
+from zeusrun.jobfile.validators import duration_s, duration_text
 from zeusrun.schedule.cron_expression import build_timetable
 from zeusrun.schedule.due import Cursor, PlannedStart, Rules
 from zeusrun.schedule.store import Schedule
@@ -35,127 +35,77 @@ _OF_A_LOGIN = re.compile(r"XDG_(?:SESSION|SEAT|VTNR|RUNTIME)\w*|CONDA_PROMPT\w*"
 
 def build_schedule(
     spec: JobSpec,
-    given: Mapping[str, str],
+    when: str | None,
     environment: Mapping[str, str],
     *,
     names: Collection[str],
     known: Schedule | None,
     now: float,
 ) -> Schedule:
-    """Return the schedule of a job at a Unix second.
+    """Return the schedule of a job at a Unix second, by the ``schedule`` section of its file.
 
-    Flags (``given``) override the job file's ``schedule`` section; what neither says is taken from
-    the ``known`` schedule. For ``environment`` and ``names`` see ``capture``. It raises a
+    ``when`` is a cron expression that overrides that of the section; without both, that of the
+    ``known`` schedule counts. For ``environment`` and ``names`` see ``capture``. It raises a
     ``UsageError`` if there is no expression, or a value is not usable.
     """
-    section = {} if spec.schedule is None else spec.schedule.model_dump(exclude_unset=True)
-    said = {**_parsed(section), **_parsed(given)}
-    values = {**_known(known), **said}
-    if not values.get("start_within"):
-        values |= {"finish_by": said.get("finish_by"), "by": said.get("by")}
-    if values.get("deadline") == 0:
-        raise UsageError("deadline must be more than 0, or none")
-    if values.get("cron") is None:
+    from zeusrun.jobfile.sections import ScheduleSection  # noqa: PLC0415 - pydantic takes 50 ms
+
+    section = spec.schedule or ScheduleSection()
+    expression = (
+        when or section.cron or (None if known is None else known.rules.timetable.expression)
+    )
+    if expression is None:
         lacks = "has no schedule section" if spec.schedule is None else "has no 'schedule.cron'"
         raise UsageError(
             f"{spec.source} {lacks}; say when to run it: "
             f'zeusrun schedule add {shlex.quote(spec.source.name)} "0 2 * * *"'
         )
     rules = Rules(
-        build_timetable(values["cron"], values.get("tz")),
-        catch_up=values.get("catch_up") or "none",
-        jitter_s=values.get("jitter") or 0.0,
-        deadline_s=values.get("deadline"),
-        key=spec.name,
-        start_within_s=values.get("start_within") or 0.0,
-        finish_by=values.get("finish_by"),
-        by=values.get("by") or "price",
+        build_timetable(expression, section.tz),
+        catch_up=section.catch_up,
+        deadline_s=None if section.deadline is None else duration_s(section.deadline),
+        start_within_s=0.0 if section.start_within is None else duration_s(section.start_within),
+        finish_by=section.finish_by,
+        by=section.by,
     )
     _check_delays(rules, now)
-    before = {} if known is None else known.environment
     schedule = Schedule(
         job=spec.name,
         job_file=str(spec.source),
         rules=rules,
-        overlap=values.get("overlap") or "forbid",
+        overlap=section.overlap,
         python=sys.executable,
-        environment=capture(environment, names, before),
+        environment=capture(environment, names, {} if known is None else known.environment),
         cursor=Cursor(now),
-        section=section,
+        section=section.model_dump(exclude_unset=True),
     )
     if known is None:
         return schedule
-    schedule = replace(schedule, paused=known.paused, firings=known.firings)
-    if known.rules.timetable == rules.timetable:
-        return replace(schedule, cursor=_replan(known.cursor, now))
-    return replace(schedule, cursor=known.cursor).skip_pending(now, "the schedule was changed")
-
-
-def _replan(cursor: Cursor, now: float) -> Cursor:
-    """Let the start of a deferred occurrence be decided anew, by the rules that hold now."""
-    if cursor.planned is None:
-        return cursor
-    return replace(cursor, planned=PlannedStart(now, 0.0, "the schedule was changed"))
-
-
-def _known(known: Schedule | None) -> dict[str, Any]:
-    """Return a schedule as keys of the section, with durations in seconds."""
-    if known is None:
-        return {}
-    rules = known.rules
-    return {
-        "cron": rules.timetable.expression,
-        "tz": rules.timetable.tz,
-        "overlap": known.overlap,
-        "catch_up": rules.catch_up,
-        "jitter": rules.jitter_s,
-        "deadline": rules.deadline_s,
-        "start_within": rules.start_within_s,
-        "finish_by": rules.finish_by,
-        "by": rules.by,
-    }
-
-
-def _parsed(section: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return keys of the section, with durations in seconds."""
-    parsed: dict[str, Any] = dict(section)
-    if parsed.get("tz") == "local":
-        parsed["tz"] = None
-    if parsed.get("finish_by") == "none":
-        parsed["finish_by"] = None
-    if parsed.get("finish_by") is not None:
-        try:
-            time_of_day(parsed["finish_by"])
-        except ValueError as error:
-            raise UsageError(f"finish_by {error}") from None
-    for key in parsed.keys() & {"jitter", "deadline", "start_within"}:
-        try:
-            nothing = parsed[key] in {None, "none"}
-            parsed[key] = None if nothing else duration_s(parsed[key])
-        except ValueError as error:
-            raise UsageError(f"{key} {error}") from None
-    return parsed
+    schedule = replace(schedule, paused=known.paused, firings=known.firings, cursor=known.cursor)
+    if known.rules.timetable != rules.timetable:
+        return schedule.skip_pending(now, "the schedule was changed")
+    if known.cursor.planned is None:
+        return schedule
+    # Decide the start of a deferred occurrence anew, by the rules that hold now.
+    planned = PlannedStart(now, 0.0, "the schedule was changed")
+    return replace(schedule, cursor=replace(known.cursor, planned=planned))
 
 
 def _check_delays(rules: Rules, now: float) -> None:
     """Check that an occurrence starts before the next one, and within its deadline."""
-    if not rules.start_within_s and (rules.finish_by is not None or rules.by != "price"):
-        key = "by" if rules.finish_by is None else "finish_by"
-        raise UsageError(f"{key} only goes with start_within, such as start_within: 6h")
+    within_s = rules.start_within_s
+    if rules.deadline_s == 0:
+        raise UsageError("deadline must be more than 0")
     moments = itertools.islice(rules.timetable.following(now), _GAPS)
     gap_s = min((b - a for a, b in itertools.pairwise(moments)), default=math.inf)
-    delays = {"jitter": rules.jitter_s, "start_within": rules.start_within_s}
-    for key, delay_s in delays.items():
-        if delay_s > max(gap_s - _START_S, 0.0):
-            than = "longer than" if delay_s > gap_s else "as long as"
-            raise UsageError(
-                f"{key}: {duration_text(delay_s)} is {than} the {duration_text(gap_s)} between "
-                "two runs; choose less"
-            )
-        if rules.deadline_s is not None and delay_s and delay_s >= rules.deadline_s:
-            raise UsageError(f"{key} must be less than the deadline")
-    if rules.start_within_s and rules.jitter_s >= rules.start_within_s:
-        raise UsageError("jitter must be less than start_within")
+    if within_s > max(gap_s - _START_S, 0.0):
+        than = "longer than" if within_s > gap_s else "as long as"
+        raise UsageError(
+            f"start_within: {duration_text(within_s)} is {than} the {duration_text(gap_s)} between "
+            "two runs; choose less"
+        )
+    if rules.deadline_s is not None and within_s and within_s >= rules.deadline_s:
+        raise UsageError("start_within must be less than the deadline")
 
 
 def capture(

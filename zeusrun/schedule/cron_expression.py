@@ -32,13 +32,6 @@ _MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_EVERY = re.compile(r"@every\s+([0-9]{1,4})\s*([mhd])")
-# The units in a whole, the expression for a part of it, and that for the whole.
-_UNITS = {
-    "m": (60, "*/{} * * * *", "0 * * * *"),
-    "h": (24, "0 */{} * * *", "0 0 * * *"),
-    "d": (1, "", "0 0 * * *"),
-}
 _FIELDS = {"minute": 60, "hour": 24, "day": 31, "month": 12, "weekday": 7}
 _LOCAL_ZONE = Path("/etc/localtime")
 
@@ -96,7 +89,7 @@ class Timetable:
 
 
 def build_timetable(text: str, tz: str | None = None) -> Timetable:
-    """Read an expression: five fields, a macro such as ``@daily``, or ``@every 6h``.
+    """Read an expression: five fields, or a macro such as ``@daily``.
 
     Raises:
         UsageError: If it is not valid or never occurs, or the time zone is unknown.
@@ -117,7 +110,7 @@ def build_timetable(text: str, tz: str | None = None) -> Timetable:
 
 
 def _expand(text: str) -> str:
-    """Return the five fields of an expression, a macro or ``@every``."""
+    """Return the five fields of an expression or a macro."""
     name = text.lower()
     if name in _MACROS:
         return _MACROS[name]
@@ -130,18 +123,7 @@ def _expand(text: str) -> str:
                 "write minute, hour, day of month, month and day of week"
             )
         return text.upper()
-    match = _EVERY.fullmatch(name)
-    if match is None:
-        raise UsageError(
-            f"{text!r}: zeusrun knows {', '.join(_MACROS)} and @every with a number and m, h or d, "
-            "such as @every 6h"
-        )
-    number, unit = int(match[1]), match[2]
-    whole, part, all_of_it = _UNITS[unit]
-    if not number or whole % number:
-        fit = ", ".join(f"{n}{unit}" for n in range(1, whole + 1) if whole % n == 0)
-        raise UsageError(f"{text!r}: cron can do every {fit} only")
-    return all_of_it if number == whole else part.format(number).replace("*/1 ", "* ")
+    raise UsageError(f"{text!r}: zeusrun knows {', '.join(_MACROS)}, and five fields")
 
 
 def _check_steps(expression: str) -> None:

@@ -24,32 +24,25 @@ _CRON_READS_S = 2.0
 
 
 def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str:
-    """Return the line that cron runs every minute; raises as ``check_words`` does.
+    """Return the line that cron runs every minute.
 
     ``python`` is the absolute path of the interpreter that has zeusrun; ``variables``,
     ``NAME=value`` each, are those needed to import zeusrun.
-    """
-    words = check_words(python, home, variables)
-    argv = ["/usr/bin/env", *words, python, "-m", "zeusrun", "schedule", "tick"]
-    # A % would end the command (crontab(5)). In "/", no folder of the user shadows a package.
-    return f"* * * * * cd / && {shlex.join(argv)}".replace("%", r"\%")
-
-
-def check_words(python: str, home: Path, variables: Sequence[str]) -> list[str]:
-    """Return the variables of a tick, including the home.
 
     Raises:
-        UsageError: If one contains a control character: text after a line break in the crontab or
-            unit would be run as a command.
+        UsageError: If one contains a control character: text after a line break in the crontab
+            would be run as a command.
     """
     words = [f"ZEUSRUN_HOME={home}", *variables]
     for word in (*words, python):
         if has_control_character(word):
             raise UsageError(
-                f"{word!r}: a crontab or a systemd unit cannot contain a line break or another "
-                "control character; use a path without it"
+                f"{word!r}: a crontab cannot contain a line break or another control character; "
+                "use a path without it"
             )
-    return words
+    argv = ["/usr/bin/env", *words, python, "-m", "zeusrun", "schedule", "tick"]
+    # A % would end the command (crontab(5)). In "/", no folder of the user shadows a package.
+    return f"* * * * * cd / && {shlex.join(argv)}".replace("%", r"\%")
 
 
 def marker(home: Path) -> bytes:
@@ -132,6 +125,5 @@ def _crontab(*arguments: str, content: bytes = b"") -> tuple[int, bytes, str]:
         return run_briefly(["crontab", *arguments], content)
     except OSError as error:
         raise LaunchError(
-            "there is no crontab here; run `zeusrun schedule daemon` instead, or use systemd: "
-            "`zeusrun schedule export --systemd`"
+            "there is no crontab here; run `zeusrun schedule daemon` instead"
         ) from error

@@ -6,7 +6,6 @@ for days, and the clock may have been set. Every occurrence is decided exactly o
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ PERIOD_S = 60.0
 """A process is started within this many seconds before its occurrence."""
 
 LOOK_S = 900.0
-"""After this time, a planned start is decided anew: prices, or the jobs on the GPUs, may differ."""
+"""After this time, a planned start is decided anew: the prices may differ."""
 
 _SET_BACK_S = 3 * 3600.0  # a clock set back by less, as for daylight saving, repeats nothing
 _NO_CLOCK = 1_735_689_600.0  # 2025: a correct clock is later than this
@@ -38,9 +37,7 @@ class Rules:
     Attributes:
         timetable: When it is due.
         catch_up: Of the occurrences that were due while no tick ran: run none, or the newest once.
-        jitter_s: An occurrence starts up to this many seconds late.
         deadline_s: An occurrence not started within this time is missed; ``None`` for no limit.
-        key: Jobs with different keys start at different times within the jitter.
         start_within_s: An occurrence may be deferred by this time, until power is cheap; 0: never.
         finish_by: A time of day by which it should end, such as ``07:30``; ``None``: at any time.
         by: What makes a start good.
@@ -48,30 +45,22 @@ class Rules:
 
     timetable: Timetable
     catch_up: CatchUp = "none"
-    jitter_s: float = 0.0
     deadline_s: float | None = None
-    key: str = ""
     start_within_s: float = 0.0
     finish_by: str | None = None
     by: StartBy = "price"
 
-    def start_at(self, occurrence: float) -> float:
-        """Return when to start an occurrence, in Unix seconds; always the same for one."""
-        digest = hashlib.sha256(f"{self.key}@{occurrence:.0f}".encode()).digest()
-        return occurrence + self.jitter_s * int.from_bytes(digest[:4], "big") / 2**32
-
     @property
     def may_defer(self) -> bool:
-        """Whether an occurrence may start later than at ``start_at``."""
-        return self.start_within_s > 0 and self.by != "now"
+        """Whether an occurrence may start later than it is due."""
+        return self.start_within_s > 0
 
     def latest_at(self, occurrence: float) -> float:
         """Return until when an occurrence may be deferred: never until the next one is due."""
-        start_at = self.start_at(occurrence)
         if not self.may_defer:
-            return start_at
+            return occurrence
         following = next(self.timetable.following(occurrence), math.inf)
-        return max(start_at, min(occurrence + self.start_within_s, following - PERIOD_S))
+        return max(occurrence, min(occurrence + self.start_within_s, following - PERIOD_S))
 
     def finish_at(self, occurrence: float) -> float | None:
         """Return when an occurrence should have ended: the first ``finish_by`` after it."""
@@ -121,7 +110,7 @@ class Cursor:
             return math.inf
         if rules.may_defer and self.planned is not None and self.planned.holds(now):
             return self.planned.start_at
-        return rules.start_at(self.pending)
+        return self.pending
 
 
 def find_due(rules: Rules, cursor: Cursor, now: float) -> tuple[Cursor, dict[float, str]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,11 +45,6 @@ def find_difference(schedule: Schedule) -> str | None:
         f"{job}: the schedule section of {path} has changed since; to apply that: "
         f"zeusrun schedule add {shlex.quote(str(path))}"
     )
-
-
-def has_mail_program() -> bool:
-    """Whether cron can send mail: every mail program provides a ``sendmail``."""
-    return shutil.which("sendmail", path=f"/usr/sbin:/usr/lib:{os.defpath}") is not None
 
 
 def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ from zeusrun.files.lock import FileLock
 from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.schedule.due import PERIOD_S, Cursor, PlannedStart, why_missed
-from zeusrun.schedule.store import UNDERWAY, Occurrence
+from zeusrun.schedule.store import Occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,8 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     try:
         log = open_log(schedules.log(schedule.job))
         try:
-            argv = fire_command(schedule, occurrence)
+            verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
+            argv = [*verb, schedule.job, f"{occurrence:.3f}"]
             return start_detached(argv, environment_of(schedules, schedule), log)
         finally:
             os.close(log)
@@ -46,12 +47,6 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
         raise LaunchError(
             f"{schedule.job} cannot be started: {error.filename}: {error.strerror}; {advice}"
         ) from error
-
-
-def fire_command(schedule: Schedule, occurrence: float, *options: str) -> list[str]:
-    """Return the command that runs an occurrence."""
-    verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
-    return [*verb, schedule.job, f"{occurrence:.3f}", *options]
 
 
 def environment_of(schedules: Schedules, schedule: Schedule) -> dict[str, str]:
@@ -65,8 +60,6 @@ def fire(
     occurrence: float,
     run: Callable[[Schedule, Callable[[], None]], int],
     plan: Callable[[Schedule, float], PlannedStart] | None = None,
-    *,
-    by_hand: bool = False,
 ) -> int:
     """Run an occurrence, unless another process has begun it; record and return its exit code.
 
@@ -81,22 +74,19 @@ def fire(
             ``BusyError`` of it means that the occurrence was skipped.
         plan: Decides at a time, in Unix seconds, when an occurrence that may be deferred starts;
             ``None``: at once.
-        by_hand: A user runs it now; it is not in the timetable.
     """
     lock = schedules.lock(_lock_name(job, occurrence))
     if not lock.acquire(_LOCK_WAIT_S):
         return ExitCode.BUSY
     try:
-        if not by_hand:  # if this process dies before the claim, the next tick starts another
-            wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
-            if wait_s >= PERIOD_S:
-                return ExitCode.BUSY
-            time.sleep(max(0.0, wait_s))
+        # If this process dies before the claim, the next tick starts another one.
+        wait_s = _begins_at(schedules, job, occurrence, plan) - read_clock()
+        if wait_s >= PERIOD_S:
+            return ExitCode.BUSY
+        time.sleep(max(0.0, wait_s))
         with CaughtSignals():  # from here on, a signal ends the run, and the end is recorded
-            schedule = _claim(schedules, job, occurrence, by_hand=by_hand)
-            if schedule is None:
-                return ExitCode.BUSY
-            return _run(schedules, schedule, occurrence, run, watched=by_hand)
+            schedule = _claim(schedules, job, occurrence)
+            return ExitCode.BUSY if schedule is None else _run(schedules, schedule, occurrence, run)
     finally:
         with contextlib.suppress(OSError):
             lock.path.unlink(missing_ok=True)
@@ -113,12 +103,12 @@ def _begins_at(
     schedule, now = schedules.read(job), read_clock()
     rules, planned = schedule.rules, schedule.cursor.planned
     if plan is None or not rules.may_defer or schedule.cursor.pending != occurrence:
-        return rules.start_at(occurrence)
+        return occurrence
     if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
         return planned.start_at
     if schedule.cursor.tries > _MOST_DEATHS:
-        begin = max(now, rules.start_at(occurrence))
-        decided = PlannedStart(begin, now, "the processes that were to decide its start died")
+        why = "the processes that were to decide its start died"
+        decided = PlannedStart(max(now, occurrence), now, why)
     else:
         decided = plan(schedule, now)
 
@@ -134,23 +124,22 @@ def _begins_at(
     return decided.start_at
 
 
-def _claim(schedules: Schedules, job: str, occurrence: float, *, by_hand: bool) -> Schedule | None:
+def _claim(schedules: Schedules, job: str, occurrence: float) -> Schedule | None:
     """Mark an occurrence as begun; ``None`` if it must not run or has begun."""
-    at, start = timestamp(), None
+    at = timestamp()
     with schedules.hold(job) as found:
         schedule = found or schedules.read(job)
-        if not by_hand:
-            if schedule.paused or schedule.cursor.pending != occurrence:
-                return None
-            cursor, planned = schedule.cursor, schedule.cursor.planned
-            if planned is not None:
-                start = planned.describe(schedule.rules.timetable, occurrence)
-            schedule = replace(schedule, cursor=Cursor(cursor.until))
-            # The machine may have been asleep since the tick.
-            late = why_missed(schedule.rules, replace(cursor, tries=0), read_clock())
-            if late is not None:
-                schedules.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
-                return None
+        cursor, planned = schedule.cursor, schedule.cursor.planned
+        if schedule.paused or cursor.pending != occurrence:
+            return None
+        timetable = schedule.rules.timetable
+        start = None if planned is None else planned.describe(timetable, occurrence)
+        schedule = replace(schedule, cursor=Cursor(cursor.until))
+        # The machine may have been asleep since the tick.
+        late = why_missed(schedule.rules, replace(cursor, tries=0), read_clock())
+        if late is not None:
+            schedules.write(schedule.note(Occurrence(occurrence, "missed", at, why=late)))
+            return None
         return schedules.write(schedule.note(Occurrence(occurrence, "waiting", at, start=start)))
 
 
@@ -159,14 +148,11 @@ def _run(
     schedule: Schedule,
     occurrence: float,
     run: Callable[[Schedule, Callable[[], None]], int],
-    *,
-    watched: bool,
 ) -> int:
     start = next(each.start for each in schedule.firings if each.occurrence == occurrence)
 
     def note(**changes: object) -> None:
-        told = watched and changes["result"] not in UNDERWAY  # the user sees it
-        record = Occurrence(occurrence, at=timestamp(), told=told, start=start, **changes)  # type: ignore[arg-type]
+        record = Occurrence(occurrence, at=timestamp(), start=start, **changes)  # type: ignore[arg-type]
         # The run continues if the schedule was removed meanwhile, or the disk is full.
         with contextlib.suppress(ZeusrunError):
             schedules.update(schedule.job, lambda found: found.note(record))

@@ -32,38 +32,33 @@ class Outlook:
         tariff: The rate for a kilowatt-hour; ``None``: unknown.
         unit: Of the rate, such as ``EUR/kWh``.
         durations_s: What recurrences of the job have taken; empty: unknown.
-        free_at: When the GPUs of the job are free, Unix seconds.
     """
 
     by: StartBy
     tariff: Tariff | None
     unit: str
     durations_s: Sequence[float] = ()
-    free_at: float = 0.0
 
 
 def plan_start(rules: Rules, occurrence: float, now: float, outlook: Outlook) -> PlannedStart:
     """Decide when an occurrence starts that was due at a time; all times are Unix seconds."""
-    local, due = rules.timetable.local, rules.start_at(occurrence)
-    begin, finish = max(now, due), rules.finish_at(occurrence)
-    hurdle = _find_hurdle(rules, outlook, begin, rules.latest_at(occurrence), finish)
+    local, begin = rules.timetable.local, max(now, occurrence)
+    latest, finish = rules.latest_at(occurrence), rules.finish_at(occurrence)
+    hurdle = _find_hurdle(rules, outlook, begin, latest, finish)
     if hurdle is not None or outlook.tariff is None:
         return PlannedStart(begin, now, hurdle or "")
-    most_s, earliest = upper_duration_s(outlook.durations_s), max(begin, outlook.free_at)
-    latest = rules.latest_at(occurrence)
+    most_s = upper_duration_s(outlook.durations_s)
     latest = latest if finish is None else min(latest, finish - most_s)
     lasts_s = [min(each, most_s) for each in outlook.durations_s]
-    best = choose_start(outlook.tariff, earliest, latest, lasts_s, due - occurrence)
+    best = choose_start(outlook.tariff, begin, latest, lasts_s)
     if best is None:
-        span = f"from {local(earliest):%H:%M} to {local(latest + most_s):%H:%M}"
+        span = f"from {local(begin):%H:%M} to {local(latest + most_s):%H:%M}"
         return PlannedStart(begin, now, f"no {outlook.by} is known {span}")
-    if best == earliest > begin:  # its place in the queue is worth having
-        return PlannedStart(begin, now, _in_queue(rules, outlook))
-    rates = mean_rates(outlook.tariff, np.array([best, due]), lasts_s)
+    rates = mean_rates(outlook.tariff, np.array([best, occurrence]), lasts_s)
     rate, at_due = (f"{each:.4g}" for each in rates)
     instead = "" if at_due == "inf" else f" instead of {at_due}"
     why = f"{rate} {outlook.unit}{instead}"
-    if best - due < PERIOD_S or rate == at_due:
+    if best - occurrence < PERIOD_S or rate == at_due:
         better = "cleaner" if outlook.by == "carbon" else "cheaper"
         why = f"no start until {local(latest):%H:%M} is {better} than {rate} {outlook.unit}"
     return PlannedStart(best, now, why)
@@ -79,34 +74,23 @@ def _find_hurdle(
         return "no run has ended yet, so its duration is unknown"
     if begin >= latest:
         return f"its window ended at {rules.timetable.local(latest):%H:%M}"
-    if outlook.free_at > latest:
-        return _in_queue(rules, outlook)
     most_s = upper_duration_s(outlook.durations_s)
-    if finish is not None and max(begin, outlook.free_at) + most_s > finish:
+    if finish is not None and begin + most_s > finish:
         by = f"{rules.timetable.local(finish):%H:%M}"
         return f"it may take {most_s / 3600:.1f} h, too long to end by {by}"
     return None
 
 
-def _in_queue(rules: Rules, outlook: Outlook) -> str:
-    free = rules.timetable.local(outlook.free_at)
-    return f"it has to wait for other runs until about {free:%H:%M}"
-
-
 def choose_start(
-    tariff: Tariff,
-    earliest: float,
-    latest: float,
-    lasts_s: Sequence[float],
-    shift_s: float = 0.0,
+    tariff: Tariff, earliest: float, latest: float, lasts_s: Sequence[float]
 ) -> float | None:
     """Return the start with the lowest expected rate, the first of those that are equal.
 
     ``earliest`` and ``latest`` are Unix seconds. The run may last any of ``lasts_s``, each equally
-    likely. The starts to choose from are ``shift_s`` after every fifth minute. ``None`` if no
-    start has a known rate until the end of its run.
+    likely. The starts to choose from are at every fifth minute. ``None`` if no start has a known
+    rate until the end of its run.
     """
-    steps = np.arange(earliest // _STEP_S, latest // _STEP_S + 1) * _STEP_S + shift_s
+    steps = np.arange(earliest // _STEP_S, latest // _STEP_S + 1) * _STEP_S
     starts = np.array([earliest, *steps[(steps > earliest) & (steps < latest)], latest])
     means = mean_rates(tariff, starts, lasts_s)
     best = means.min()

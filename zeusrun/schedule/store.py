@@ -263,8 +263,8 @@ def _check(schedule: Schedule, job: str) -> None:
     """Check what a tick uses, so that one bad file does not stop the other jobs."""
     rules, cursor, firings = schedule.rules, schedule.cursor, schedule.firings
     planned = cursor.planned or PlannedStart(0, 0, "")
-    numbers = [cursor.until, cursor.pending, cursor.tries, rules.jitter_s, rules.deadline_s]
-    numbers += [rules.start_within_s, planned.start_at, planned.decided_at]
+    numbers = [cursor.until, cursor.pending, cursor.tries, rules.deadline_s, rules.start_within_s]
+    numbers += [planned.start_at, planned.decided_at]
     numbers += [number for each in firings for number in (each.occurrence, each.exit_code)]
     texts = [schedule.job_file, schedule.python, *schedule.environment.values(), planned.why]
     texts += [each.start for each in firings if each.start is not None]

@@ -19,7 +19,7 @@ from zeusrun.schedule.occurrence import is_dead, start_occurrence
 from zeusrun.schedule.store import UNDERWAY, Occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.launcher.processes.programs import Detached
     from zeusrun.schedule.store import Schedule, Schedules
@@ -44,8 +44,7 @@ def run_daemon(
         with CaughtSignals() as signals:
             while not signals.received:
                 now = read_clock()
-                begun = {(each.job, each.cursor.pending) for each, _ in running}
-                for schedule, process in start_due(schedules, now, show, begun):
+                for schedule, process in start_due(schedules, now, show):
                     _show_start(schedules, schedule, now, show)
                     running.append((schedule, process))
                 then()
@@ -94,16 +93,10 @@ def _has_ended(
 
 
 def start_due(
-    schedules: Schedules,
-    now: float,
-    show: Callable[[str], None],
-    begun: Container[tuple[str, float | None]] = frozenset(),
+    schedules: Schedules, now: float, show: Callable[[str], None]
 ) -> list[tuple[Schedule, Detached]]:
-    """Start what is due, each in a process of its own; return the processes.
-
-    ``begun`` are the jobs and occurrences whose process still runs: it has no lock while it starts.
-    """
-    ticked = tick(schedules, now, begun)
+    """Start what is due, each in a process of its own; return the processes."""
+    ticked = tick(schedules, now)
     started = []
     for schedule, occurrence in ticked.due:
         try:
@@ -134,9 +127,7 @@ class Ticked:
     messages: tuple[str, ...]  # for the user: cron mails them; the next tick does not repeat them
 
 
-def tick(
-    schedules: Schedules, now: float, begun: Container[tuple[str, float | None]] = frozenset()
-) -> Ticked:
+def tick(schedules: Schedules, now: float) -> Ticked:
     """Decide what is due at a Unix second; the decisions are on disk when this returns."""
     with contextlib.suppress(OSError):  # the folder is missing while nothing is scheduled
         write_file(schedules.heartbeat, b"")
@@ -149,8 +140,6 @@ def tick(
                     continue  # it has just been removed
                 schedule = _decide(schedules, found, now)
                 occurrence = _to_start(schedules, schedule, now)
-                if (job, occurrence) in begun:
-                    occurrence = None
                 if occurrence is not None:
                     cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
                     schedule = replace(schedule, cursor=cursor)

@@ -14,12 +14,11 @@ from starlette.exceptions import HTTPException
 from zeusrun import __version__
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.errors import HistoryError
-from zeusrun.history.sql.audit import prune_entries
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
 from zeusrun.server.auth import Authentication, KnownTokens
 from zeusrun.server.health import build_health_router
-from zeusrun.server.limits import BoundedBodies, BoundedRequests, Rates
+from zeusrun.server.limits import BoundedBodies, Guesses
 from zeusrun.server.login import build_login_router
 from zeusrun.server.pages.router import build_router as build_pages_router
 from zeusrun.server.refusals import LOG, Refusal, answer_error, answer_invalid
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 THREADS = 8  # with those of pages and figures, no more than an engine has connections
 _EXPIRE_S = 10.0
-_PRUNE_S = 3600.0
 
 
 def build_app(settings: Settings) -> ASGIApp:
@@ -48,7 +46,6 @@ def build_app(settings: Settings) -> ASGIApp:
         duties = [
             _repeat(lambda: _expire(history), _EXPIRE_S),
             _repeat(tokens.write_uses, _EXPIRE_S),
-            _repeat(lambda: prune_entries(history.engine, settings.audit_days), _PRUNE_S),
         ]
         tasks = [asyncio.create_task(duty) for duty in duties]
         try:
@@ -72,16 +69,14 @@ def build_app(settings: Settings) -> ASGIApp:
     for kind in (Refusal, HistoryError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
-    rates = Rates(settings.limits.rate)
-    bodies = BoundedBodies(app, settings.limits.body_bytes, settings.limits.patience_s)
-    authentication = Authentication(bodies, tokens, rates, settings)
-    requests = BoundedRequests(authentication, settings.limits.requests)
+    bodies = BoundedBodies(app, settings.body_bytes)
+    authentication = Authentication(bodies, tokens, Guesses(), settings)
     app.include_router(api.router)
-    app.include_router(build_health_router(history, requests))
+    app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))
     app.include_router(build_zeus_router(history, Auto()))
     app.include_router(build_pages_router(history))
-    return requests
+    return authentication
 
 
 async def _repeat(duty: Callable[[], object], pause_s: float) -> None:

@@ -17,21 +17,18 @@ import anyio.to_thread
 from starlette.requests import HTTPConnection
 
 from zeusrun.errors import HistoryError
-from zeusrun.history.http.transport import is_loopback
-from zeusrun.history.sql.audit import AuditEntry, audited
+from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.tokens import find_token, list_tokens, mark_used
 from zeusrun.server.limits import OPEN
-from zeusrun.server.refusals import Refusal, refusal_of
+from zeusrun.server.refusals import LOG, Refusal, refusal_of
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from starlette.datastructures import Headers
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.tokens import Token
-    from zeusrun.server.limits import Rates
+    from zeusrun.server.limits import Guesses
     from zeusrun.server.settings import Settings
 
 COOKIE = "zeusrun_token"
@@ -43,7 +40,6 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]/@:?#\\\s]*)(:\d*)?")  # the head
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")  # headers that proxies add
 _ACCESS = "zeusrun.access"
 _FRESH_S = 2.0  # how old the list of tokens may be: a revoked one is valid for so long
-_GUESS = 50.0  # a wrong token counts as so many requests
 _HOW = "send one as 'Authorization: Bearer <token>'; `zeusrun token create` on the server makes one"
 
 
@@ -84,9 +80,9 @@ class Access:
                 403, "forbidden", "this token may only read; a change needs one made with --write"
             )
 
-    def audited(self, action: str, subject: str) -> AbstractContextManager[None]:
-        """Log the change that is made inside of the block."""
-        return audited(AuditEntry(action, subject, self.token, self.client))
+    def log(self, action: str, subject: str) -> None:
+        """Log a change: who has made which."""
+        LOG.info("%s %s: token %s from %s", action, subject, self.token or "none", self.client)
 
 
 def access_of(request: HTTPConnection) -> Access:
@@ -133,8 +129,10 @@ class KnownTokens:
 class Authentication:
     """Finds the token of each request, and refuses those that need one and have none."""
 
-    def __init__(self, app: ASGIApp, tokens: KnownTokens, rates: Rates, settings: Settings) -> None:
-        self._app, self._tokens, self._rates, self._settings = app, tokens, rates, settings
+    def __init__(
+        self, app: ASGIApp, tokens: KnownTokens, guesses: Guesses, settings: Settings
+    ) -> None:
+        self._app, self._tokens, self._guesses, self._settings = app, tokens, guesses, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -158,7 +156,6 @@ class Authentication:
         prefix = self._settings.path_prefix
         path = path_of(scope, prefix)
         if _OPEN.fullmatch(path):
-            self._rates.take(client)
             return {**scope, OPEN: True}
         is_page = _PAGES.fullmatch(path) is not None
         if not is_page:
@@ -181,7 +178,6 @@ class Authentication:
             here = quote(prefix + path + "?" * bool(request.url.query) + request.url.query)
             to = {"Location": f"{prefix}/login?next={here}", "Cache-Control": "no-store"}
             raise Refusal(303, "token", refusal.message, to) from None
-        self._rates.take(access.token or client)
         if text is not None and text is cookie:  # it reads, even where a GET changes something
             access = replace(access, can_write=False, by_cookie=True)
         return {**scope, _ACCESS: access}
@@ -197,16 +193,14 @@ class Authentication:
 
     async def check_token(self, text: str, client: str) -> Access:
         """Return what a token permits; raises ``Refusal`` for a wrong one, and for guesses."""
-        guesses = f"wrong tokens of {client}"
         token = await self._tokens.find(text)
         if token is None:
-            self._rates.take(guesses, 0)
+            self._guesses.take(client, 0)
             token = await self._tokens.find(text, anew=True)
         if token is None:
-            self._rates.take(guesses, _GUESS)
+            self._guesses.take(client)
             raise _needs_token("this token is not known to the server")
         if not token.valid:
-            self._rates.take(guesses)
             ended = "has" if token.state == "expired" else "was"
             raise _needs_token(f"the token {token.id} {ended} {token.state}")
         return Access(token.jobs, token.can_write, token.id, client)

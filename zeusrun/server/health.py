@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.server.auth import Access
-    from zeusrun.server.limits import BoundedRequests
     from zeusrun.trial import Trial
 
 _MOST_RUNNING = 1000
@@ -44,7 +42,7 @@ class _Totals:
         return known[1:]
 
 
-def build_health_router(history: SqlHistory, requests: BoundedRequests) -> APIRouter:
+def build_health_router(history: SqlHistory) -> APIRouter:
     """Return the routes; the first two need no token."""
     totals = _Totals(history)
 
@@ -62,7 +60,7 @@ def build_health_router(history: SqlHistory, requests: BoundedRequests) -> APIRo
             if access.covers(head.job):
                 _add_job(families, head.job, *totals.read(head))
         _add_running(families, history, access)
-        _add_process(families, requests)
+        families.add("server_info", "The server; always 1.", 1, version=__version__)
         return PlainTextResponse(families.text(), media_type=CONTENT_TYPE)
 
     router = APIRouter(include_in_schema=False)
@@ -103,16 +101,3 @@ def _add_running(families: Families, history: SqlHistory, access: Access) -> Non
         job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
         add_live(families, read_live(running), trial=trial)
         families.add("run_lease_seconds", "Until it counts as LOST.", left_s, job=job, trial=trial)
-
-
-def _add_process(families: Families, requests: BoundedRequests) -> None:
-    """Add what this worker process has answered; each of several counts by itself."""
-    worker = str(os.getpid())
-    families.add("server_info", "The server; always 1.", 1, version=__version__, worker=worker)
-    for status, count in sorted(requests.answered.items()):
-        text = "Requests that were answered."
-        families.add("server_requests_total", text, count, status=str(status), worker=worker)
-    text = "Time in which they were answered, added up."
-    families.add("server_request_seconds_total", text, requests.spent_s, worker=worker)
-    text = "Requests that are being answered."
-    families.add("server_requests", text, requests.now, worker=worker)

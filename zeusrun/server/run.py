@@ -11,7 +11,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,27 +18,23 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.history.base import UnavailableError
-from zeusrun.history.http.transport import is_loopback
-from zeusrun.history.sql import migrate
+from zeusrun.history.http.address import is_loopback
+from zeusrun.history.sql.create import create_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import hide_password
 from zeusrun.server.app import build_app
-from zeusrun.server.connections import Connection
 from zeusrun.server.logs import log_config
-from zeusrun.server.refusals import LOG
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from zeusrun.server.settings import Settings
 
-_DATABASE_S = 60.0  # for the database to start; both may start together
-_PAUSE_S = 1.0  # before it is tried again
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
+_MOST_CONNECTIONS = 1000  # a process may usually open 1024 files
 _HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
 
 
@@ -67,7 +62,7 @@ def listen(settings: Settings) -> Listening:
     """
     _check_certificate(settings)
     with contextlib.closing(SqlHistory(settings.database_url)) as history:
-        is_new = _prepare_database(history, settings, time.monotonic() + _DATABASE_S)
+        is_new = create_tables(history.engine)
         tokens = list_tokens(history.engine)
         database = hide_password(history.engine.url.render_as_string())
     needs_token = settings.require_token or bool(tokens)
@@ -106,7 +101,6 @@ def build_config(settings: Settings) -> uvicorn.Config:
         functools.partial(_build_worker, settings),
         factory=True,
         workers=settings.workers,
-        http=Connection,
         ws="none",
         lifespan="on",
         log_config=log_config(access_log=settings.access_log),
@@ -115,8 +109,10 @@ def build_config(settings: Settings) -> uvicorn.Config:
         forwarded_allow_ips=settings.trusted_proxies,
         server_header=False,
         backlog=_BACKLOG,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
+        http="h11",
         h11_max_incomplete_event_size=_HEAD_BYTES,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
@@ -125,7 +121,6 @@ def build_config(settings: Settings) -> uvicorn.Config:
 
 def _build_worker(settings: Settings) -> ASGIApp:
     """Return the application of this process, which may be one of several."""
-    Connection.bound(settings.limits.patience_s)
     parent = multiprocessing.parent_process()
     if parent is not None:
         # A worker whose supervisor was killed would hold the port for ever.
@@ -135,26 +130,6 @@ def _build_worker(settings: Settings) -> ASGIApp:
 
         threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
     return build_app(settings)
-
-
-def _prepare_database(history: SqlHistory, settings: Settings, until_t: float) -> bool:
-    """Wait for the database, create a SQLite file, and with ``migrate`` bring any up to date.
-
-    Return whether the tables were created.
-    """
-    is_new = False
-    while True:
-        try:
-            if settings.migrate or migrate.is_new(history.engine):
-                is_new = migrate.upgrade(history.engine) is None
-            history.identify()
-        except UnavailableError as error:
-            if time.monotonic() >= until_t:
-                raise
-            LOG.warning("waiting for the database: %s", error)
-            time.sleep(_PAUSE_S)
-        else:
-            return is_new
 
 
 def _ignore(_signal: int, _frame: object) -> None:

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import unwritable_home
 from zeusrun.history.sql.engine import parse_url
-from zeusrun.jobfile.messages import collect_problems, describe_errors
-from zeusrun.jobfile.sections import Section, list_keys
+from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.jobfile.values import Size  # noqa: TC001 - pydantic reads the annotations
 from zeusrun.jobfile.yaml_reader import JobDocument, read_document
@@ -24,24 +23,6 @@ DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
 
 
-class Limits(Section):
-    """What one client, or all of them, can take of each worker process."""
-
-    body: Size = Field("32 MiB", description="The largest request.")
-    requests: int = Field(256, ge=1, description="Requests at a time; others are refused (503).")
-    rate: float = Field(
-        500, gt=0, description="Requests a second of one token, or else of one address (429)."
-    )
-    patience_s: float = Field(
-        15, gt=0, description="Seconds in which a client must send the head of a request."
-    )
-
-    @property
-    def body_bytes(self) -> int:
-        """The largest request in bytes."""
-        return size_bytes(self.body)
-
-
 class Settings(Section):
     """The settings of a server; ``load_settings`` reads them."""
 
@@ -50,7 +31,6 @@ class Settings(Section):
     port: int = Field(8787, ge=0, le=65535, description="The port to listen on.")
     path_prefix: str = Field("", description="The path of the server behind a proxy: /zeusrun.")
     workers: int = Field(1, ge=1, le=64, description="Processes.")
-    migrate: bool = Field(False, description="Bring the database up to date first.")
     ssl_certfile: str | None = Field(None, description="A certificate chain, for HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Its private key.")
     require_token: bool = Field(
@@ -63,8 +43,12 @@ class Settings(Section):
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
     )
     access_log: bool = Field(False, description="Log every request.")
-    audit_days: float = Field(400, gt=0, description="How long the audit log is kept.")
-    limits: Limits = Limits()
+    largest_request: Size = Field("32 MiB", description="The largest body of a request.")
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest body in bytes."""
+        return size_bytes(self.largest_request)
 
     @field_validator("path_prefix")
     @classmethod
@@ -97,16 +81,7 @@ def load_settings(
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
     own = f"sqlite:///{home}/server/history.db"
     document.data.setdefault("database_url", own)
-    errors: list[Any] = []
-    settings = None
-    try:
-        settings = Settings.model_validate(document.data)
-    except ValidationError as error:
-        errors = list(error.errors(include_url=False))
-    # Outside of the handler: the cause would quote what was given, passwords included.
-    problems = [*document.problems, *describe_errors(errors, _KEYS, document)]
-    if settings is None or problems:
-        raise collect_problems(document, problems)
+    settings = validate(Settings, document)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
     if settings.database_url != own:
@@ -126,6 +101,3 @@ def _check_folder(database_url: str) -> None:
                 f"the folder {folder} of the database cannot be used: {error.strerror}; correct "
                 "the URL, or create the folder for the user of the server"
             ) from None
-
-
-_KEYS = list_keys(Settings)

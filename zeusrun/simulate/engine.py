@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j
 from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.job import watts
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import LearningCurve, SimulatedJob
@@ -41,11 +41,11 @@ class Setting:
     job: SimulatedJob
     policy: Policy
     problem: Problem
-    runs: Sequence[Run]  # before it, oldest first
+    runs: Sequence[Observation]  # before it, oldest first
     rng: Generator  # for the draws of the policy
     made: Sequence[Trial] = ()  # earlier attempts of the recurrence
 
-    def choose(self, runs: Sequence[Run]) -> Decision:
+    def choose(self, runs: Sequence[Observation]) -> Decision:
         """Return the choice after these runs. Policy ``zeus`` is simulated as it was published."""
         control = choose_control(self.policy, self.problem, runs, self.made)
         if control is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Pace, Run
+    from zeusrun.bandit.observation import Observation, Pace
     from zeusrun.bandit.problem import Problem
     from zeusrun.simulate.job import Rate
     from zeusrun.trial import Trial
@@ -70,7 +70,7 @@ class Model:
 
     job: str
     problem: Problem  # what a policy is asked in the simulation
-    runs: Sequence[Run]  # the history as a policy sees it; all before recurrence 1
+    runs: Sequence[Observation]  # the history as a policy sees it; all before recurrence 1
     arms: Sequence[KnownArm]  # ascending
     reached: int  # runs that the epochs are known from
     run_sd: float  # of one run's log epochs
@@ -165,7 +165,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     )
 
 
-def _most_epochs(problem: Problem, runs: Sequence[Run]) -> int:
+def _most_epochs(problem: Problem, runs: Sequence[Observation]) -> int:
     """Return the epochs after which a simulated training ends; twice the most, if none are set."""
     if problem.unit is None:
         return problem.max_epochs
@@ -190,6 +190,8 @@ def _doubt(
 
 def _log_cost(problem: Problem, arm: KnownArm) -> float:
     """Return the log of what a run costs, in joules; infinite if it never reaches the target."""
+    if arm.missing == 1:
+        return math.inf
     epoch_j = [
         cost_j(rate.epoch_s * rate.power_w, problem.max_power_w, rate.epoch_s, problem.eta_knob)
         for rate in arm.rates.values()
@@ -293,11 +295,11 @@ def _guess_log_epochs(size: int, evidence: Evidence) -> tuple[float, float]:
     )
 
 
-def _log_epochs(runs: Sequence[Run]) -> float:
+def _log_epochs(runs: Sequence[Observation]) -> float:
     logs = [run.weight * math.log(run.epochs_today) for run in runs]
     return sum(logs) / _weigh(runs)
 
 
-def _weigh(runs: Sequence[Run]) -> float:
+def _weigh(runs: Sequence[Observation]) -> float:
     """Return how many runs they count as: their training may have changed since."""
     return sum(run.weight for run in runs)

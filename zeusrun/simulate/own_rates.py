@@ -16,7 +16,7 @@ from zeusrun.simulate.job import Rate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Trial
 
@@ -63,7 +63,9 @@ def _fill_power(rates: Mapping[int, dict[float, Rate]]) -> dict[int, dict[float,
     return filled
 
 
-def _rates_of(problem: Problem, size: int, local: Sequence[tuple[Trial, Run]]) -> dict[float, Rate]:
+def _rates_of(
+    problem: Problem, size: int, local: Sequence[tuple[Trial, Observation]]
+) -> dict[float, Rate]:
     whole = [rate for trial, _ in local if (rate := _whole_rate(trial))]
     runs = [run for _, run in local]
     points = merged_profile(runs) or next((run.profile[:1] for run in runs if run.profile), ())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.observation import Run
+from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
 from zeusrun.choice.inputs import Machine
@@ -80,7 +80,7 @@ def replay(
     attempts: int = ATTEMPTS,
     in_flight: int = 1,
     arrivals: Sequence[Arrival] = (),
-    before: Sequence[Run] = (),
+    before: Sequence[Observation] = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
@@ -121,7 +121,9 @@ class _Replay:
     arrivals: Sequence[Arrival]
     before: int  # runs that were known
     played: list[Played] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)  # those, and ``played`` as policies see it
+    runs: list[Observation] = field(
+        default_factory=list
+    )  # those, and ``played`` as policies see it
     ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     # (time, _END, index of the trial) or (time, _START, recurrence)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -181,6 +183,8 @@ class _Replay:
         end_s = now_s + (trial.time_s or 0.0) * stretch
         heappush(self.events, (end_s, _END, len(self.played)))
         self.played.append(Played(trial, now_s, end_s))
-        running = Run(trial.global_batch_size, recurrence, TrialStatus.DISPATCHED, trial.stage)
+        running = Observation(
+            trial.global_batch_size, recurrence, TrialStatus.DISPATCHED, trial.stage
+        )
         self.runs.append(running)
         return True

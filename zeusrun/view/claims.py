@@ -11,7 +11,7 @@ from zeusrun.view.units import MINUS, UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.analysis.estimate import Estimate, NetAmounts
+    from zeusrun.analysis.amounts import Estimate, NetAmounts
 
     Amount: TypeAlias = tuple[Estimate, Callable[[float], str], str]
 

@@ -17,7 +17,7 @@ from zeusrun.view import units
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.inputs import Chooser
@@ -30,7 +30,7 @@ _SAME = 0.005  # a smaller difference of costs is none
 def describe_choice(
     chooser: Chooser,
     problem: Problem,
-    runs: Sequence[Run],
+    runs: Sequence[Observation],
     beliefs: Sequence[ArmBelief],
     continued: Trial | None = None,
 ) -> list[str]:
@@ -59,12 +59,12 @@ def describe_choice(
     return told
 
 
-def _ended(runs: Sequence[Run]) -> list[Run]:
+def _ended(runs: Sequence[Observation]) -> list[Observation]:
     """Return the runs that have ended, newest first."""
     return [run for run in reversed(runs) if run.status.finished]
 
 
-def _crashed(run: Run) -> bool:
+def _crashed(run: Observation) -> bool:
     return run.status is TrialStatus.FAILED
 
 
@@ -94,7 +94,7 @@ def in_samples(beliefs: Sequence[ArmBelief], unit: int | None) -> list[ArmBelief
 
 
 def _describe_control(
-    policy: Policy, problem: Problem, runs: Sequence[Run], beliefs: Sequence[ArmBelief]
+    policy: Policy, problem: Problem, runs: Sequence[Observation], beliefs: Sequence[ArmBelief]
 ) -> str:
     """Say what ``policy.control`` costs, and when the next control run is."""
     every, default, now = problem.control or 1, problem.default, problem.recurrence

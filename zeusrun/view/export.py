@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.estimate import SAVED, name_ends
+from zeusrun.analysis.amounts import SAVED, name_ends
 from zeusrun.history.rules import is_offline
 from zeusrun.plain_text import plain_json, plain_text
 from zeusrun.trial import Trial
@@ -19,9 +19,9 @@ from zeusrun.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.analysis.estimate import Savings
+    from zeusrun.analysis.amounts import Savings
     from zeusrun.launcher.recurrence import SubmitResult
-    from zeusrun.metrics.sight import Sight
+    from zeusrun.metrics.summary import TrainingSummary
 
 _NOT_IN_CSV = {
     *("curve", "by_samples", "power_profile", "warnings", "fingerprint", "interruptions"),
@@ -123,7 +123,7 @@ def _csv_cell(value: object) -> object:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
-def sight_json(trial: Trial, sight: Sight) -> dict[str, Any]:
+def sight_json(trial: Trial, sight: TrainingSummary) -> dict[str, Any]:
     """Return what was seen of a training as plain JSON; NaN and infinities are strings."""
     rows = [
         {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from zeusrun.simulate.report import Summary
+    from zeusrun.simulate.study import Summary
 
 FORMATS = (".png", ".svg", ".pdf")
 _COLUMNS = 3

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import SizeChange
 
 _WAYS = {
-    "adam": "as Adam scales the gradients",
     "examples": "of the normalisation layers",
     "micro_batches": "from micro-batches",
 }
@@ -44,19 +43,15 @@ def noise_text(point: NoisePoint) -> str:
 
 
 def gradients_text(
-    curve: Sequence[NoisePoint], variance: float | None, how: str | None, *, whole: bool = False
+    curve: Sequence[NoisePoint], how: str | None, *, whole: bool = False
 ) -> str | None:
-    """Return the newest statistics of gradients with their names; ``None`` if there are none.
+    """Return the newest noise scale; ``None`` if there is none.
 
     ``how``: how they were measured. ``whole``: show how the noise scale went.
     """
-    texts = []
-    if curve:
-        drawn = [point.known for point in curve] if whole and len(curve) > 1 else []
-        bars = f"{units.sparkline(drawn, 20)} " if drawn else ""
-        texts.append(f"noise scale {bars}{noise_text(curve[-1])} samples")
-    if variance is not None:
-        texts.append(f"variance {units.number(variance, '.3g')}")
-    if texts and how in _WAYS:
-        texts.append(_WAYS[how])
-    return " · ".join(texts) or None
+    if not curve:
+        return None
+    drawn = [point.known for point in curve] if whole and len(curve) > 1 else []
+    bars = f"{units.sparkline(drawn, 20)} " if drawn else ""
+    way = f" · {_WAYS[how]}" if how in _WAYS else ""
+    return f"noise scale {bars}{noise_text(curve[-1])} samples{way}"

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from zeusrun.analysis.curve_unit import amount_in, counts_reports
+from zeusrun.analysis.curves import amount_in, counts_reports
 from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher.events import (
     Advanced,
@@ -248,7 +248,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    told = gradients_text(trial.noise_curve, trial.gradient_variance, trial.gradients_of)
+    told = gradients_text(trial.noise_curve, trial.gradients_of)
     if (gradients := told) is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:

@@ -47,8 +47,6 @@ def describe_rules(schedule: Schedule) -> str:
     texts = [] if schedule.overlap == "forbid" else [f"overlap {schedule.overlap}"]
     if rules.catch_up != "none":
         texts.append(f"catch-up {rules.catch_up}")
-    if rules.jitter_s:
-        texts.append(f"jitter {duration_text(rules.jitter_s)}")
     if rules.deadline_s is not None:
         texts.append(f"deadline {duration_text(rules.deadline_s)}")
     if rules.start_within_s:
@@ -115,7 +113,6 @@ def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
         "tz": timetable.tz,
         "words": timetable.describe(),
         "catch_up": rules["catch_up"],
-        "jitter_s": rules["jitter_s"],
         "deadline_s": rules["deadline_s"],
         "start_within_s": rules["start_within_s"],
         "finish_by": rules["finish_by"],

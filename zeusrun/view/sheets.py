@@ -10,7 +10,7 @@ from rich.text import Text
 
 from zeusrun.analysis.amounts import last_after_target
 from zeusrun.analysis.cost_baseline import usual_cost_j
-from zeusrun.analysis.curve_unit import (
+from zeusrun.analysis.curves import (
     amount_in,
     counts_reports,
     curve_in,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from zeusrun.metrics.seen import Seen
-    from zeusrun.metrics.sight import Sight
+    from zeusrun.metrics.summary import TrainingSummary
     from zeusrun.trial import PowerPoint, Trial
 
 _NAME = 24  # columns for the name of a metric; longer ones fold
@@ -44,7 +44,7 @@ def trial_sheet(
     *,
     run_dir_exists: bool,
     alive: bool = False,
-    sight: Sight | None = None,
+    sight: TrainingSummary | None = None,
     elsewhere: str | None = None,
     shared: bool = False,
     earlier: Sequence[Trial] = (),
@@ -80,7 +80,7 @@ def trial_sheet(
 
 
 def trial_rows(
-    trial: Trial, sight: Sight | None = None, earlier: Sequence[Trial] = ()
+    trial: Trial, sight: TrainingSummary | None = None, earlier: Sequence[Trial] = ()
 ) -> list[tuple[str, str | None]]:
     """Return what was chosen for a trial and what it took, with names.
 
@@ -116,9 +116,7 @@ def trial_rows(
         ),
         (
             "gradients",
-            gradients_text(
-                trial.noise_curve, trial.gradient_variance, trial.gradients_of, whole=True
-            ),
+            gradients_text(trial.noise_curve, trial.gradients_of, whole=True),
         ),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
@@ -162,7 +160,7 @@ def _interruptions(trial: Trial) -> str:
     return f"it was preempted, or torchrun restarted the ranks, {where}"
 
 
-def observed_text(trial: Trial, sight: Sight | None) -> str | None:
+def observed_text(trial: Trial, sight: TrainingSummary | None) -> str | None:
     """Return with what batch size a training was seen to train; ``None`` without a record."""
     size = trial.observed_batch_size
     if trial.batch_sizes and size in {None, trial.global_batch_size}:
@@ -175,7 +173,7 @@ def observed_text(trial: Trial, sight: Sight | None) -> str | None:
     return f"batch size {size} ({sight.steps}){rates}" + "".join(f"\n{t}" for t in sight.applied)
 
 
-def seen_by(sight: Sight, metric: str) -> str:
+def seen_by(sight: TrainingSummary, metric: str) -> str:
     """Return the source of the metric, with the library's version and how it is logged."""
     source = sight.source or ""
     versions = [version for name, version, _ in sight.libraries if name == source]
@@ -184,7 +182,7 @@ def seen_by(sight: Sight, metric: str) -> str:
     return ", ".join([said, *filter(None, hows)])
 
 
-def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
+def sight_sheet(trial: Trial, sight: TrainingSummary) -> RenderableType:
     """Return every metric that a trial produced, with its source and its values."""
     table = metrics_table(sight, trial.metric)
     head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
@@ -200,7 +198,7 @@ def sight_sheet(trial: Trial, sight: Sight) -> RenderableType:
     )
 
 
-def metrics_table(sight: Sight, metric: str) -> RenderableType:
+def metrics_table(sight: TrainingSummary, metric: str) -> RenderableType:
     """Return the metrics that were seen; the values of ``metric`` that count are bold.
 
     Columns for which the console has no room are left out; longer names fold.
@@ -210,7 +208,7 @@ def metrics_table(sight: Sight, metric: str) -> RenderableType:
 
 @dataclass(frozen=True)
 class _MetricsTable:
-    sight: Sight
+    sight: TrainingSummary
     metric: str
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:

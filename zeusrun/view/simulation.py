@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from zeusrun.simulate.report import BASELINE, pooled_regret
+from zeusrun.simulate.study import BASELINE, pooled_regret
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, plain_table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from zeusrun.simulate.report import Summary
+    from zeusrun.simulate.study import Summary
 
 _NOTES = {
     "regret": "cost above that of always using the best batch size, added up over all recurrences; "

@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from zeusrun.analysis.cost_shifts import describe_shifts
-from zeusrun.analysis.curve_unit import counts_reports, epochs_by_samples
+from zeusrun.analysis.cost_baseline import describe_shifts
+from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from zeusrun.analysis.amounts import Savings
     from zeusrun.analysis.critical import CriticalSize
-    from zeusrun.analysis.estimate import Savings
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live

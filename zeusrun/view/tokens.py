@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.history.sql.audit import AuditEntry
     from zeusrun.history.sql.tokens import Token
 
 _STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
@@ -54,23 +53,6 @@ def token_json(token: Token) -> dict[str, Any]:
     may = "write" if token.can_write else "read"
     own = {"token": token.id, "jobs": token.jobs, "may": may, "state": token.state}
     return {**own, **times, "note": token.note}
-
-
-def audit_table(entries: Sequence[AuditEntry]) -> RenderableType:
-    """Return who changed what."""
-    if not entries:
-        return Text("nothing has been changed through a server yet")
-    table = plain_table("when", "token", "from", "what", "of")
-    for entry in entries:
-        who = entry.token or "–"  # noqa: RUF001 - as everywhere for what is unknown
-        here = entry.client or "this command"
-        table.add_row(_moment(entry.at or 0.0), who, here, entry.action, entry.subject)
-    return table
-
-
-def audit_json(entry: AuditEntry) -> dict[str, Any]:
-    """Return an entry as ``--json`` prints it."""
-    return {**entry._asdict(), "at": timestamp(entry.at)}
 
 
 def _moment(at: float) -> str:

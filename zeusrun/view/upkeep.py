@@ -11,12 +11,12 @@ from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
 
-    from zeusrun.history.tinydb.restore import Restoration
+    from zeusrun.history.base import Restoration
     from zeusrun.maintenance.doctor import Check
     from zeusrun.maintenance.repair import Finding
     from zeusrun.maintenance.retention import OldRun
@@ -38,16 +38,10 @@ def repair_sheet(found: Sequence[Finding], home: Path, *, dry_run: bool) -> Rend
     return Labelled(lines, gap=1)
 
 
-def old_runs_sheet(
-    found: Sequence[OldRun], kept: Mapping[str, str], *, dry_run: bool
-) -> RenderableType:
-    """Return the run directories that were or would be removed, oldest first.
-
-    ``kept`` are runs that stay whatever the limits are, each with the reason.
-    """
-    stay = [Text(f"  {trial} stays: {why}", style="dim") for trial, why in kept.items()]
+def old_runs_sheet(found: Sequence[OldRun], *, dry_run: bool) -> RenderableType:
+    """Return the run directories that were or would be removed, oldest first."""
     if not found:
-        return Group(*stay, Text("nothing to remove"))
+        return Text("nothing to remove")
     width = max(len(run.trial) for run in found)
     lines = [
         Text.assemble(f"  {run.trial:{width}}  {units.size(run.size_bytes):>7}  ", (run.why, "dim"))
@@ -56,7 +50,7 @@ def old_runs_sheet(
     total = units.size(sum(run.size_bytes for run in found))
     files = f"the files of {units.plural(len(found), 'run')}, {total},"
     if dry_run:
-        return Group(*lines, *stay, Text(f"{files} would go: this was a dry run", style="yellow"))
+        return Group(*lines, Text(f"{files} would go: this was a dry run", style="yellow"))
     return Group(*lines, Text.assemble(("✓", "green"), f" {files} are removed"))
 
 

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.measure import Measurement
 from rich.text import Text
 
-from zeusrun.analysis.estimate import Estimate, name_ends
+from zeusrun.analysis.amounts import Estimate, name_ends
 from zeusrun.view import units
 from zeusrun.view.claims import claim_share, is_good, join_ends, short_share, signed
 from zeusrun.view.console import Labelled, plain_table, warning_lines

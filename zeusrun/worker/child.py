@@ -79,7 +79,7 @@ def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | No
     hooks = None if install is None else install.installed_hooks()
     if hooks is None:  # it has joined no process group
         return error, False, 0.0
-    run = hooks.run
+    environment = hooks.environment
     with contextlib.suppress(Exception):  # the script may have replaced what this needs
         from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - has been imported
         from zeusrun.worker.ending import exit_code  # noqa: PLC0415 - has been imported
@@ -90,26 +90,19 @@ def _conclude(error: BaseException | None, pid: int) -> tuple[BaseException | No
         if os.getpid() == pid:  # else the script has forked this process
             hooks.flush()
             if error is not None and exit_code(error):
-                restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-                path = os.path.join(run.run_dir, "error.json")  # noqa: PTH118
-                record_failure(path, run.rank, restart, error)
-    return error, run.had_group(gloo=True), run.grace_period_s
+                rank, restart = environment.rank, environment.restart
+                record_failure(environment.error_path, rank, restart, error)
+    return error, environment.had_group(gloo=True), environment.grace_period_s
 
 
 def _become_rank() -> None:
-    from torch import distributed  # noqa: PLC0415 - the script has imported it
-
     from zeusrun.sidecar.orders import LEAVE_SIGNAL  # noqa: PLC0415 - few children need it
-    from zeusrun.worker.collectives import say_hooked  # noqa: PLC0415
-    from zeusrun.worker.context import current_run  # noqa: PLC0415
     from zeusrun.worker.ending import leave  # noqa: PLC0415
+    from zeusrun.worker.environment import current_environment  # noqa: PLC0415
     from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
-    from zeusrun.worker.hooks.members import open_clock, take_place  # noqa: PLC0415
+    from zeusrun.worker.hooks.members import take_place  # noqa: PLC0415
 
-    run = current_run()
-    say_hooked()
-    take_place(run, distributed.get_rank(), distributed.get_world_size())
-    install_hooks(open_clock(run, run.rank), launched=False)
+    install_hooks(take_place(current_environment()), launched=False)
     if LEAVE_SIGNAL is not None:
         signal.signal(LEAVE_SIGNAL, leave)
 

@@ -46,18 +46,6 @@ def from_all_ranks(value: _Value) -> list[_Value]:
     return values
 
 
-def from_rank_0(value: _Value) -> _Value:
-    """Return rank 0's value on every rank; without a process group, that of this one."""
-    if not is_grouped():
-        return value
-    from torch import distributed  # noqa: PLC0415 - the script has imported it
-
-    values = [value]
-    with _on_own_device():
-        distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 def say_hooked() -> None:
     """Tell the others of the process group that this one has hooks. No collective call."""
     from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415 - is imported

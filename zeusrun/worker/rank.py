@@ -21,12 +21,12 @@ from zeusrun.sidecar.events import Ended, Started
 from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter
-from zeusrun.worker.context import SIGTERM_EXIT_CODE
 from zeusrun.worker.ending import end, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
 from zeusrun.worker.parent_death import end_with_parent
 from zeusrun.worker.script import run_script, show_failure
+from zeusrun.worker.sigterm import SIGTERM_EXIT_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,44 +51,39 @@ def main(known: frozenset[str]) -> None:
 
 @dataclass(frozen=True)
 class _Rank:
-    """One rank: read from the environment now, because the script may change that."""
+    """One rank, as it began: the script may change its variables, and fork."""
 
-    number: int
-    restart: int
     pid: int
-    run_dir: str
     sidecar: str
     hooks: Hooks
 
     def conclude(self, error: BaseException | None) -> tuple[BaseException | None, bool, float]:
         """Record how the script ended; return the arguments of ``end``."""
-        run = self.hooks.run
+        environment = self.hooks.environment
         if LEAVE_SIGNAL is not None:
             signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)  # the script has ended
         with contextlib.suppress(Exception):  # the script may have replaced what this needs
             if os.getpid() == self.pid:  # else the script has forked this process: no rank
                 error, failure = self._send_last(error)
-                code = exit_code(error)
+                code, rank = exit_code(error), environment.rank
                 if failure is not None:
-                    path = os.path.join(self.run_dir, "error.json")  # noqa: PTH118
-                    record_failure(path, self.number, self.restart, failure)
-                self.record(Ended(time.monotonic(), self.number, code, run.had_group()))
+                    record_failure(environment.error_path, rank, environment.restart, failure)
+                self.record(Ended(time.monotonic(), rank, code, environment.had_group()))
                 if code and self._is_ended_by_zeusrun():
                     error = SystemExit(0)
-        return error, run.had_group(gloo=True), run.grace_period_s
+        return error, environment.had_group(gloo=True), environment.grace_period_s
 
     def _send_last(
         self, error: BaseException | None
     ) -> tuple[BaseException | None, BaseException | None]:
         """Send what is not sent yet; return what ends the rank, and its failure if it is one."""
-        run = self.hooks.run
         self.hooks.flush()
         if exit_code(error):
             return error, error
-        if run.external_sigterm:
+        if self.hooks.environment.external_sigterm:
             return SystemExit(SIGTERM_EXIT_CODE), None
         try:
-            run.send()
+            self.hooks.environment.send()
         except OSError as failure:
             print(f"zeusrun: could not record the metrics: {failure}", file=sys.stderr)  # noqa: T201
             return SystemExit(1), failure
@@ -102,7 +97,7 @@ class _Rank:
         exit code.
         """
         try:
-            with open(os.path.join(self.run_dir, "stop"), "rb") as file:  # noqa: PTH118, PTH123
+            with open(f"{self.hooks.environment.run_dir}/stop", "rb") as file:  # noqa: PTH123
                 return file.read(len(ENDING)) == ENDING
         except OSError:
             return False
@@ -135,15 +130,9 @@ def _begin() -> _Rank:
         tick = StepClock(os.path.join(run_dir, "clock", f"rank{number}")).tick  # noqa: PTH118
     if LEAVE_SIGNAL is not None:
         signal.signal(LEAVE_SIGNAL, leave)
-    rank = _Rank(
-        number=number,
-        restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-        pid=os.getpid(),
-        run_dir=run_dir,
-        sidecar=os.environ["ZEUSRUN_SIDECAR"],
-        hooks=install_hooks(tick),
-    )
-    rank.record(Started(time.monotonic(), number, rank.pid, rank.restart))
+    rank = _Rank(os.getpid(), os.environ["ZEUSRUN_SIDECAR"], install_hooks(tick))
+    restart = rank.hooks.environment.restart
+    rank.record(Started(time.monotonic(), number, rank.pid, restart))
     return rank
 
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from zeusrun.bandit.auto.acquisition import HORIZON, values_of_trying
-from zeusrun.bandit.auto.beliefs import Beliefs
+from zeusrun.bandit.auto.beliefs import HORIZON, Beliefs, values_of_trying
 
 ARMS = (16, 32, 64)
 

@@ -36,7 +36,7 @@ def server(any_server, sqlite_url):
 
 @pytest.fixture
 def history(server):
-    history = HttpHistory(server.url, environment={})
+    history = HttpHistory(server.url)
     yield history
     history.close()
 

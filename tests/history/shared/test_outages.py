@@ -18,7 +18,7 @@ from tests.databases import expire_lease, lease_held
 from tests.factories import PREEMPTED, REACHED
 from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
-from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
+from zeusrun.history.base import OfflineError, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared import patience
 from zeusrun.history.shared.store import SharedHistory
@@ -71,7 +71,7 @@ def open_shared(proxy, tmp_path, told):
     opened = []
 
     def open_(**options):
-        remote = HttpHistory(proxy.url, environment={})
+        remote = HttpHistory(proxy.url)
         opened.append(remote)
         options = {"wait_s": 0.05, "show": told.append, **options}
         return SharedHistory(remote, tmp_path / "shared", proxy.url, **options)
@@ -188,22 +188,16 @@ def test_a_trial_that_never_began_is_not_withdrawn(history, open_shared, proxy, 
     assert not history.spool
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_refused_trial_is_withdrawn_only_if_an_answer_was_lost_before(
-    history, open_shared, proxy, monkeypatch, lost
-):
+def test_a_refused_trial_is_not_withdrawn(history, open_shared, monkeypatch):
     def begin(*_, **__):
-        if answers:
-            raise answers.pop()
         raise RefusedError("this token may only read")
 
-    answers = [UnavailableError("it took too long")] if lost else []
     history = open_shared(wait_s=5.0)
     version = history.snapshot("digits").version
     monkeypatch.setattr(history.remote, "begin", begin)
     with pytest.raises(RefusedError):
         history.begin(with_uuid(), after=version)
-    assert bool(history.spool) is lost
+    assert not history.spool
 
 
 def test_a_preempted_trial_whose_resumption_was_lost_is_preempted_still(
@@ -419,18 +413,16 @@ def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, t
         history.forget("digits-1-1", forgotten=True)
 
 
-def test_a_copy_that_is_older_than_the_newest_is_told_of(history, open_shared, proxy, told):
-    for job, now in (("letters", 0.0), ("digits", 600.0), ("zeros", 630.0)):
+def test_that_a_copy_is_read_is_told_once(history, open_shared, proxy, told):
+    for job in ("letters", "digits"):
         begin(history, with_uuid(job=job))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
-            history.trials(job)
+        history.trials(job)
     proxy.mode = "refuse"
     reader = open_shared()
     for job in reader.jobs():
         reader.trials(job)
-    copies = [text.partition("local copy ")[2].partition(" at ")[0] for text in told]
-    assert copies == ["as it was", "of letters as it was"]
+    assert len(told) == 1
+    assert "local copy as it was at" in told[0]
 
 
 def test_without_a_copy_the_server_is_missed(history, proxy):
@@ -531,7 +523,7 @@ def test_a_server_that_goes_away_in_mid_submit_lets_it_choose_again_offline(
 ):
     version, trial = offline.snapshot("digits").version, with_uuid()
     proxy.mode = "lose"
-    with pytest.raises(Conflict):
+    with pytest.raises(OfflineError):
         offline.begin(trial, after=version)
     proxy.mode = "pass"  # it can be read, but perhaps not written
     assert offline.snapshot("digits").offline

@@ -247,24 +247,6 @@ class TestPostgres(ServerContract):
             connection.execute(own)
 
 
-@pytest.mark.long
-class TestMariaDB(ServerContract):
-    count = 10
-
-    @pytest.fixture
-    def url(self, mariadb_url):
-        return mariadb_url
-
-    def kill_connections(self, history):
-        others = sa.text(
-            "SELECT id FROM information_schema.processlist "
-            "WHERE db = database() AND id <> connection_id()"
-        )
-        with writing_once(history) as connection:
-            for number in list(connection.scalars(others)):
-                connection.execute(sa.text(f"KILL {number}"))
-
-
 def writing_once(history):
     """Open a transaction over a connection that is not of the pool."""
     engine = sa.create_engine(history.engine.url, poolclass=sa.NullPool)

@@ -17,9 +17,9 @@ from tests.contracts.shared import with_uuid
 from tests.databases import Postgres, new_server, prepare
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError, UnreadableTrialError
+from zeusrun.history.sql.create import create_tables
 from zeusrun.history.sql.engine import parse_url, reading, writing
 from zeusrun.history.sql.faults import describe, explain
-from zeusrun.history.sql.migrate import upgrade
 from zeusrun.history.sql.schema import TRIALS
 from zeusrun.history.sql.store import SqlHistory
 
@@ -45,7 +45,7 @@ class TestUrl:
             "postgresql://u:pa@ss@host/db",
             "postgresql://u:pass@host:99999999999999999999x/db",
             "postgresql://u:pass@[::1/db",
-            "mysql://u:pass@host",
+            "mysql://u:pass@host/db",
             "mssql://u:pass@host/db",
             "pass://u:pass@host/db",
             "sqlite://",
@@ -69,18 +69,14 @@ class TestUrl:
         for text, driver in (
             ("postgres://u@h/d", "postgresql+psycopg"),
             ("postgresql+psycopg2://u@h/d", "postgresql+psycopg"),
-            ("mysql://u@h/d", "mysql+pymysql"),
-            ("mariadb://u@h/d", "mariadb+pymysql"),
             ("sqlite+aiosqlite:////h.db", "sqlite"),
         ):
             assert parse_url(text).drivername == driver
 
     def test_a_missing_driver_names_the_extra(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "pymysql", None)
-        with pytest.raises(
-            UsageError, match=r"extra 'mysql': pip install '/path/to/zeusrun\[mysql\]'"
-        ):
-            SqlHistory("mysql://u@h/d")
+        monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+        with pytest.raises(UsageError, match=r"extra 'postgresql': pip install '/path/to/zeusrun"):
+            SqlHistory("postgresql://u@h/d")
 
 
 class TestSqlite:
@@ -89,7 +85,7 @@ class TestSqlite:
         with writing(SqlHistory(sqlite_url).engine):
             text = refusal(lambda: begin(history), UnavailableError)
             assert history.trials("digits") == []  # reading goes on
-        assert "has been locked by another program for too long" in text
+        assert "is locked" in text
         begin(history)
         history.close()
 
@@ -99,8 +95,7 @@ class TestSqlite:
 
         sa.event.listen(sql_history.engine, "connect", forbid)
         begin_text = refusal(lambda: begin(sql_history))
-        assert "is read-only" in begin_text
-        assert "make it writable" in begin_text
+        assert "readonly" in begin_text
         assert sql_history.jobs() == []
 
     def test_a_full_disk(self, sql_history):
@@ -114,7 +109,6 @@ class TestSqlite:
         trace = {"power_w": [1.0] * 100_000}
         text = refusal(lambda: sql_history.keep_trace("digits-1-1", trace))
         assert "is full" in text
-        assert "free some space" in text
         assert sql_history.trace("digits-1-1") is None
 
     @pytest.mark.parametrize(
@@ -124,27 +118,26 @@ class TestSqlite:
         (tmp_path / "history.db").write_bytes(content)
         history = SqlHistory(f"sqlite:///{tmp_path}/history.db")
         text = refusal(history.jobs)
-        assert "is damaged" in text
-        assert "restore a backup" in text
+        assert "malformed" in text or "not a database" in text
 
     def test_a_file_in_a_folder_of_another_user(self, tmp_path, monkeypatch):
         def refuse(*_, **__):
             raise PermissionError(errno.EACCES, "Permission denied")
 
         history = SqlHistory(f"sqlite:///{tmp_path}/nope/history.db")
-        monkeypatch.setattr("zeusrun.history.sql.faults.Path.stat", refuse)
-        assert "may not open" in refusal(history.jobs)
-        assert "may not open" in refusal(lambda: upgrade(history.engine))
+        monkeypatch.setattr("zeusrun.history.sql.create.Path.stat", refuse)
+        assert "cannot be opened" in refusal(history.jobs)
+        assert "cannot be opened" in refusal(lambda: create_tables(history.engine))
 
     def test_a_folder_is_no_database(self, tmp_path):
         history = SqlHistory(f"sqlite:///{tmp_path}")
-        assert "may not open" in refusal(history.jobs)
+        assert "cannot be opened" in refusal(history.jobs)
 
     def test_tables_that_vanish(self, sql_history):
         begin(sql_history)
         with writing(sql_history.engine) as connection:
             connection.execute(sa.text("DROP TABLE leases"))
-        assert "zeusrun db upgrade" in refusal(lambda: sql_history.unfinished("digits"))
+        assert "zeusrun db create" in refusal(lambda: sql_history.unfinished("digits"))
 
     @pytest.mark.parametrize("record", ["{}", "[]", "7", '{"trial": "a", "status": "ASLEEP"}', "{"])
     def test_a_damaged_record(self, sql_history, record):
@@ -185,7 +178,7 @@ class TestPostgres:
         name = history.engine.url.database
         postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         history.engine.dispose()
-        assert "is read-only" in refusal(lambda: begin(history))
+        assert "read-only" in refusal(lambda: begin(history))
         assert len(history.trials("digits")) == 1
         history.close()
 
@@ -199,14 +192,14 @@ class TestPostgres:
         reader = SqlHistory(url.render_as_string(hide_password=False))
         assert reader.jobs() == []
         text = refusal(lambda: begin(reader))
-        assert "denies access: permission denied for table jobs" in text
+        assert "permission denied for table jobs" in text
         for each in (history, reader):
             each.close()
 
     def test_what_is_not_there(self, postgres):
         for url, expected in (
-            (postgres.url("nowhere"), "there is no database"),
-            (postgres.url("postgres").replace("postgres@", "nobody@"), "denies access"),
+            (postgres.url("nowhere"), "cannot be opened"),
+            (postgres.url("postgres").replace("postgres@", "nobody@"), "nobody"),
         ):
             history = SqlHistory(url)
             assert expected in refusal(history.jobs)
@@ -245,44 +238,10 @@ class TestPostgres:
         begin(history)
         other = SqlHistory(url.set(password="wr0ng").render_as_string(hide_password=False))
         text = refusal(other.jobs)
-        assert "denies access" in text
+        assert "authentication failed" in text
         assert "wr0ng" not in text
         for each in (history, other):
             each.close()
-
-
-@pytest.mark.long
-class TestMariaDB:
-    def test_what_is_not_there(self, mariadb, tmp_path):
-        history = SqlHistory(mariadb.url("nowhere"))
-        assert "there is no database" in refusal(history.jobs)
-        history = SqlHistory(f"mysql://me:s3cret@/d?unix_socket={tmp_path}/none")
-        text = refusal(history.jobs, UnavailableError)
-        assert "does not respond" in text
-        assert "s3cret" not in text
-
-    def test_a_row_that_is_locked_for_too_long(self, mariadb_url):
-        history = SqlHistory(
-            f"{mariadb_url}&init_command=SET%20SESSION%20innodb_lock_wait_timeout%3D1"
-        )
-        begin(history)
-        with writing(history.engine) as connection:
-            connection.execute(sa.text("UPDATE jobs SET changes = changes + 0, trials = trials"))
-            connection.execute(sa.text("SELECT * FROM jobs FOR UPDATE"))
-            assert "locked" in refusal(lambda: begin(history), UnavailableError)
-        history.close()
-
-    def test_a_server_that_becomes_read_only(self, mariadb_url):
-        history = SqlHistory(mariadb_url)
-        begin(history)
-        with writing(history.engine) as connection:
-            connection.execute(sa.text("SET SESSION TRANSACTION READ ONLY"))
-        assert "is read-only" in refusal(lambda: self.write_often(history))
-        history.close()
-
-    def write_often(self, history):
-        for _ in range(20):
-            begin(history)
 
 
 class Told(Exception):  # noqa: N818
@@ -296,22 +255,18 @@ class Told(Exception):  # noqa: N818
 @pytest.mark.parametrize(
     ("told", "kind", "expected"),
     [
-        (Told("x", sqlstate="53100"), HistoryError, "is full"),
-        (Told("x", sqlstate="53300"), UnavailableError, "accepts no more connections"),
+        (Told("x", sqlstate="53100"), HistoryError, "reports an error"),
+        (Told("x", sqlstate="53300"), UnavailableError, "does not respond"),
         (Told("x", sqlstate="57P03"), UnavailableError, "does not respond"),
         (Told("x", sqlstate="57014"), UnavailableError, "does not respond"),
         (Told("x", sqlstate="08006"), UnavailableError, "does not respond"),
-        (Told("x", sqlstate="XX001"), HistoryError, "is damaged"),
         (Told("x", sqlstate="99999"), HistoryError, "reports an error"),
-        (Told(1021, "Disk full"), HistoryError, "is full"),
-        (Told(1114, "The table 'trials' is full"), HistoryError, "is full"),
-        (Told(1040, "Too many connections"), UnavailableError, "accepts no more connections"),
-        (Told(1290, "--read-only"), HistoryError, "is read-only"),
-        (Told(2013, "Lost connection"), UnavailableError, "does not respond"),
-        (Told(1142, "INSERT command denied"), HistoryError, "denies access"),
+        (Told("x", sqlstate="3D000"), HistoryError, "cannot be opened"),
         (Told(f"no route with {PASSWORD}"), UnavailableError, "no route with [*]{3};"),
         (Told("no key with wr0ng"), UnavailableError, "no key with [*]{3};"),
-        (Told("FATAL: sorry, too many clients already"), UnavailableError, "no more connections"),
+        (Told("FATAL: sorry, too many clients already"), UnavailableError, "does not respond"),
+        (Told('FATAL: role "me" does not exist'), HistoryError, "reports an error"),
+        (Told('FATAL: database "d" does not exist'), HistoryError, "cannot be opened"),
     ],
 )
 def test_each_fault_has_its_advice(told, kind, expected):
@@ -325,11 +280,6 @@ def test_each_fault_has_its_advice(told, kind, expected):
 
 
 def test_no_value_is_in_a_message(sql_history):
-    for told in (Told(1406, "Data too long: 'value-1'"), Told("bad value-1", sqlstate="22001")):
-        found = explain(exc.DataError("INSERT", {}, told), sql_history.engine.url)
-        assert "value-1" not in str(found)
-    found = explain(
-        exc.IntegrityError("INSERT", {}, Told(1062, "Duplicate entry 'value-1'")),
-        sql_history.engine.url,
-    )
+    told = Told("bad value-1", sqlstate="22001")
+    found = explain(exc.DataError("INSERT", {}, told), sql_history.engine.url)
     assert "value-1" not in str(found)

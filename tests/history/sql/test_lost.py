@@ -8,11 +8,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-import sqlalchemy as sa
-
-from tests.databases import opened
 from tests.factories import begin, build_trial
-from zeusrun.history.sql.engine import now_s, writing
 from zeusrun.trial import CurvePoint, TrialStatus
 
 
@@ -37,16 +33,3 @@ def test_what_another_trial_reported_is_left_out(sql_history):
     other = dataclasses.replace(trial, uuid="1" * 32, time_s=5.0)
     sql_history.renew(trial.trial, other.to_json(), lease_s=-1)
     assert sql_history.expire()[0].time_s is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("zone", ["SYSTEM", "-07:00"])
-def test_the_clock_of_mariadb_goes_on_whatever_the_local_time_is(mariadb_url, zone):
-    (history,) = opened(mariadb_url)
-    with writing(history.engine) as connection:
-        connection.exec_driver_sql(f"SET time_zone = '{zone}'")
-        now = [connection.scalar(sa.select(now_s())) for _ in range(2)]
-        assert now[0] < now[1] < now[0] + 60
-        for unix_s in (1761440399.5, 1761440400.0, 1761444000.25):  # the end of summer in Berlin
-            connection.exec_driver_sql(f"SET timestamp = {unix_s}")
-            assert connection.scalar(sa.select(now_s())) == unix_s

@@ -1,4 +1,4 @@
-"""The history in an SQL database: both contracts over three databases."""
+"""The history in an SQL database: both contracts over two databases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.contracts.history import HistoryContract
 from tests.contracts.shared import SharedContract
-from tests.databases import clear, opened, prepare
+from tests.databases import clear, opened
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,6 @@ def sqlite_history(empty_sqlite, tmp_path_factory):
 @pytest.fixture(scope="module")
 def postgres_history(postgres, postgres_template):
     yield from opened(postgres.create_database(postgres_template))
-
-
-@pytest.fixture(scope="module")
-def mariadb_history(mariadb):
-    url = mariadb.create_database()
-    prepare(url)
-    yield from opened(url)
 
 
 class Over:
@@ -55,8 +48,3 @@ class TestPostgres(Over, SharedContract):
 @pytest.mark.long
 class TestPostgresHistory(Over, HistoryContract):
     shared = "postgres_history"
-
-
-@pytest.mark.long
-class TestMariaDB(Over, HistoryContract, SharedContract):
-    shared = "mariadb_history"

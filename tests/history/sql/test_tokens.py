@@ -1,4 +1,4 @@
-"""Tokens and the audit log, in each database."""
+"""Tokens, in each database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from tests.factories import DONE, begin, build_trial
-from zeusrun.history.sql.audit import (
-    AuditEntry,
-    audited,
-    list_entries,
-    prune_entries,
-)
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import (
     TOKEN,
@@ -29,7 +22,6 @@ from zeusrun.history.sql.tokens import (
 DATABASES = [
     "sqlite_url",
     pytest.param("postgres_url", marks=pytest.mark.long),
-    pytest.param("mariadb_url", marks=pytest.mark.long),
 ]
 
 
@@ -65,30 +57,3 @@ def test_a_token_is_made_found_used_and_revoked(history):
     assert find_token(list_tokens(engine), text) == now
     assert text not in repr(tokens)
     assert tokens[0].hash not in repr(tokens)
-
-
-def test_the_audit_log_is_written_with_the_change_or_not_at_all(history):
-    with audited(AuditEntry("begin", "job-1-1", "abcd1234", "192.0.2.1")):
-        begin(history, build_trial())
-    with audited(AuditEntry("finish", "job-9-1")), pytest.raises(Exception, match="no trial"):
-        history.finish("job-9-1", DONE)
-    history.finish("job-1-1", DONE)  # nobody announced it
-    for _ in range(2):  # the second time changes nothing
-        with audited(AuditEntry("settings", "x" * 999, client="y" * 999)):
-            history.keep_settings("job", "name: job")
-    with audited(AuditEntry("finish", "job-1-1")):
-        history.finish("job-1-1", DONE)
-    entries = list_entries(history.engine, 2)
-    assert [entry[:4] for entry in entries] == [
-        ("begin", "job-1-1", "abcd1234", "192.0.2.1"),
-        ("settings", "x" * 250, None, "y" * 64),
-    ]
-    assert entries[0].at == pytest.approx(time.time(), abs=30)
-    assert list_entries(history.engine, 1) == entries[1:]
-
-
-def test_old_entries_of_the_audit_log_are_removed(history):
-    create_token(history.engine, "*", can_write=False)
-    assert prune_entries(history.engine, 1) == 0
-    assert prune_entries(history.engine, -1) >= 1
-    assert list_entries(history.engine, 9) == []

@@ -15,7 +15,6 @@ JOB = ZeusJob("mnist/ä", "mnist--1", {"job": {"batch_sizes": [32]}, "since": 1}
 DATABASES = [
     "sqlite_url",
     pytest.param("postgres_url", marks=pytest.mark.long),
-    pytest.param("mariadb_url", marks=pytest.mark.long),
 ]
 
 

@@ -20,8 +20,8 @@ from zeusrun.launcher.rundir.failure import (
 )
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.redaction import mask_values
-from zeusrun.worker.context import RunContext
 from zeusrun.worker.failure import record_failure
+from zeusrun.worker.run import Run
 
 RECORD = {
     "rank": 1,
@@ -152,7 +152,7 @@ def test_an_exception_is_the_ranks_own_unless_others_that_ended_are_its_cause(pa
 
 
 def test_what_zeusrun_refused_is_told_with_the_line_of_the_script(paths):
-    refused = sys.modules[RunContext.__module__].__file__
+    refused = sys.modules[Run.__module__].__file__
     trace = f'  File "/a/train.py", line 8, in <module>\n  File "{refused}", line 9, in report\n'
     assert leave(paths, {"traceback": trace}).reason.startswith("rank 1 at train.py:8: ")
 

@@ -10,7 +10,7 @@ from tests.bandit.scripts import problem
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, started, ten_watts
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
-from zeusrun.bandit.observation import Run, Running
+from zeusrun.bandit.observation import Observation, Running
 from zeusrun.choice.choose import Choice
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.speed_check import (
@@ -63,7 +63,7 @@ def test_only_a_decision_to_look_begins_with_one():
 
 
 def test_a_batch_size_is_looked_at_once_in_a_recurrence():
-    looked = Run(32, 7, TrialStatus.CANCELLED, Stage.SPEED_CHECK)
+    looked = Observation(32, 7, TrialStatus.CANCELLED, Stage.SPEED_CHECK)
     assert not begins_with_speed_check(choice(Stage.SPEED_CHECK, looked))
     for other in (
         looked._replace(arm=16),

@@ -48,7 +48,7 @@ class ZeusClient:
         from zeusrun.server.app import build_app
         from zeusrun.server.settings import Settings as ServerSettings
 
-        app = build_app(ServerSettings(database_url=database_url, limits={"rate": 1e9}))
+        app = build_app(ServerSettings(database_url=database_url))
         self.prefix = prefix
         self.http = TestClient(
             app, "http://127.0.0.1", raise_server_exceptions=False, client=("127.0.0.1", 50000)

@@ -1,4 +1,4 @@
-"""Zeus's routes over the other databases."""
+"""Zeus's routes over PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from zeusrun.trial import TrialStatus
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(params=["postgres_url", "mariadb_url"])
-def database_url(request):
-    return request.getfixturevalue(request.param)
+@pytest.fixture
+def database_url(postgres_url):
+    return postgres_url
 
 
 def test_trainings_of_several_servers_have_distinct_numbers(connect, history):

@@ -50,13 +50,6 @@ def test_it_reads_back_as_it_was_stored():
     assert Training.from_json(build_trial(), live) == training
 
 
-def test_a_bound_of_an_earlier_version_is_in_joules():
-    training = build_training(Bound(2e4))
-    live = training.to_json(NOW)
-    del live["bound"]["epochs"]
-    assert Training.from_json(training.trial, live) == training
-
-
 def test_without_what_is_stored_while_it_runs_it_goes_on_unbounded():
     assert Training.from_json(build_trial(), None) == Training(build_trial(), None, LEASE_S)
 

@@ -261,7 +261,7 @@ TRIALS = st.lists(
             "carbon_g": AMOUNTS,
             "shared": st.none() | st.booleans(),
             "forgotten": st.booleans(),
-            "variant": st.sampled_from([None, "goodput"]),
+            "variant": st.sampled_from([None, "noise-scale"]),
             "learning_rate": st.sampled_from([None, 0.1]),
             "default_batch_size": st.sampled_from([None, 32]),
             "eta_knob": st.sampled_from([0.0, 0.5, 1.0]),
@@ -317,12 +317,12 @@ def test_two_groups_of_runs_are_compared_by_samples_if_one_of_them_is():
 def test_the_noise_scale_is_that_of_the_newest_run_of_each_batch_size_that_measured_it():
     trials = [run(n, (32, 64, 16)[n % 3], noise_curve=noise_curve(n)) for n in range(1, 10)]
     trials.append(run(10, 64))
-    trials.append(run(11, 32, variant="goodput", noise_curve=noise_curve(11)))
+    trials.append(run(11, 32, variant="noise-scale", noise_curve=noise_curve(11)))
     found = build_facts("job", trials).noise
     assert [(each.trial, each.size) for each in found] == [
         ("job-8-1", "16"),
         ("job-9-1", "32"),
-        ("job-11-1", "32 goodput"),
+        ("job-11-1", "32 noise-scale"),
         ("job-7-1", "64"),
     ]
     assert found[1].at == (0.75, 1.75, 2.75, 3.75, 4.75, 5.75)

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zeusrun.worker.adapt.policies import Observation
-from zeusrun.worker.adapt.user_policies import UserPolicies
+from zeusrun.worker.adapt.policies import Observation, UserPolicies
 
 OBSERVATION = Observation(64, 64)
 

@@ -229,10 +229,10 @@ other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
 from zeusrun.worker import collectives
-from zeusrun.worker.context import current_run
+from zeusrun.worker.environment import current_environment
 from zeusrun.worker.hooks.stop_poll import StopPoll
 collectives._LATE_S = 0.1
-print("stop", StopPoll(current_run()).now())
+print("stop", StopPoll(current_environment()).now())
 distributed.barrier()
 distributed.destroy_process_group()
 other.wait()

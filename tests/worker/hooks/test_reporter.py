@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from zeusrun.sidecar.events import Loading, Reported
-from zeusrun.worker.context import RunContext
+from zeusrun.worker.environment import WorkerEnvironment
 from zeusrun.worker.hooks.observer import Observer
 from zeusrun.worker.hooks.reporter import Reporter, number_of
 
@@ -31,7 +31,7 @@ class Run:
     def meets_target(self, name, value):
         return name == "accuracy" and value >= 0.5
 
-    def report_for(self, event):
+    def report(self, event):
         self.events.append(event)
 
     def record(self, event):
@@ -263,7 +263,7 @@ def test_a_full_disk_ends_no_training_under_w_error():
     environment = {"ZEUSRUN_TRIAL": "job-1-1", "ZEUSRUN_SIDECAR": "/dev/full"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        RunContext(environment).report_for(Reported(1.0, 1, {"accuracy": 0.5}))
+        WorkerEnvironment(environment).report(Reported(1.0, 1, {"accuracy": 0.5}))
 
 
 def test_the_groups_of_an_odd_optimizer_end_no_training():

@@ -1,4 +1,4 @@
-"""Runs the named cases of ``ddp_cases`` and ``fsdp_cases`` on the ranks of one training."""
+"""Runs the named cases of ``ddp_cases`` on the ranks of one training."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import sys
 from datetime import timedelta
 
 import ddp_cases
-import fsdp_cases
 from torch import distributed
 
-from zeusrun.worker.stats import rank_sums
+from zeusrun.worker.stats import ddp
 
 distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
 ddp_cases.watch._observer.samples = lambda: ddp_cases.SHARE
-rank_sums.STEPS = 1  # most cases have few steps
+ddp.STEPS = 1  # most cases have few steps
 for name in sys.argv[1:]:
     print(name, flush=True)
-    {**vars(ddp_cases), **vars(fsdp_cases)}[f"case_{name}"]()
+    vars(ddp_cases)[f"case_{name}"]()
 distributed.barrier()
 distributed.destroy_process_group()

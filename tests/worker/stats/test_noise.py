@@ -103,13 +103,6 @@ def test_ranks_may_have_different_numbers_of_samples():
     assert scale.estimate().value == pytest.approx(500 / 5, rel=0.1)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_the_variance_of_a_gradient_is_not_biased(ranks):
-    generator = np.random.default_rng(4)
-    steps = isotropic_steps(generator, ranks, DIMENSION, 5000, 300)
-    assert np.mean([norms.variance for norms in steps]) == pytest.approx(5000 / SHARE, rel=0.02)
-
-
 @pytest.mark.parametrize("half_life", [math.inf, 20_000, 5000])
 def test_batch_sizes_agree_over_the_same_samples(half_life):
     """The noise scale grows fourfold meanwhile, so the averages must be of the same samples."""
@@ -136,7 +129,6 @@ def test_a_step_weighs_half_after_the_half_life_in_samples():
     ends = np.cumsum(samples) - np.sum(samples)
     weights = 2 ** (ends / 100) - 2 ** ((ends - samples) / 100)
     assert scale.trace == pytest.approx(np.average(traces, weights=weights))
-    assert scale.squared_gradient == pytest.approx(2)
 
 
 def test_a_measured_step_stands_for_those_of_its_interval():
@@ -163,7 +155,7 @@ def test_the_age_stays_about_a_half_life():
 
 def test_nothing_is_known_of_less_than_three_steps():
     scale = NoiseScale()
-    assert (scale.trace, scale.squared_gradient, scale.estimate()) == (None, None, None)
+    assert (scale.trace, scale.estimate()) == (None, None)
     for _ in range(2):
         scale.add(exactly(1, 1))
         assert scale.estimate() is None

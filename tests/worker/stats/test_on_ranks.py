@@ -1,4 +1,4 @@
-"""What is measured over real ranks; see ``ddp_cases.py`` and ``fsdp_cases.py``."""
+"""What is measured over real ranks; see ``ddp_cases.py``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Watched
 
 CASES = Path(__file__).with_name("on_ranks.py")
-FILES = [CASES.with_name(name) for name in ("ddp_cases.py", "fsdp_cases.py")]
-NAMES = [n for f in FILES for n in re.findall(r"^def case_(\w+)", f.read_text(), re.MULTILINE)]
-WATCH = json.dumps({"noise_scale": {"interval": 1}, "variance": {"interval": 1}})
+NAMES = re.findall(r"^def case_(\w+)", CASES.with_name("ddp_cases.py").read_text(), re.MULTILINE)
+WATCH = json.dumps({"noise_scale": {"interval": 1}})
 OF_THREE = [
     "weights_are_the_same_to_the_last_bit",
-    "weights_are_the_same_with_adam",
-    "weights_are_the_same_with_several_buckets_and_accumulation",
-    "the_variance_is_that_over_the_ranks",
     "values_are_the_same_on_every_rank",
-    "sharded_weights_are_the_same_to_the_last_bit",
-    "sharded_norms_are_those_of_ddp",
 ]
 
 

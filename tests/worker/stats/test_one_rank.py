@@ -11,17 +11,14 @@ import weakref
 import pytest
 
 from tests.lazily import Lazily
-from zeusrun.worker.stats.model import Settings
 
 torch, nn = Lazily("torch"), Lazily("torch.nn")
 models = Lazily("tests.worker.stats.models")
 one_rank = Lazily("zeusrun.worker.stats.one_rank")
 
-NOISE, BOTH = Settings(1, None), Settings(1, 1)
-
 NEEDS = (
     "a step has one gradient, and nothing to compare it with: the noise scale needs LayerNorm or "
-    "RMSNorm layers, gradient accumulation, or several ranks, and the variance one of the last two"
+    "RMSNorm layers, gradient accumulation, or several ranks"
 )
 
 
@@ -41,13 +38,13 @@ class Taken:
 class Watched:
     """A model and its loop, with as many samples a step as its data say."""
 
-    def __init__(self, model, settings=NOISE, parts=1, **optimizer):
+    def __init__(self, model, interval=1, parts=1):
         self.model, self.taken, self.samples, self.scale = model, Taken(), 0, 1.0
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        self.watch = one_rank.OneRank(
+        self.taken.watch = one_rank.measure_alone(
             model,
             self.taken,
-            settings,
+            interval=interval,
             samples=lambda: self.samples,
             parts=parts,
             scale=lambda: self.scale,
@@ -62,7 +59,7 @@ class Watched:
             if parameter.grad is not None:
                 parameter.grad /= self.scale
         self.optimizer.step()
-        self.watch.after_step(self.optimizer)
+        self.taken.watch.after_step()
         self.optimizer.zero_grad()
         self.samples = 0
 
@@ -72,7 +69,7 @@ class Watched:
 
     @property
     def norms(self):
-        self.watch.flush()
+        self.taken.watch.flush()
         return self.taken.added[-1][0]
 
 
@@ -178,7 +175,7 @@ def test_evaluation_leaves_no_trace():
 def test_weights_are_the_same_with_and_without():
     pair = [models.Net(uses=2) for _ in range(2)]
     pair[1].load_state_dict(pair[0].state_dict())
-    plain, watched = torch.optim.SGD(pair[0].parameters(), 0.1), Watched(pair[1], BOTH)
+    plain, watched = torch.optim.SGD(pair[0].parameters(), 0.1), Watched(pair[1])
     for _ in range(5):
         x, y = data(8, 5)
         plain.zero_grad()
@@ -189,8 +186,8 @@ def test_weights_are_the_same_with_and_without():
             watched.backward(x[part], y[part], divide=2)
         watched.step()
     assert all(map(torch.equal, pair[0].parameters(), pair[1].parameters()))
-    watched.watch.flush()
-    assert {how for _, how in watched.taken.added} == {"examples", "micro_batches"}
+    watched.taken.watch.flush()
+    assert {how for _, how in watched.taken.added} == {"examples"}
 
 
 @pytest.mark.parametrize(
@@ -213,12 +210,12 @@ def test_other_models_need_micro_batches(model):
             watched.backward(*data(*shape), divide=2)
         watched.step()
         alone.train(*data(*shape))
-    watched.watch.flush()
+    watched.taken.watch.flush()
     assert watched.taken.added[-1][1] == "micro_batches"
     assert watched.norms.ranks == 2
     assert watched.norms.inverse == pytest.approx(1 / 8)
     assert not watched.taken.problems
-    alone.watch.flush()
+    alone.taken.watch.flush()
     assert not alone.taken.added
     assert alone.taken.problems == [NEEDS]
 
@@ -275,7 +272,7 @@ def test_two_losses_of_the_same_samples_are_no_micro_batches():
         watched.samples -= 4
         watched.backward(x, 2 * y)
         watched.step()
-    watched.watch.flush()
+    watched.taken.watch.flush()
     assert not watched.taken.added
     assert watched.taken.problems == [NEEDS]
 
@@ -288,48 +285,23 @@ def test_gradients_thrown_away_without_a_step_do_not_count():
         for _ in range(2):
             watched.backward(*data(4), divide=2)
         watched.step()
-    watched.watch.flush()
+    watched.taken.watch.flush()
     (norms, how), *_ = watched.taken.added
     assert how == "micro_batches"
     assert math.isfinite(norms.each)
     assert norms.inverse == pytest.approx(1 / 4)
 
 
-def test_the_variance_is_of_whole_gradients_beside_examples():
-    watched = Watched(models.Net(), BOTH)
-    for _ in range(4):
-        parts = [data(4, 5) for _ in range(2)]
-        each = [gradient(watched.model, x, y, whole=True) for x, y in parts]
-        for x, y in parts:
-            watched.backward(x, y, divide=2)
-        watched.step()
-    watched.watch.flush()
-    ranks = {how: norms.ranks for norms, how in watched.taken.added}
-    assert ranks == {"examples": 8, "micro_batches": 2}
-    whole = next(n for n, how in reversed(watched.taken.added) if how == "micro_batches")
-    assert whole.variance == pytest.approx(float(torch.stack(each).var(0).sum()), rel=1e-4)
-
-
 def test_the_interval_is_in_optimizer_steps():
-    watched = Watched(models.Net(), Settings(3, None))
+    watched = Watched(models.Net(), 3)
     for _ in range(7):
         watched.train(*data(8, 5))
-    watched.watch.flush()
+    watched.taken.watch.flush()
     assert len(watched.taken.added) == 3
 
 
-def test_the_optimizer_of_another_model_ends_no_step():
-    watched = Watched(models.Net())
-    x, y = data(8, 5)
-    watched.backward(x, y)
-    watched.watch.after_step(torch.optim.SGD(models.Net().parameters(), 0.1))
-    assert not watched.taken.added
-    watched.step()
-    assert watched.norms.ranks == 8
-
-
 def test_a_copy_and_a_saved_model_have_no_hooks_of_zeusrun():
-    watched = Watched(models.Net(), BOTH)
+    watched = Watched(models.Net())
     x, y = data(8, 5)
     other = copy.deepcopy(watched.model)
     file = io.BytesIO()
@@ -360,19 +332,20 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
     assert watched.norms.ranks == 8
 
 
-def test_a_model_can_be_dropped():
-    model, taken = models.Net(uses=2), Taken()
-    settings = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0}
-    watch = one_rank.OneRank(model, taken, BOTH, **settings)
+@pytest.mark.parametrize("norm", ["LayerNorm", "Identity"])
+def test_a_model_can_be_dropped(norm):
+    model, taken = models.Net(getattr(nn, norm), uses=2), Taken()
+    options = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0, "interval": 1}
+    watch = one_rank.measure_alone(model, taken, **options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         for _ in range(2):
             loss_of(model, *data(4, 5)).backward()
-        watch.after_step(optimizer)
+        watch.after_step()
         optimizer.zero_grad()
     gone = weakref.ref(model)
     del model, optimizer
     gc.collect()
     assert gone() is None
     watch.flush()
-    assert {how for _, how in taken.added} == {"examples", "micro_batches"}
+    assert taken.added

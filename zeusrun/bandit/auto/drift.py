@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
 
 # docs/policies.md says what these constants are worth.
 EDIT = 0.1  # chance that an edit changes how many epochs the training takes
@@ -38,17 +38,17 @@ def describe_outdated(runs: int) -> str:
     return "1 earlier run no longer counts" if runs == 1 else f"{runs} earlier runs no longer count"
 
 
-def is_settled(run: Run) -> bool:
+def is_settled(run: Observation) -> bool:
     """Whether a run reached the target or failed to."""
     return run.status in FAILED or (run.status is TrialStatus.REACHED and run.epochs is not None)
 
 
-def is_cut(run: Run) -> bool:
+def is_cut(run: Observation) -> bool:
     """Whether a run was cut short with a learning curve."""
     return run.status is TrialStatus.CANCELLED and bool(run.pace) and bool(run.epochs)
 
 
-def describe_edited(runs: Sequence[Run]) -> list[str]:
+def describe_edited(runs: Sequence[Observation]) -> list[str]:
     """Describe how much the epochs of runs of other trainings count, in a sentence for each."""
     shown = [run for run in runs if is_settled(run) or is_cut(run)]
     chances: dict[str, list[float]] = {}
@@ -63,7 +63,7 @@ def describe_edited(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def without_edited(runs: Sequence[Run]) -> Sequence[Run]:
+def without_edited(runs: Sequence[Observation]) -> Sequence[Observation]:
     """Leave out runs of other trainings that probably needed another number of epochs."""
     if all(run.differs is None for run in runs):
         return runs
@@ -84,14 +84,14 @@ class Relevance(NamedTuple):
     sure: bool  # whether it counts as a run today
 
 
-def weigh_runs(runs: Sequence[Run]) -> list[Relevance]:
+def weigh_runs(runs: Sequence[Observation]) -> list[Relevance]:
     """Return what each run still says; ``runs`` are settled or cut short, oldest first.
 
-    Runs of the same training (``Run.differs``) are compared with each other: data may change
-    between any two of them, rarely. Those of another training are compared with those of today's:
-    every edit between them may have changed it. A change multiplies the epochs of all arms by one
-    factor. Its Bayes factor has an unknown variance between runs, and is limited: a run may be an
-    accident, so one or two never decide. Today's training may have no run yet.
+    Runs of the same training (``Observation.differs``) are compared with each other: data may
+    change between any two of them, rarely. Those of another training are compared with those of
+    today's: every edit between them may have changed it. A change multiplies the epochs of all
+    arms by one factor. Its Bayes factor has an unknown variance between runs, and is limited: a
+    run may be an accident, so one or two never decide. Today's training may have no run yet.
     """
     if not runs:
         return []
@@ -171,7 +171,7 @@ class _Compared(NamedTuple):
         return _Change(log_factor, change * prior / scale * self.sd)
 
 
-def _compare(runs: Sequence[Run]) -> _Compared:
+def _compare(runs: Sequence[Observation]) -> _Compared:
     """Compare each run with the median of its arm.
 
     The standard deviation between runs comes from successive runs of an arm and training, so that

@@ -26,7 +26,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
@@ -45,12 +45,12 @@ PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not t
 class Evidence:
     """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    results: Mapping[int, Sequence[Run]]  # since the job last changed; successes first
-    reached: Mapping[int, Sequence[Run]]  # those that reached the target
-    cut: Mapping[int, Sequence[Run]]  # cut short with a learning curve, since the job last changed
+    results: Mapping[int, Sequence[Observation]]  # since the job last changed; successes first
+    reached: Mapping[int, Sequence[Observation]]  # those that reached the target
+    cut: Mapping[int, Sequence[Observation]]  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
     speed_sd: float  # standard deviation of one run's log joules per epoch
-    timed: Mapping[int, Sequence[Run]]  # the runs that show the speed of each arm
+    timed: Mapping[int, Sequence[Observation]]  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of one run's log epochs
     freedom: float  # degrees of freedom of it
@@ -76,7 +76,7 @@ class Evidence:
         return next(reversed(tuple(self.successes)), None)
 
 
-def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
+def gather(problem: Problem, runs: Sequence[Observation]) -> Evidence:
     """Sort the runs of a job, oldest first."""
     shown = [run for run in runs if is_settled(run) or is_cut(run)]
     successes: dict[int, int] = {}
@@ -130,12 +130,12 @@ def gather(problem: Problem, runs: Sequence[Run]) -> Evidence:
     )
 
 
-def was_bounded(run: Run) -> bool:
+def was_bounded(run: Observation) -> bool:
     """Whether a run of the best known arm was stopped: its bound may be the cause, not the arm."""
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
-def _without_old_bounds(runs: Sequence[Run]) -> Sequence[Run]:
+def _without_old_bounds(runs: Sequence[Observation]) -> Sequence[Observation]:
     """Leave out runs that were stopped before one reached the target again.
 
     Their bounds are from before the job changed. A run that missed the target with all of its
@@ -149,7 +149,7 @@ def _without_old_bounds(runs: Sequence[Run]) -> Sequence[Run]:
     ]
 
 
-def _widest(spread: Spread, runs: Sequence[Run]) -> float:
+def _widest(spread: Spread, runs: Sequence[Observation]) -> float:
     """Return the factor between the expected epochs and the most of the next run of an arm.
 
     After an edit, the first run shows how many epochs it takes now: it may take as many as after
@@ -160,8 +160,8 @@ def _widest(spread: Spread, runs: Sequence[Run]) -> float:
     return widest if today else max(widest, Spread().widest(1))
 
 
-def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
-    arms: defaultdict[int, list[Run]] = defaultdict(list)
+def _by_arm(problem: Problem, runs: Iterable[Observation]) -> dict[int, list[Observation]]:
+    arms: defaultdict[int, list[Observation]] = defaultdict(list)
     for run in runs:
         arms[run.arm].append(run)
     window = problem.window or 0  # [-0:] is everything
@@ -169,7 +169,7 @@ def _by_arm(problem: Problem, runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def find_speed_variance(
-    timed: Mapping[int, Sequence[Run]], noisy_share: float
+    timed: Mapping[int, Sequence[Observation]], noisy_share: float
 ) -> tuple[float, float]:
     """Return the variance of log joules per epoch between runs of an arm, and its freedom.
 
@@ -196,7 +196,7 @@ def find_speed_variance(
 
 
 def _speeds(
-    runs: Sequence[Run], timed: Mapping[int, Sequence[Run]], variance: float
+    runs: Sequence[Observation], timed: Mapping[int, Sequence[Observation]], variance: float
 ) -> dict[int, list[float]]:
     """Return joules per epoch of the newest runs of each arm.
 
@@ -213,7 +213,7 @@ def _speeds(
     return found
 
 
-def _power(problem: Problem, timed: Mapping[int, Sequence[Run]]) -> float | None:
+def _power(problem: Problem, timed: Mapping[int, Sequence[Observation]]) -> float | None:
     drawn = {
         arm: max(watts)
         for arm, own in timed.items()

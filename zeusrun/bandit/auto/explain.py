@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.acquisition import HORIZON
+from zeusrun.bandit.auto.beliefs import HORIZON
 from zeusrun.bandit.auto.drift import describe_outdated
 from zeusrun.bandit.auto.evidence import (
     CRASH_LIMIT,
@@ -21,7 +21,7 @@ from zeusrun.cost import energy_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from zeusrun.bandit.auto.acquisition import Assessment
+    from zeusrun.bandit.auto.beliefs import Assessment
     from zeusrun.bandit.auto.evidence import Evidence
     from zeusrun.trial import Bound
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto import explain
-from zeusrun.bandit.auto.acquisition import Assessment, assess
-from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
+from zeusrun.bandit.auto.beliefs import Assessment, assess, newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
-from zeusrun.bandit.base import WalkingPolicy
+from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.power import first_lever
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
@@ -38,7 +37,7 @@ class Auto(WalkingPolicy):
 
     name = "auto"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next trial."""
         now = assess(problem, runs)
         index, stage, why = _select(now)
@@ -46,7 +45,9 @@ class Auto(WalkingPolicy):
         bound = _bound(now, index, proven=stage in PROVEN)
         return Decision(arm, stage, why, first_lever(problem, runs, arm), bound)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what is believed of every candidate."""
         now = assess(problem, runs)
         index, _, why = _select(now)
@@ -56,7 +57,7 @@ class Auto(WalkingPolicy):
         ]
 
 
-def bound_of_proven(problem: Problem, runs: Sequence[Run]) -> Bound | None:
+def bound_of_proven(problem: Problem, runs: Sequence[Observation]) -> Bound | None:
     """Return the bound of a trial that does not explore; ``None`` if nothing bounds its cost.
 
     Used for a trial that continues after preemption.

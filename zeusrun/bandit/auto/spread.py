@@ -11,7 +11,7 @@ from zeusrun.bandit.observation import finite_exp
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
 
 # The standard deviation of log epochs of one arm, pooled over the public training traces of the
 # Zeus project. It counts as much as three degrees of freedom of the job's own.
@@ -40,7 +40,7 @@ class Spread:
 
 
 def find_spread(
-    reached: Mapping[int, Sequence[Run]], failed: Mapping[int, Sequence[Run]]
+    reached: Mapping[int, Sequence[Observation]], failed: Mapping[int, Sequence[Observation]]
 ) -> Spread:
     """Return the spread that weighted runs show.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.base import SweepingPolicy
+from zeusrun.bandit.baselines import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import sweep_lever
 from zeusrun.bandit.tally import (
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
 
-    Results = Mapping[int, Sequence[Run]]
+    Results = Mapping[int, Sequence[Observation]]
 
 # You et al., NSDI 2023: a second round gives each surviving arm a first idea of its spread.
 ROUNDS = 2
@@ -54,7 +54,7 @@ class Zeus(SweepingPolicy):
 
     name = "zeus"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the batch size of the next trial; only Thompson sampling uses ``rng``."""
         tally = build_tally(problem, runs)
         step = plan_step(problem, tally)
@@ -75,7 +75,9 @@ class Zeus(SweepingPolicy):
         lever = sweep_lever(problem, profile)
         return Decision(arm, stage, why, lever, _bound(problem, tally, step))
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return the belief of every candidate, ascending; ``rng`` draws the chances."""
         tally = build_tally(problem, runs)
         step = plan_step(problem, tally)
@@ -262,7 +264,7 @@ def _exploit(
     return Step(arm, Stage.EXPLOIT, why, survivors, out)
 
 
-def _reached(run: Run) -> bool:
+def _reached(run: Observation) -> bool:
     return run.status is TrialStatus.REACHED
 
 

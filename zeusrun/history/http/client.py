@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -17,12 +17,13 @@ from zeusrun.history.base import (
     Changes,
     Conflict,
     RefusedError,
+    Shared,
     Snapshot,
     UnavailableError,
     UnknownTrialError,
 )
-from zeusrun.history.http.transport import Transport
 from zeusrun.job_name import check_job_name
+from zeusrun.plugins import check_extra
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ _TOKEN_FILE = "token"  # noqa: S105 - a name
 _LIMIT_S = 60.0  # of a request that may read a whole history
 _SHORT_S = 10.0  # of one that reads or writes a trial
 _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
-_MOST_ADDED = 500  # trials in one request
-_MOST_ADDED_BYTES = 4 << 20
+_MOST_ADDED = 100  # trials in one request; one of 1,000 epochs has about 100 kB
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
@@ -51,32 +51,27 @@ _ADVICE = (
 )
 
 
-class HttpHistory:
-    """A ``History`` and ``Shared`` on a server; safe for threads.
+class HttpHistory(Shared):
+    """A history on a server; safe for threads.
 
     Requests are idempotent: a trial has a uuid of its own.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        source: str = "",
-    ) -> None:
+    def __init__(self, url: str, token: str | None = None, source: str = "") -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             url: The address of the server, such as ``https://zeus.example.org/prefix``.
             token: What it is asked with; ``None`` for a server that needs none.
-            environment: Says which proxy to use.
             source: What messages add to the address.
 
         Raises:
-            UsageError: If the address or the proxy is not usable.
+            UsageError: If the address or the proxy is not usable, or urllib3 is missing.
         """
-        given = os.environ if environment is None else environment
-        self._transport = Transport(url, given, source)
+        check_extra("a history on a server", "http", "urllib3")
+        from zeusrun.history.http.transport import Transport  # noqa: PLC0415 - an extra, 50 ms
+
+        self._transport = Transport(url, source)
         self.url = self._transport.url
         self._headers = {
             "Accept": "application/json",
@@ -149,34 +144,37 @@ class HttpHistory:
         return self._change(trial, "forgotten", {"forgotten": forgotten})
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """See ``Shared.renew``."""
+        """See ``History.renew``."""
         self._ask("PUT", f"{_path_of(trial)}/lease", dict, {"live": live})
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``."""
+        """See ``History.live``."""
         found = self._ask("GET", f"{_path_of(trial)}/lease", lambda found: found.get("live"))
         return found if isinstance(found, dict) else None
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``; many trials are sent in several requests, each all or none."""
+        """See ``History.add``; many trials are sent in several requests, each all or none."""
         stored: list[Trial] = []
-        for job, records in _in_parts([rules.encode_trial(trial) for trial in trials]):
-            body, path = {"trials": records}, f"/jobs/{job}/imports"
-            stored += self._ask("POST", path, _read_trials, body, _LIMIT_S)
+        encoded = [rules.encode_trial(trial) for trial in trials]
+        for job, own in groupby(encoded, key=lambda record: record["job"]):
+            records = list(own)
+            for at in range(0, len(records), _MOST_ADDED):
+                body = {"trials": records[at : at + _MOST_ADDED]}
+                stored += self._ask("POST", f"/jobs/{job}/imports", _read_trials, body, _LIMIT_S)
         return stored
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``."""
+        """See ``History.report_host``."""
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host[:200]!r} is no name of a machine that a URL can contain")
         self._ask("PUT", f"/hosts/{quote(host, safe='')}", dict, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``Shared.keep_trace``."""
+        """See ``History.keep_trace``."""
         self._ask("PUT", f"{_path_of(trial)}/trace", dict, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``."""
+        """See ``History.keep_settings``."""
         self._ask("PUT", f"/jobs/{job}/settings", dict, {"settings": settings})
 
     def _change(self, trial: str, what: str, body: dict[str, Any]) -> Trial:
@@ -299,21 +297,6 @@ def _read_trials(found: dict[str, Any]) -> list[Trial]:
             f"the server sent a trial that zeusrun {__version__} cannot read: {error}; update "
             "zeusrun here"
         ) from error
-
-
-def _in_parts(records: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return records in parts that are short enough for one request, each of one job."""
-    parts: list[tuple[str, list[dict[str, Any]]]] = []
-    size = 0
-    for record in records:
-        size += len(json.dumps(record))
-        job = record["job"]
-        full = not parts or len(parts[-1][1]) >= _MOST_ADDED or size > _MOST_ADDED_BYTES
-        if full or parts[-1][0] != job:
-            parts.append((job, []))
-            size = len(json.dumps(record))
-        parts[-1][1].append(record)
-    return parts
 
 
 def _seconds(text: str | None) -> float | None:

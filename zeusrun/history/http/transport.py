@@ -1,31 +1,26 @@
-"""Sends requests to one server: open connections, a deadline for each request, proxies, TLS."""
+"""Sends requests to one server with urllib3: open connections, a deadline, proxies, TLS."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import errno
-import http.client
-import ipaddress
-import re
-import socket
 import ssl
-import threading
 import time
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # typeshed lacks it
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3 import exceptions
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError
-from zeusrun.redaction import MASK, hide_password
+from zeusrun.history.http.address import check_url, hide_login, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
+    from urllib.parse import SplitResult
 
-_Result = TypeVar("_Result")
-_CONNECT_S = 5.0  # name resolution, TCP, proxy and TLS together
+_CONNECT_S = 5.0
+_MOST_CONNECTIONS = 8  # that stay open
 _MOST_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
 _NO_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}  # of OpenSSL
@@ -35,271 +30,136 @@ class Answer(NamedTuple):
     """What a server has answered."""
 
     status: int
-    headers: http.client.HTTPMessage
+    headers: Mapping[str, str]  # in any case
     body: bytes
 
 
 class Transport:
-    """Connections to one server, one for each thread, which stay open.
+    """Connections to one server, which stay open; safe for threads.
 
     A proxy is taken from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy`` of the
-    environment, in lower or upper case, but never for a server on this machine.
+    environment, but never for a server on this machine. Redirects are not followed.
     """
 
-    def __init__(self, url: str, environment: Mapping[str, str], source: str = "") -> None:
-        self._server = check_url(url.rstrip("/"))
-        self.url = url.rstrip("/") + source  # for messages
-        self._tls = ssl.create_default_context() if self._server.scheme == "https" else None
-        self._proxy = find_proxy(self._server, environment)
-        self._own = threading.local()
-        self._open: set[_Connection] = set()
+    def __init__(self, url: str, source: str = "") -> None:
+        """Prepare; nothing is sent yet. ``source`` is what messages add to the address."""
+        self._base = url.rstrip("/")
+        self._server = check_url(self._base)
+        self.url = self._base + source  # for messages
+        self._proxy = _find_proxy(self._server)
+        # Python's context uses the authorities of the system, and SSL_CERT_FILE.
+        tls = ssl.create_default_context() if self._server.scheme == "https" else None
+        if self._proxy is None:
+            self._pool = urllib3.PoolManager(maxsize=_MOST_CONNECTIONS, ssl_context=tls)
+            return
+        login = urllib3.util.parse_url(self._proxy).auth
+        self._pool = urllib3.ProxyManager(
+            self._proxy,
+            maxsize=_MOST_CONNECTIONS,
+            ssl_context=tls,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
+        )
 
     def close(self) -> None:
-        """Close the connections of all threads."""
-        for connection in list(self._open):
-            self._drop(connection)
+        """Close all connections."""
+        self._pool.clear()
 
     def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit_s: float
     ) -> Answer:
-        """Send a request, and return the answer within ``limit_s``.
+        """Send a request, and return the answer within ``limit_s`` after the name is resolved.
 
-        The request is sent again if the server has closed a connection that had stayed open, so
-        it must be idempotent.
+        The request is sent again if the server has closed the connection, which may have stayed
+        open for too long; so it must be idempotent.
 
         Raises:
             UnavailableError: If the server cannot be reached, or does not answer in time.
-            HistoryError: If it speaks http, not https, or the reverse; its certificate is not
-                valid; or the answer is too large.
+            HistoryError: If it speaks http, not https; its certificate is not valid; or the answer
+                is too large.
         """
         until_t = time.monotonic() + limit_s
-        while True:
-            connection, fresh = self._connection(until_t)
-            call = partial(self._exchange, connection, method, path, headers, body)
+        try:
             try:
-                return connection.run_within(until_t - time.monotonic(), call)
-            except HistoryError:
-                self._drop(connection)
-                raise
-            except (OSError, http.client.HTTPException) as error:
-                self._drop(connection)
-                if fresh and not isinstance(error, TimeoutError) and self._speaks_tls(until_t):
-                    raise HistoryError(
-                        f"the server {self.url} speaks https, not http: correct its address"
-                    ) from None
-                if fresh or isinstance(error, TimeoutError):
-                    raise self._unavailable(error) from None
+                return self._exchange(method, path, headers, body, until_t)
+            except exceptions.ProtocolError:
+                return self._exchange(method, path, headers, body, until_t)
+        except exceptions.HTTPError as error:
+            raise self._explain(error) from None
 
     def _exchange(
-        self,
-        connection: _Connection,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until_t: float
     ) -> Answer:
-        target = self._server.path + path
-        if self._proxy is not None and self._tls is None:  # a proxy wants the whole address
-            target = f"{self._server.scheme}://{self._server.netloc}{target}"
-            headers = {**headers, **_proxy_headers(self._proxy)}
-        connection.request(method, target, body, dict(headers))
-        response = connection.getresponse()
+        left_s = max(0.001, until_t - time.monotonic())
+        response = self._pool.request(
+            method,
+            self._base + path,
+            headers=headers,
+            body=body,
+            timeout=urllib3.Timeout(total=left_s, connect=min(_CONNECT_S, left_s)),
+            retries=False,  # and no redirect is followed
+            preload_content=False,
+        )
         pieces = bytearray()
-        while piece := response.read(_PIECE_BYTES):
-            pieces += piece
-            if len(pieces) > _MOST_BYTES:
-                raise HistoryError(
-                    f"the answer of {self.url} is longer than {_MOST_BYTES >> 20} MiB"
-                )
-        if response.length:  # the connection ended in the middle
-            raise http.client.IncompleteRead(bytes(pieces), response.length)
-        if response.will_close:
-            self._drop(connection)
+        with response:  # one that was read to its end has given its connection back
+            while piece := response.read1(_PIECE_BYTES):
+                pieces += piece
+                if len(pieces) > _MOST_BYTES:
+                    raise HistoryError(
+                        f"the answer of {self.url} is longer than {_MOST_BYTES >> 20} MiB"
+                    )
+                if time.monotonic() > until_t:  # the timeout is that of each read
+                    raise exceptions.TimeoutError
         return Answer(response.status, response.headers, bytes(pieces))
 
-    def _connection(self, until_t: float) -> tuple[_Connection, bool]:
-        """Return the connection of this thread, and whether it is new."""
-        known: _Connection | None = getattr(self._own, "connection", None)
-        if known is not None and known.sock is not None and not known.left:
-            return known, False
-        connection = _Connection(self._server, self._proxy, self._tls)
-        connect_s = min(_CONNECT_S, until_t - time.monotonic())
-        try:
-            connection.run_within(connect_s, connection.connect)
-        except ssl.SSLCertVerificationError as error:
-            raise HistoryError(
-                f"the certificate of {self.url} is not valid: {error.verify_message}; if the "
+    def _explain(self, error: exceptions.HTTPError) -> HistoryError:
+        causes = list(_causes(error))
+        tls = next((each for each in causes if isinstance(each, ssl.SSLError)), None)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            return HistoryError(
+                f"the certificate of {self.url} is not valid: {tls.verify_message}; if the "
                 "server has one of its own authority, name that in SSL_CERT_FILE"
-            ) from None
-        except (OSError, http.client.HTTPException) as error:
-            if getattr(error, "reason", None) in _NO_TLS:  # no retry would repair that
-                raise HistoryError(
-                    f"the server {self.url} speaks http, not https: correct its address"
-                ) from None
-            raise self._unavailable(error) from None
-        self._own.connection = connection
-        self._open.add(connection)
-        return connection, True
-
-    def _speaks_tls(self, until_t: float) -> bool:
-        """Whether a server that hangs up on http would speak https; nothing is sent to it."""
-        if self._server.scheme == "https" or not self._server.port or self._proxy is not None:
-            return False
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        connection = _Connection(self._server, None, tls)
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection.run_within(min(_CONNECT_S, until_t - time.monotonic()), connection.connect)
-            self._drop(connection)
-            return True
-        return False
-
-    def _drop(self, connection: _Connection) -> None:
-        if not connection.left:
-            connection.close()
-        self._open.discard(connection)
-
-    def _unavailable(self, error: Exception) -> UnavailableError:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        if isinstance(error, TimeoutError):
+            )
+        if tls is not None and tls.reason in _NO_TLS:  # no retry would repair that
+            return HistoryError(
+                f"the server {self.url} speaks http, not https: correct its address"
+            )
+        why = next((text for each in causes if (text := getattr(each, "strerror", None))), "")
+        why = why or str(causes[-1]) or type(error).__name__
+        refused = isinstance(
+            error, exceptions.NewConnectionError
+        )  # urllib3 calls it a timeout, too
+        if isinstance(error, exceptions.TimeoutError) and not refused:
             why = "it took too long"
-        by = ""
-        if self._proxy is not None:
-            by = f" (by the proxy {self._proxy.hostname}:{self._proxy.port or 80})"
+        elif isinstance(error, exceptions.ProtocolError) and self._server.scheme == "http":
+            why += "; if it speaks https, correct its address"
+        by = f" (by the proxy {hide_login(self._proxy)})" if self._proxy else ""
         return UnavailableError(f"the server {self.url} does not respond{by}: {why}")
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection on which everything ends in time.
-
-    Attributes:
-        left: Whether something took too long; its thread then closes the connection.
-    """
-
-    def __init__(
-        self, server: SplitResult, proxy: SplitResult | None, tls: ssl.SSLContext | None
-    ) -> None:
-        """Prepare a connection; nothing is opened yet."""
-        host, port = server.hostname or "", server.port or (443 if tls else 80)
-        if proxy is None:
-            super().__init__(host, port, timeout=_CONNECT_S)
-        else:
-            super().__init__(proxy.hostname or "", proxy.port or 80, timeout=_CONNECT_S)
-            if tls is not None:
-                self.set_tunnel(host, port, _proxy_headers(proxy))
-        self._server_name, self._tls = host, tls
-        self.left = False
-
-    def connect(self) -> None:
-        """Open the connection, with TLS if the server has it."""
-        super().connect()
-        if self._tls is not None:
-            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
-        self.sock.settimeout(None)
-
-    def run_within(self, limit_s: float, call: Callable[[], _Result]) -> _Result:
-        """Return what ``call`` returns; raise ``TimeoutError`` after ``limit_s``.
-
-        The timeout of a socket limits neither the resolution of a name nor an answer that comes in
-        small pieces. So a thread makes the call; if that takes too long, it is left behind.
-        """
-        done: list[_Result] = []
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                done.append(call())
-            except BaseException as error:  # noqa: BLE001 - raised by the caller
-                failed.append(error)
-            if self.left:
-                self.close()
-
-        thread = threading.Thread(target=run, name="zeusrun-request", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise OSError(errno.EAGAIN, "no thread can be started") from error
-        try:
-            thread.join(max(limit_s, 0.001))
-        finally:  # also if a signal ends the wait
-            if thread.is_alive():
-                self.left = True
-                with contextlib.suppress(OSError, TypeError):  # it has no socket yet
-                    # The thread waits no longer. TLS's own shutdown would first let it go on
-                    # in the clear.
-                    socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-        if self.left:
-            raise TimeoutError
-        if failed:
-            raise failed[0]
-        return done[0]
-
-
-def check_url(url: str) -> SplitResult:
-    """Return the parts of a server's address; raises ``UsageError`` if it is not usable."""
-    shown = _shown(url)
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, or a wrong IPv6 address
-        usable = None
-    if not usable:
-        raise UsageError(
-            f"{shown!r} is not the address of a zeusrun server, such as https://zeus.example.org"
-        )
-    if "@" in parts.netloc:
-        raise UsageError(
-            f"{shown}: the address of a server must not contain a user name or a password; "
-            "remove it, and give the token in ZEUSRUN_TOKEN or in the file 'token' of ZEUSRUN_HOME"
-        )
-    if parts.query or parts.fragment:
-        raise UsageError(f"{shown}: the address of a server must not contain '?' or '#'")
-    return parts
-
-
-def find_proxy(server: SplitResult, environment: Mapping[str, str]) -> SplitResult | None:
+def _find_proxy(server: SplitResult) -> str | None:
     """Return the proxy for a server; ``None`` to connect to it directly.
 
     Raises:
-        UsageError: If it is of a kind that zeusrun cannot use.
+        UsageError: If it is of a kind that urllib3 cannot use.
     """
-    host = server.hostname or ""
-    known = {name.lower(): value for name, value in environment.items() if value}
-    known |= {name: value for name, value in environment.items() if value and name.islower()}
-    text = known.get(f"{server.scheme}_proxy") or known.get("all_proxy")
-    if not text or is_loopback(host):
+    host, known = server.hostname or "", getproxies()
+    proxy = known.get(server.scheme) or known.get("all")
+    if not proxy or is_loopback(host) or proxy_bypass(host):
         return None
-    if proxy_bypass_environment(host, {"no": known.get("no_proxy", "").replace("*.", ".")}):
-        return None
-    text = text if "://" in text else f"http://{text}"
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
     try:
-        proxy = urlsplit(text)
-        usable = proxy.scheme == "http" and proxy.hostname and proxy.port != 0
-    except ValueError:
-        usable = None
+        usable = urllib3.util.parse_url(proxy).scheme in {"http", "https"}
+    except exceptions.LocationParseError:
+        usable = False
     if not usable:
         raise UsageError(
-            f"the proxy {_shown(text)} cannot be used for {host}: zeusrun knows only "
-            "proxies with http://; correct https_proxy, or add the host to no_proxy"
+            f"the proxy {hide_login(proxy)} cannot be used for {host}: zeusrun knows only proxies "
+            "with http:// or https://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and no other."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _shown(url: str) -> str:
-    """Return a URL without what may be a password or a token."""
-    return hide_password(re.sub(r"//\S*@", f"//{MASK}@", url))
-
-
-def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

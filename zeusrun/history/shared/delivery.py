@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import History, Shared, UnavailableError, UnknownTrialError
+from zeusrun.history.base import UnavailableError, UnknownTrialError
 from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from zeusrun.history.base import Shared
     from zeusrun.history.shared.spool import Entry, Spool
     from zeusrun.trial import Trial
 
 
-class Remote(History, Shared, Protocol):
-    """A history on a server or in a database."""
-
-
 def deliver(
-    spool: Spool, remote: Remote, tell: Callable[[str], None], job: str | None = None
+    spool: Spool, remote: Shared, tell: Callable[[str], None], job: str | None = None
 ) -> None:
     """Deliver what waits, of a job or of all, in order, each once.
 
@@ -56,7 +53,7 @@ def deliver(
                 spool.remove(entry)
 
 
-def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
+def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
     """Deliver one write. Again, it changes nothing: an earlier answer may have been lost."""
     trial, kind = entry.trial, entry.kind
     if kind == "begin":
@@ -84,7 +81,7 @@ def _send(entry: Entry, remote: Remote, tell: Callable[[str], None]) -> None:
             raise
 
 
-def add_lost(trial: Trial, remote: Remote, tell: Callable[[str], None]) -> None:
+def add_lost(trial: Trial, remote: Shared, tell: Callable[[str], None]) -> None:
     """Store a trial that the history has lost; if another one has its number now, under the next.
 
     The uuid finds it, so that it is stored once.
@@ -101,3 +98,14 @@ def add_lost(trial: Trial, remote: Remote, tell: Callable[[str], None]) -> None:
             f"{trial.trial} is now {stored.trial}: the history was restored from a backup, and "
             "another run has the number"
         )
+
+
+def add_all_lost(
+    job: str, found: Iterable[Trial], remote: Shared, tell: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Store those of the ended trials ``found`` that the history has lost; return their ids."""
+    known = {each.uuid for each in remote.trials(job)}
+    lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
+    for trial in sorted(lost, key=rules.place_of):
+        add_lost(trial, remote, tell)
+    return tuple(trial.trial for trial in lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
 from datetime import datetime, timezone
@@ -14,13 +13,16 @@ from zeusrun.errors import HistoryError
 from zeusrun.history import rules
 from zeusrun.history.base import (
     Conflict,
+    History,
+    OfflineError,
     RefusedError,
+    Restoration,
     Snapshot,
     UnavailableError,
     UnknownTrialError,
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.delivery import deliver
+from zeusrun.history.shared.delivery import add_all_lost, deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
 from zeusrun.history.shared.spool import Spool, newer
 from zeusrun.job_name import check_job_name
@@ -30,19 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from zeusrun.history.base import Shared
     from zeusrun.history.shared.copy import State
-    from zeusrun.history.shared.delivery import Remote
     from zeusrun.trial import Outcome, Trial
 
 Offline = Literal["fail", "cheapest"]
 """What a submit does if the history is away for too long."""
 
-_CONFLICT_S = 0.05
-_SAME_S = 60.0  # two copies with so little between them are equally old
+_CONFLICT_S = 0.5  # the longest pause before a submit chooses again
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 
 
-class SharedHistory:
+class SharedHistory(History):
     """A ``History`` over a remote one, with a local copy and a spool.
 
     Reads ask the remote history only for what has changed. If it is away, they return the local
@@ -52,7 +53,7 @@ class SharedHistory:
 
     def __init__(
         self,
-        remote: Remote,
+        remote: Shared,
         folder: Path,
         name: str,
         *,
@@ -79,9 +80,7 @@ class SharedHistory:
         self._pause, self._only_reads = pause or time.sleep, pause is None
         self._own: dict[str, Trial] = {}  # what this process began, by id and uuid
         self._shown: set[str] = set()
-        self._told_as_of = math.inf  # the oldest local copy of which the user was told
         self._patience = Patience(self.tell)
-        self._conflicts = 0
         self._unwritable: UnavailableError | None = None  # since the last trial could not begin
 
     # What every history can do.
@@ -179,36 +178,30 @@ class SharedHistory:
 
         Raises:
             UnavailableError: If the history is away for ``wait_s``.
-            Conflict: Also if it is away and ``offline`` is ``cheapest``: choose again, offline.
+            OfflineError: The same if ``offline`` is ``cheapest``: choose again, offline.
         """
         if rules.is_offline(trial):
             self.spool.put("begin", trial)
             return self._remember(trial)
-        sent: list[str] = []
-
-        def send() -> Trial:
-            sent.append(after)
-            return self.remote.begin(trial, after=after)
-
         try:
-            begun = self._patience.keep_calling(send, self._wait_s, self._pause)
+            begun = self._patience.keep_calling(
+                lambda: self.remote.begin(trial, after=after), self._wait_s, self._pause
+            )
         except Conflict:  # others are as fast as this one
-            self._conflicts += 1
-            longest_s = min(1.0, _CONFLICT_S * 2 ** min(self._conflicts, 5))
-            time.sleep(random.uniform(0, longest_s))  # noqa: S311 - no secret
+            time.sleep(random.uniform(0, _CONFLICT_S))  # noqa: S311 - no secret
             raise
-        except ValueError:
+        except (ValueError, RefusedError):
             raise
-        except BaseException as error:
-            if len(sent) > 1 or not isinstance(error, RefusedError):
-                self._withdraw(trial)
-            if self._mode == "cheapest" and isinstance(error, UnavailableError):
-                self._unwritable = error
-                raise rules.changed(trial.job) from error
-            if isinstance(error, UnavailableError):
+        except UnavailableError as error:
+            self._withdraw(trial)
+            if self._mode != "cheapest":
                 raise self._given_up(error) from None
+            self._unwritable = error
+            raise OfflineError(str(error)) from error
+        except BaseException:
+            self._withdraw(trial)
             raise
-        self._conflicts, self._unwritable = 0, None
+        self._unwritable = None
         return self._remember(begun)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -238,7 +231,7 @@ class SharedHistory:
     # What a shared history can do beyond that.
 
     def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """See ``Shared.renew``. It is tried once; if that succeeds, what waits is delivered."""
+        """See ``History.renew``. It is tried once; if that succeeds, what waits is delivered."""
         try:
             self.remote.renew(self._key(trial), live)
         except UnknownTrialError:  # it began offline
@@ -249,20 +242,20 @@ class SharedHistory:
         self.deliver()
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``."""
+        """See ``History.live``."""
         return self._patience.read(lambda: self.remote.live(self._key(trial)))
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``."""
+        """See ``History.add``."""
         return self._patience.read(lambda: self.remote.add(trials))
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``; tried once, unless the history was away just now."""
+        """See ``History.report_host``; tried once, unless the history was away just now."""
         self._patience.check()
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``Shared.keep_trace``. If the history is away, the trace waits in the spool."""
+        """See ``History.keep_trace``. If the history is away, the trace waits in the spool."""
         known = self._own.get(trial)
         if known is not None and self._waiting_trial(trial) is not None:
             self.spool.put("trace", known, trace)
@@ -275,16 +268,34 @@ class SharedHistory:
             self.spool.put("trace", known, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``; tried once, unless the history was away just now."""
+        """See ``History.keep_settings``; tried once, unless the history was away just now."""
         self._patience.check()
         self.remote.keep_settings(job, settings)
 
-    def deliver(self) -> None:
-        """Deliver what waits; raises ``UnavailableError`` if the history is away."""
-        deliver(self.spool, self.remote, self.tell)
+    def address(self, job: str) -> str:
+        """See ``History.address``."""
+        del job
+        return self.name
+
+    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
+        """See ``History.deliver``."""
+        spool = self.spool if folder is None else Spool(folder)
+        deliver(spool, self.remote, self.tell, job)
+
+    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+        """See ``History.restore``.
+
+        Trials of an earlier history of this machine stay away: their numbers may be others' by now.
+        """
+        self.deliver()
+        try:
+            names = add_all_lost(job, found, self.remote, self.tell)
+        except ValueError as error:
+            raise HistoryError(f"{self.name} refuses a run of {job}: {error}") from error
+        return Restoration(None, None, self.remote.count(job), names, (), None, (), ())
 
     def tell(self, text: str) -> None:
-        """Show a sentence once."""
+        """See ``History.tell``."""
         if text not in self._shown:
             self._shown.add(text)
             self._show(text)
@@ -371,14 +382,11 @@ class SharedHistory:
         )
 
     def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
-        """Tell a user who only reads how old the newest copy of these jobs is.
-
-        Not again, unless it is older than what was told.
-        """
-        known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
-        at = max(known, default=0.0)
-        if self._only_reads and at < self._told_as_of - _SAME_S:
-            self._told_as_of, then = at, datetime.fromtimestamp(at, timezone.utc).astimezone()
+        """Tell a user who only reads how old the newest copy of these jobs is: once."""
+        if self._only_reads:
+            self._only_reads = False
+            known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
+            then = datetime.fromtimestamp(max(known, default=0.0), timezone.utc).astimezone()
             of = f" of {jobs[0]}" if len(jobs) == 1 else ""
             as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""
             self._show(f"{error}; zeusrun reads its local copy{as_of}")

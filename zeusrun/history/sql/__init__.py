@@ -1,1 +1,1 @@
-"""Histories in an SQL database: SQLite, PostgreSQL, MySQL or MariaDB."""
+"""Histories in an SQL database: SQLite or PostgreSQL."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -33,13 +33,11 @@ _CONNECT_S = 5
 _TRIES = 6  # of a write that the database interrupts, such as one of two in a deadlock
 _PAUSE_S = 0.02  # before the second try; twice as long before each further one
 _DRIVERS = {
-    "sqlite": ("sqlite", "server"),
-    "postgresql": ("postgresql+psycopg", "postgresql"),
-    "postgres": ("postgresql+psycopg", "postgresql"),
-    "mysql": ("mysql+pymysql", "mysql"),
-    "mariadb": ("mariadb+pymysql", "mysql"),
+    "sqlite": "sqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
 }
-"""By the beginning of a URL: the driver, and the extra of zeusrun that installs it."""
+"""By the beginning of a URL: the driver."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "sqlite": {"timeout": _WAIT_S},
@@ -52,13 +50,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "keepalives_interval": 10,
         "keepalives_count": 3,
         "tcp_user_timeout": 40_000,  # milliseconds
-    },
-    "mysql": {
-        "connect_timeout": _CONNECT_S,
-        "read_timeout": 2 * _WAIT_S,
-        "write_timeout": 2 * _WAIT_S,
-        "charset": "utf8mb4",
-        "init_command": f"SET SESSION innodb_lock_wait_timeout={_WAIT_S}",
     },
 }
 
@@ -80,12 +71,6 @@ def _postgresql_now(_element: object, _compiler: object, **_: object) -> str:
     return "extract(epoch from clock_timestamp())::float8"
 
 
-@compiles(now_s, "mysql", "mariadb")
-def _mysql_now(_element: object, _compiler: object, **_: object) -> str:
-    # Not by local time, which repeats an hour when daylight saving time ends.
-    return "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6)"
-
-
 def parse_url(text: str) -> URL:
     """Return the URL of a database with the driver that zeusrun uses.
 
@@ -97,17 +82,17 @@ def parse_url(text: str) -> URL:
         url = make_url(text.strip())
     except (exc.ArgumentError, ValueError):
         raise UsageError(
-            "the URL of the database cannot be read; write sqlite:////absolute/path.db, "
-            "postgresql://user:password@host/name or mysql://user:password@host/name, and encode "
-            "special characters of the password, such as %2F for /"
+            "the URL of the database cannot be read; write sqlite:////absolute/path.db or "
+            "postgresql://user:password@host/name, and encode special characters of the password, "
+            "such as %2F for /"
         ) from None
     backend = url.get_backend_name()
     if backend not in _DRIVERS:
         raise UsageError(
-            "the URL of the database begins with neither sqlite: nor postgresql:, mysql: or "
-            "mariadb:; zeusrun keeps a history in no other database"
+            "the URL of the database begins with neither sqlite: nor postgresql:; zeusrun keeps a "
+            "history in no other database"
         )
-    url = url.set(drivername=_DRIVERS[backend][0])
+    url = url.set(drivername=_DRIVERS[backend])
     if backend == "sqlite":
         if not Path(url.database or "").is_absolute():
             raise UsageError(
@@ -132,7 +117,7 @@ def open_engine(url: URL) -> Engine:
         UsageError: If the driver is not installed.
     """
     backend = url.get_backend_name()
-    own = _OPTIONS["mysql" if backend == "mariadb" else backend]
+    own = _OPTIONS[backend]
     options: dict[str, Any] = {
         "connect_args": {name: value for name, value in own.items() if name not in url.query},
         "hide_parameters": True,
@@ -145,8 +130,9 @@ def open_engine(url: URL) -> Engine:
     try:
         engine = sa.create_engine(url, **options)
     except ImportError as error:
-        extra = _DRIVERS[backend][1]
-        raise UsageError(f"a {backend} database needs {error.name}; {how_to_add(extra)}") from None
+        raise UsageError(
+            f"a {backend} database needs {error.name}; {how_to_add(backend)}"
+        ) from None
     if backend == "sqlite":
         sa.event.listen(engine, "do_connect", _open_sqlite)
         sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -239,12 +225,5 @@ def write(engine: Engine, work: Callable[[Connection], _Result]) -> _Result:
 
 def insert_missing(connection: Connection, table: sa.Table, **values: Any) -> None:  # noqa: ANN401 - of any column
     """Insert a row unless one with the same primary key is there or comes at the same time."""
-    insert: Any
-    if connection.dialect.name in {"mysql", "mariadb"}:
-        (key,) = table.primary_key.columns
-        # INSERT IGNORE would take a lock that two transactions can wait for in a circle.
-        insert = mysql.insert(table).values(values).on_duplicate_key_update({key: values[key.name]})
-    else:
-        dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
-        insert = dialect.insert(table).values(values).on_conflict_do_nothing()
-    connection.execute(insert)
+    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    connection.execute(dialect.insert(table).values(values).on_conflict_do_nothing())

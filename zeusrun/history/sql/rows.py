@@ -14,8 +14,8 @@ from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_EXPIRED, LEASE_S, UnreadableTrialError
+from zeusrun.history.sql.create import read_incarnation
 from zeusrun.history.sql.engine import insert_missing, now_s
-from zeusrun.history.sql.identity import read_incarnation
 from zeusrun.history.sql.schema import HOST_NAME, HOSTS, JOBS, LEASES, SUMS, TRIALS
 from zeusrun.job_name import check_job_name
 from zeusrun.trial import Trial, TrialStatus

@@ -1,8 +1,6 @@
-"""The tables of a shared history. A change here needs a migration in ``migrations/versions``."""
+"""The tables of a shared history. A change here needs another ``REVISION``."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -16,24 +14,12 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.dialects.mysql import LONGTEXT
 
-REVISIONS = ("0001",)
-"""The migrations, oldest first; a database that this zeusrun can use is at the last one."""
+REVISION = 1
+"""Of the tables; a database has it in ``history``."""
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.
 _Number = BigInteger().with_variant(Integer, "sqlite")
-# MySQL's TEXT ends at 64 KiB; a trial of 1,000 epochs is longer.
-_Json = Text().with_variant(LONGTEXT, "mysql", "mariadb")
-# The default collations of MySQL take "a" and "A" for the same name.
-_MYSQL: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-    "mariadb_engine": "InnoDB",
-    "mariadb_charset": "utf8mb4",
-    "mariadb_collate": "utf8mb4_bin",
-}
 JOB_NAME = 100  # characters
 TRIAL_NAME = 150
 SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
@@ -46,9 +32,9 @@ HISTORY = Table(
     "history",
     METADATA,
     Column("id", Integer, primary_key=True),  # always 1
+    Column("revision", Integer, nullable=False),
     # Random. A new one says that copies of this history are no longer good.
     Column("incarnation", String(32), nullable=False),
-    **_MYSQL,
 )
 JOBS = Table(
     "jobs",
@@ -57,8 +43,7 @@ JOBS = Table(
     Column("changes", BigInteger, nullable=False),  # how often the job's history has changed
     Column("trials", BigInteger, nullable=False),  # how many it has
     Column("recurrences", BigInteger, nullable=False),  # the highest number of a recurrence
-    Column("settings", _Json),  # the job file of its newest run, as a JSON string
-    **_MYSQL,
+    Column("settings", Text),  # the job file of its newest run, as a JSON string
 )
 TRIALS = Table(
     "trials",
@@ -75,17 +60,13 @@ TRIALS = Table(
     Column("energy_source", String(16)),
     Column("currency", String(64)),
     *(Column(name, Double) for name in SUMS),
-    Column("record", _Json, nullable=False),  # ``Trial.to_json``
-    Column("live", _Json),  # of a LOST trial: the last heartbeat
-    Column("trace", _Json),  # power over time, reduced
+    Column("record", Text, nullable=False),  # ``Trial.to_json``
+    Column("live", Text),  # of a LOST trial: the last heartbeat
+    Column("trace", Text),  # power over time, reduced
     Index("trials_order", "job", "recurrence", "attempt"),
     Index("trials_job_changed", "job", "changed"),
     # Everything that sums need: they would otherwise read all records.
-    Index(
-        "trials_sums",
-        *("job", "currency", "energy_source", "status", "trained", *SUMS),
-    ),
-    **_MYSQL,
+    Index("trials_sums", "job", "currency", "energy_source", "status", "trained", *SUMS),
 )
 # Not by their numbers: an import adds trials that are older than those that are there.
 NEWEST_FIRST = (TRIALS.c.recurrence.desc(), TRIALS.c.attempt.desc())
@@ -96,17 +77,15 @@ LEASES = Table(
     Column("number", _Number, primary_key=True, autoincrement=False),  # of an unfinished trial
     Column("job", String(JOB_NAME), nullable=False),
     Column("expires_at", Double, nullable=False),  # Unix seconds by the database's clock
-    Column("live", _Json),  # what its launcher sent with its last heartbeat
+    Column("live", Text),  # what its launcher sent with its last heartbeat
     Index("leases_job", "job"),
-    **_MYSQL,
 )
 HOSTS = Table(
     "hosts",
     METADATA,
     Column("host", String(HOST_NAME), primary_key=True),
     Column("updated_at", Double, nullable=False),  # Unix seconds by the database's clock
-    Column("facts", _Json, nullable=False),
-    **_MYSQL,
+    Column("facts", Text, nullable=False),
 )
 TOKENS = Table(
     "tokens",
@@ -120,26 +99,12 @@ TOKENS = Table(
     Column("expires_at", Double),
     Column("revoked_at", Double),
     Column("used_at", Double),  # to the minute
-    **_MYSQL,
-)
-AUDIT = Table(
-    "audit",
-    METADATA,
-    Column("id", _Number, primary_key=True, autoincrement=True),
-    Column("at", Double, nullable=False),
-    Column("token", String(16)),  # its id; NULL without one
-    Column("client", String(64)),  # address of the client
-    Column("action", String(32), nullable=False),
-    Column("subject", String(250), nullable=False),  # a job, a trial, a token
-    Index("audit_at", "at"),
-    **_MYSQL,
 )
 ZEUS_JOBS = Table(
     "zeus_jobs",
     METADATA,
     Column("job_id", String(200), primary_key=True),
     Column("job", String(JOB_NAME), nullable=False, unique=True),
-    Column("settings", _Json, nullable=False),
+    Column("settings", Text, nullable=False),
     Column("created_at", Double, nullable=False),
-    **_MYSQL,
 )

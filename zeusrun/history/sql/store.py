@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Snapshot, UnreadableTrialError
+from zeusrun.history.base import LEASE_S, Changes, Shared, Snapshot, UnreadableTrialError
 from zeusrun.history.sql import rows
-from zeusrun.history.sql.audit import keep_audit
+from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
 from zeusrun.history.sql.engine import (
     insert_missing,
     now_s,
@@ -23,7 +23,6 @@ from zeusrun.history.sql.engine import (
     reading,
     write,
 )
-from zeusrun.history.sql.identity import check_revision, read_incarnation, start_incarnation
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
 from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
 from zeusrun.job_name import check_job_name
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _Result = TypeVar("_Result")
-_CHECKED_S = 10.0  # a newer zeusrun may migrate the database at any time
 _VERSION = re.compile(r"(?P<incarnation>[0-9a-f]{32}):(?P<changes>[0-9]{1,18})")
 
 # Built once, as those of rows.py.
@@ -50,7 +48,7 @@ _EXPIRED = sa.select(LEASES.c.job, LEASES.c.number).where(LEASES.c.expires_at < 
 _EXPIRED_OF_JOB = _EXPIRED.where(LEASES.c.job == _NAME)
 
 
-class SqlHistory:
+class SqlHistory(Shared):
     """A ``History`` and ``Shared`` over SQLAlchemy; safe for threads, processes and machines.
 
     Each write is one transaction that first locks the row of its job. So the writes of a job come
@@ -68,8 +66,7 @@ class SqlHistory:
             UsageError: If the URL cannot be read, or a driver is missing.
         """
         self.engine = open_engine(parse_url(url))
-        self._check_t = 0.0  # when to look at the revision of the tables next
-        keep_audit(self.engine)
+        self._checked = False  # whether the tables are those of this zeusrun
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,7 +74,7 @@ class SqlHistory:
 
     def identify(self) -> tuple[str, float]:
         """See ``Shared.identify``; it always looks whether the tables are those of this zeusrun."""
-        self._check_t = 0.0
+        self._checked = False
         with self._reading() as connection:
             now = connection.scalar(sa.select(now_s()))
             return read_incarnation(connection), float(now or 0)
@@ -181,7 +178,7 @@ class SqlHistory:
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
-        """See ``Shared.add``."""
+        """See ``History.add``."""
 
         def work(connection: Connection) -> list[Trial]:
             # Always in the same order: two imports would otherwise wait for each other.
@@ -194,7 +191,7 @@ class SqlHistory:
     def renew(
         self, trial: str, live: dict[str, Any] | None = None, lease_s: float = LEASE_S
     ) -> None:
-        """See ``Shared.renew``; a trial that has ended gets no lease."""
+        """See ``History.renew``; a trial that has ended gets no lease."""
         values: dict[str, Any] = {"expires_at": now_s() + lease_s}
         if live is not None:
             values["live"] = encode_json(live, f"what {trial} reports")
@@ -223,7 +220,7 @@ class SqlHistory:
         return [trial for trial in ended if trial is not None]
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``Shared.report_host``."""
+        """See ``History.report_host``."""
         rows.check_host(host)
         values = {"updated_at": now_s(), "facts": encode_json(facts, f"what {host} reports")}
 
@@ -244,7 +241,7 @@ class SqlHistory:
         return [(host, age, json.loads(facts)) for host, age, facts in found]
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``Shared.keep_trace``."""
+        """See ``History.keep_trace``."""
         text = encode_json(trace, f"the power of {trial}")
 
         def work(connection: Connection) -> None:
@@ -260,11 +257,11 @@ class SqlHistory:
         return self._read_json(trial, TRIALS.c.trace)
 
     def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``Shared.live``; ``None`` for a trial that has ended, unless it is LOST."""
+        """See ``History.live``; ``None`` for a trial that has ended, unless it is LOST."""
         return self._read_json(trial, sa.func.coalesce(LEASES.c.live, TRIALS.c.live))
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``Shared.keep_settings``."""
+        """See ``History.keep_settings``."""
         check_job_name(job)
         text = encode_json(settings, f"the job file of {job}")
 
@@ -303,10 +300,9 @@ class SqlHistory:
         return write(self.engine, work)
 
     def _check(self) -> None:
-        now_t = time.monotonic()
-        if now_t >= self._check_t:
-            check_revision(self.engine)
-            self._check_t = now_t + _CHECKED_S
+        if not self._checked:
+            check_tables(self.engine)
+            self._checked = True
 
 
 def _read_changes(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from zeusrun.history.sql.audit import AuditEntry, audited
 from zeusrun.history.sql.engine import now_s, reading, writing
 from zeusrun.history.sql.schema import TOKENS
 
@@ -85,7 +84,7 @@ def create_token(
         "created_at": now_s(),
         "expires_at": None if lasts_s is None else now_s() + lasts_s,
     }
-    with audited(AuditEntry("create token", own_id)), writing(engine) as connection:
+    with writing(engine) as connection:
         connection.execute(sa.insert(TOKENS).values(values))
     return text, next(token for token in list_tokens(engine) if token.id == own_id)
 
@@ -102,7 +101,7 @@ def revoke_token(engine: Engine, own_id: str) -> bool:
     """Make a token invalid for ever; return whether there is a token with this id."""
     update = sa.update(TOKENS).where(TOKENS.c.id == own_id)
     update = update.values(revoked_at=sa.func.coalesce(TOKENS.c.revoked_at, now_s()))
-    with audited(AuditEntry("revoke token", own_id)), writing(engine) as connection:
+    with writing(engine) as connection:
         return bool(connection.execute(update).rowcount)
 
 

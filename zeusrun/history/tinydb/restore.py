@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.files.atomic import keep_link
+from zeusrun.history.base import Restoration
 from zeusrun.history.rules import check_numbers, encode_trial
 from zeusrun.history.tinydb import storage
 
@@ -18,32 +18,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
     Record: TypeAlias = tuple[Trial, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Restoration:
-    """What ``restore`` did.
-
-    Attributes:
-        copy: What it started from: ``present`` for the history itself, ``bak`` for its last good
-            copy, ``None`` if neither could be read.
-        written_at: When that was written (RFC 3339).
-        trials: How many trials the history has now.
-        found: Ids of the trials that came from run directories, oldest first.
-        unfinished: Ids of the trials without an outcome, oldest first.
-        aside: Where the previous history is kept.
-        lost: Empty if nothing was lost; ``None`` if that is unknown.
-        problems: A sentence for each thing that could not be read.
-    """
-
-    copy: str | None
-    written_at: str | None
-    trials: int
-    found: tuple[str, ...]
-    unfinished: tuple[str, ...]
-    aside: Path | None
-    lost: tuple[str, ...] | None
-    problems: tuple[str, ...]
 
 
 def restore(path: Path, job: str, found: Iterable[Trial], volume_trials: int) -> Restoration:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,14 +15,14 @@ from tinydb.storages import MemoryStorage
 
 from zeusrun.errors import HistoryError
 from zeusrun.history import rules
-from zeusrun.history.base import Snapshot
+from zeusrun.history.base import History, Restoration, Snapshot
 from zeusrun.history.tinydb import storage
-from zeusrun.history.tinydb.restore import Restoration, restore
+from zeusrun.history.tinydb.restore import restore
 from zeusrun.job_name import check_job_name, is_job_name
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from zeusrun.trial import Outcome
@@ -33,7 +33,7 @@ _FILE = re.compile(r"(?P<job>.+)(\.json(\.bak)?|\.volumes)")
 Cache: TypeAlias = dict[str | tuple[storage.Volume, int], dict[int, Trial]]
 
 
-class TinyDBHistory:
+class TinyDBHistory(History):
     """A ``History`` as ``<directory>/<job>.json``, shared by any number of processes.
 
     Readers take no lock: a file is replaced whole or not at all. The oldest trials move into
@@ -111,22 +111,19 @@ class TinyDBHistory:
         """See ``History.forget``."""
         return self._change(trial, lambda known: known.forget(forgotten=forgotten))
 
-    def add(self, job: str, trials: Sequence[Trial]) -> None:
-        """Store the trials of a job from another history, in order, all or none.
-
-        A trial that is stored already stays as it is, unless ``rules.is_news``.
-
-        Raises:
-            ValueError: If an id does not match its numbers, or a trial could not be read back.
-        """
+    def add(self, trials: Sequence[Trial]) -> list[Trial]:
+        """See ``History.add``."""
         for trial in trials:
-            rules.check_numbers(trial, job)
+            rules.check_numbers(trial, trial.job)
             rules.encode_trial(trial)
-        with self._locked(job), self._read(job) as stored:
-            stored.store_all(trials, self._volume_trials)
+        stored_all = []
+        for job, own in groupby(trials, key=lambda trial: trial.job):
+            with self._locked(job), self._read(job) as stored:
+                stored_all += stored.store_all(list(own), self._volume_trials)
+        return stored_all
 
-    def restore(self, job: str, found: Iterable[Trial]) -> Restoration:
-        """Rebuild a job's history; see ``zeusrun.history.tinydb.restore.restore``."""
+    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
+        """See ``History.restore``, and ``zeusrun.history.tinydb.restore``."""
         with self._locked(job):
             return restore(self._path(job), job, found, self._volume_trials)
 
@@ -233,8 +230,11 @@ class StoredTrials:
         """
         self._write([(trial, known)], volume_trials)
 
-    def store_all(self, trials: Sequence[Trial], volume_trials: int) -> None:
-        """Write the trials that are not stored, and what is news; the caller holds the lock."""
+    def store_all(self, trials: Sequence[Trial], volume_trials: int) -> list[Trial]:
+        """Write the trials that are not stored, and what is news; the caller holds the lock.
+
+        It returns all as they are stored.
+        """
         pairs = [(trial, self.find(trial.trial)) for trial in trials]
         changed = [
             (trial, known)
@@ -242,6 +242,8 @@ class StoredTrials:
             if known is None or (known != trial and rules.is_news(known, trial))
         ]
         self._write(changed, volume_trials)
+        new = {trial.trial: trial for trial, _ in changed}
+        return [new.get(trial.trial) or known or trial for trial, known in pairs]
 
     def _write(self, pairs: Sequence[tuple[Trial, Trial | None]], volume_trials: int) -> None:
         records = [rules.encode_trial(trial) for trial, _ in pairs]

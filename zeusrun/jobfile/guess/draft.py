@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import textwrap
@@ -195,13 +196,7 @@ def _scalar(text: str) -> str:
     """Return a text as YAML, in quotes unless it is a plain word."""
     if _PLAIN.fullmatch(text) and text.lower() not in {"true", "false", "null"}:
         return text
-    return '"' + "".join(map(_quoted, text)) + '"'
-
-
-def _quoted(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _escaped(text: str) -> str:

@@ -21,9 +21,9 @@ _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 # What makes options of the parameters of a function, or of the fields of a dataclass.
 _READERS = re.compile(
     r"(?P<fire>(?:fire\.)?Fire)|(?P<hyphens>(?P<typer>typer\.run)|tyro\.cli)"
-    r"|(?:simple_parsing|draccus|pyrallis)\.(?:parse|wrap)|[\w.]+\.add_arguments"
-    r"|(?:[\w.]+\.)?(?:HfArgumentParser|TrlParser)"
+    r"|simple_parsing\.parse|[\w.]+\.add_arguments|(?:[\w.]+\.)?(?:HfArgumentParser|TrlParser)"
 )
+_NAMED = (ast.FunctionDef, ast.ClassDef)
 _VALUED = {"store", "append", "extend"}  # actions of argparse that take a value
 # Of transformers' TrainingArguments, which HfArgumentParser makes options of.
 _OF_TRAINER = {"per_device_train_batch_size": 8.0, "learning_rate": 5e-5, "num_train_epochs": 3.0}
@@ -60,7 +60,7 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     """Return the option that a word of a command gives, as it is written there, and its value.
 
     The value is ``None`` if the word contains none: it is the next word. Returns ``None`` for
-    another word. ``-e30``, ``-ve 30``, ``-e=30`` and ``--epo 30`` are read as argparse does.
+    another word. ``-e30``, ``-e=30`` and ``--epo 30`` are read as argparse does.
     """
     if not word.startswith("-"):
         return None
@@ -75,13 +75,8 @@ def match_option(word: str, options: Iterable[Option]) -> tuple[Option, str, str
     }
     if len(begun) == 1:
         return begun.popitem()[1], name, value if equals else None
-    for at in range(1, len(word)):
-        option = by_flag.get(f"-{word[at]}")
-        if option is None:
-            return None
-        if not option.switch:
-            return option, f"-{word[at]}", word[at + 1 :] or None
-    return None
+    attached = by_flag.get(word[:2])
+    return None if attached is None or attached.switch else (attached, word[:2], word[2:] or None)
 
 
 def parse(text: str) -> ast.Module:
@@ -118,11 +113,11 @@ def _read(tree: ast.Module, text: str, words: Sequence[str]) -> Iterator[Option]
         # Each …Config of TRL has a learning rate of its own.
         names = _OF_TRAINER if "TrainingArg" in text else _OF_TRAINER.keys() - {"learning_rate"}
         yield from (_spell(name, _OF_TRAINER[name]) for name in sorted(names))
-    reader = _Signatures(tree, constants, words)
+    known = {each.name: each for each in tree.body if isinstance(each, _NAMED)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _of_call(node, constants, zeusrun="zeusrun" in text)
-            yield from reader.read_call(node)
+            yield from _of_tool(node, known, constants, words)
 
 
 def _spell(
@@ -157,112 +152,69 @@ def _of_call(call: ast.Call, constants: Mapping[str, float], *, zeusrun: bool) -
         yield Option(flags, str(dest), default, name == "add_argument", switch)
 
 
-class _Signatures:
-    """Reads the options that fire, typer, tyro and the like make of functions and dataclasses."""
+def _of_tool(
+    call: ast.Call,
+    known: Mapping[str, ast.AST],
+    constants: Mapping[str, float],
+    words: Sequence[str],
+) -> Iterator[Option]:
+    """Yield the options that fire, typer, tyro and the like make of functions and dataclasses.
 
-    def __init__(
-        self, tree: ast.Module, constants: Mapping[str, float], words: Sequence[str]
-    ) -> None:
-        self._constants, self._words = constants, words
-        self._known = {
-            node.name: node
-            for node in tree.body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
-        self._wrapped = {  # by a decorator, such as draccus.wrap()
-            id(call): node
-            for node in self._known.values()
-            if isinstance(node, ast.FunctionDef)
-            for call in node.decorator_list
-        }
+    ``known``: the functions and classes of the script by their names.
+    """
+    tool = _READERS.fullmatch(dotted(call.func))
+    if tool is None or (tool["fire"] and not all(isinstance(each, ast.Name) for each in call.args)):
+        return  # of a fire with several commands, only what the command gives is known
+    plain = itertools.takewhile(lambda word: not word.startswith("-"), words)
+    taken = sum(1 for _ in plain) if tool["fire"] else 0  # arguments without a name come first
+    for part in ast.walk(call):
+        if isinstance(part, ast.Name) and part.id in known:
+            for parameter in _parameters(known[part.id], known, taken):
+                yield from _of_parameter(*parameter, tool, constants)
 
-    def read_call(self, call: ast.Call) -> Iterator[Option]:
-        """Yield the options that one call makes."""
-        tool = _READERS.fullmatch(dotted(call.func))
-        if tool is None:
-            return
-        if tool["fire"]:
-            yield from self._read_fire(call)
-            return
-        given: list[ast.AST] = [*call.args, *(word.value for word in call.keywords)]
-        if (wrapped := self._wrapped.get(id(call))) is not None:
-            given = [each.annotation for each in wrapped.args.args[:1] if each.annotation]
-        for name in (
-            each.id for node in given for each in ast.walk(node) if isinstance(each, ast.Name)
-        ):
-            for parameter in self._parameters(name):
-                yield from self._read_parameter(*parameter, tool)
 
-    def _read_fire(self, call: ast.Call) -> Iterator[Option]:
-        target, words = call.args[0] if call.args else None, list(self._words)
-        if target is None or isinstance(target, ast.Dict):
-            command = words.pop(0) if words else ""
-            keys = (
-                {}
-                if target is None
-                else dict(zip(map(_constant, target.keys), target.values, strict=True))
-            )
-            target = keys.get(command, ast.Name(command))
-        function = self._known.get(getattr(target, "id", ""))
-        if not isinstance(function, ast.FunctionDef):
-            return
-        flags = [not word.startswith("-") for word in words]
-        after = [False, *(word.startswith("-") and "=" not in word for word in words)]
-        taken = sum(plain and not value for plain, value in zip(flags, after, strict=False))
-        names = [each.arg for each in (*function.args.args, *function.args.kwonlyargs)]
-        first = [name[0] for name in names]
-        for name, _, default in self._parameters(function.name):
-            if name not in names[:taken]:  # arguments without a name come first
-                short = [f"-{name[0]}", f"--{name[0]}"] if first.count(name[0]) == 1 else []
-                yield _spell(name, _value(default, self._constants), short)
+def _parameters(
+    node: ast.AST, known: Mapping[str, ast.AST], taken: int = 0
+) -> Iterator[tuple[str, ast.AST | None, ast.AST]]:
+    """Yield name, annotation and default of what a function or a dataclass takes."""
+    if isinstance(node, ast.FunctionDef):
+        own = node.args
+        defaults = [None] * (len(own.args) - len(own.defaults)) + [*own.defaults, *own.kw_defaults]
+        pairs = zip([*own.args, *own.kwonlyargs], defaults, strict=True)
+        for each, default in itertools.islice(pairs, taken, None):
+            if default is not None:
+                yield each.arg, each.annotation, default
+    elif isinstance(node, ast.ClassDef) and any(
+        dotted(getattr(each, "func", each)).endswith("dataclass") for each in node.decorator_list
+    ):
+        for base in node.bases:
+            yield from _parameters(known.get(getattr(base, "id", ""), base), known)
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and field.value:
+                yield getattr(field.target, "id", ""), field.annotation, field.value
 
-    def _parameters(self, name: str) -> Iterator[tuple[str, ast.AST | None, ast.AST]]:
-        """Yield name, annotation and default of what a function or a dataclass takes."""
-        node = self._known.get(name)
-        if isinstance(node, ast.FunctionDef):
-            own = node.args
-            places = zip(reversed(own.args), reversed(own.defaults), strict=False)
-            for each, default in itertools.chain(
-                places, zip(own.kwonlyargs, own.kw_defaults, strict=True)
-            ):
-                if default is not None:
-                    yield each.arg, each.annotation, default
-        elif node is not None and any(
-            dotted(getattr(each, "func", each)).endswith("dataclass")
-            for each in node.decorator_list
-        ):
-            for base in node.bases:
-                yield from self._parameters(getattr(base, "id", ""))
-            for field in node.body:
-                if (
-                    isinstance(field, ast.AnnAssign)
-                    and isinstance(field.target, ast.Name)
-                    and field.value
-                ):
-                    yield field.target.id, field.annotation, field.value
 
-    def _read_parameter(
-        self, name: str, annotation: ast.AST | None, default: ast.AST, tool: re.Match[str]
-    ) -> Iterator[Option]:
-        calls = [
-            each
-            for node in (annotation, default)
-            for each in (ast.walk(node) if node is not None else ())
-            if isinstance(each, ast.Call)
-        ]
-        if any(dotted(each.func).endswith("Argument") for each in calls):
-            return  # typer.Argument: it has no name in the command
-        texts = [_constant(each) for call in calls for each in ast.walk(call)]
-        flags = [text for text in texts if isinstance(text, str) and _FLAG.fullmatch(text)]
-        if isinstance(default, ast.Call):  # typer.Option(64, ...), field(default=64)
-            keys = {word.arg: word.value for word in default.keywords}
-            first = default.args[0] if default.args else default
-            default = keys.get("default", first)
-        value = _value(default, self._constants)
-        if tool["typer"] and flags:
-            yield Option(tuple(flags), name, value, switch=isinstance(value, bool))
-        else:
-            yield _spell(name, value, flags, hyphens=tool["hyphens"] is not None)
+def _of_parameter(
+    name: str,
+    annotation: ast.AST | None,
+    default: ast.AST,
+    tool: re.Match[str],
+    constants: Mapping[str, float],
+) -> Iterator[Option]:
+    nodes = [part for node in (annotation, default) if node for part in ast.walk(node)]
+    if any(dotted(part).endswith("Argument") for part in nodes):
+        return  # typer.Argument: it has no name in the command
+    flags = [
+        text for text in map(_constant, nodes) if isinstance(text, str) and _FLAG.fullmatch(text)
+    ]
+    if isinstance(default, ast.Call):  # typer.Option(64, ...), field(default=64)
+        keys = {word.arg: word.value for word in default.keywords}
+        default = keys.get("default", default.args[0] if default.args else default)
+    value = _value(default, constants)
+    if tool["typer"] and flags:
+        yield Option(tuple(flags), name, value, switch=isinstance(value, bool))
+    else:
+        yield _spell(name, value, flags, hyphens=tool["hyphens"] is not None)
 
 
 def dotted(node: ast.AST) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import zeusrun
 from zeusrun.errors import LaunchError
 from zeusrun.jobfile.accumulation import split_batch
+from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.jobfile.watch_section import NoiseScaleSection
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:
@@ -222,10 +222,10 @@ def build_command(
 
 def _to_watch(spec: JobSpec) -> dict[str, str]:
     """Return the variable that says which statistics of gradients the ranks compute."""
-    asked = {} if spec.watch is None else spec.watch.model_dump(exclude_none=True)
-    if spec.adapt is not None and spec.adapt.measures and "noise_scale" not in asked:
-        asked["noise_scale"] = NoiseScaleSection().model_dump()
-    return {"ZEUSRUN_WATCH": json.dumps(asked)} if asked else {}
+    watch = spec.watch
+    if watch is None and spec.adapt is not None and spec.adapt.measures:
+        watch = Watch(noise_scale=NoiseScaleSection())
+    return {} if watch is None else {"ZEUSRUN_WATCH": json.dumps(watch.model_dump())}
 
 
 def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
@@ -245,7 +245,6 @@ def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
         "schedule": list(chosen.planned.items()),
         "per_device_max": spec.batch_size.per_device_max,
         "learning_rate": spec.adapt.learning_rate,
-        "betas": spec.adapt.betas,
     }
     return {"ZEUSRUN_ADAPT": json.dumps(asked)}
 

@@ -191,7 +191,7 @@ def _from_worker(path: Path, restarts: int, mask: Mask) -> Failure | None:
     frames = [
         frame
         for frame in re.findall(r'File "([^"]+)", line (\d+)', trace)
-        if not frame[0].endswith("/zeusrun/worker/context.py")  # it rejected the script's value
+        if not frame[0].endswith("/zeusrun/worker/run.py")  # it rejected the script's value
     ]
     where = f" at {Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
     reason = f"rank {rank}{where}: {name}" + (f": {first_line}" if first_line else "")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
 from zeusrun.files.home import runs_directory
-from zeusrun.history.registry import shared_of
 from zeusrun.history.rules import job_of, offline_job
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs, run_names
 from zeusrun.launcher.rundir.record import describes
@@ -27,7 +26,7 @@ def find_own(history: History, home: Path, trial: Trial) -> RunPaths | None:
     tampered with, and the trials of a shared one may be those of other machines. The directory of
     such a trial keeps its name if the trial gets another number.
     """
-    if shared_of(history, trial.job) is None:
+    if not history.is_shared(trial.job):
         return find_run(home, trial)
     name = Path(trial.run_dir).name
     paths = RunPaths(runs_directory(home, trial.job) / name)
@@ -37,7 +36,7 @@ def find_own(history: History, home: Path, trial: Trial) -> RunPaths | None:
 
 def runs_here(history: History, home: Path, job: str, trials: Iterable[Trial]) -> dict[str, Trial]:
     """Return the trials of a job that have a run directory here, by the name of that."""
-    if shared_of(history, job) is None:
+    if not history.is_shared(job):
         known = {name: trial for trial in trials for name in run_names(trial)}
         return {name: known[name] for _, name in numbered_runs(home, job) if name in known}
     found = [(find_own(history, home, trial), trial) for trial in trials]
@@ -53,7 +52,7 @@ def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
     paths = find_own(history, home, trial)
     if paths is not None:
         return paths
-    if shared_of(history, trial.job) is None:
+    if not history.is_shared(trial.job):
         return RunPaths(Path(trial.run_dir))  # a container may see the home under another path
     name, place = trial.trial, find_place(home, trial)
     if place is None:
@@ -78,6 +77,6 @@ def newest_here(history: History, home: Path, trials: Sequence[Trial]) -> Trial 
 
     With a history of this machine it is the newest one.
     """
-    if not trials or shared_of(history, trials[-1].job) is None:
+    if not trials or not history.is_shared(trials[-1].job):
         return trials[-1] if trials else None
     return next((each for each in reversed(trials) if find_own(history, home, each)), None)

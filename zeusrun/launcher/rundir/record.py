@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
 from zeusrun.files.version import check_version
-from zeusrun.metrics.sight import Sight
+from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Live:
     updated_at: str | None  # RFC 3339
     power_w: float | None = None  # now
     preempted: bool = False  # a scheduler is ending it
-    sight: Sight | None = None  # what was seen of the training
+    sight: TrainingSummary | None = None  # what was seen of the training
     alive: bool = True  # whether its launcher is; not stored
 
     @property
@@ -171,7 +171,7 @@ def read_live(paths: RunPaths) -> Live | None:
             str(record["updated_at"]),
             power_w if power_w is None or math.isfinite(power_w) else None,
             record.get("preempted") is True,
-            Sight.from_json(record["sight"]) if record.get("sight") else None,
+            TrainingSummary.from_json(record["sight"]) if record.get("sight") else None,
         )
     except _UNREADABLE:
         return None

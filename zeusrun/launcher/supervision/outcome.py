@@ -23,7 +23,7 @@ from zeusrun.launcher.supervision.pricing import price_outcome
 from zeusrun.launcher.supervision.stop_rules import StopCause
 from zeusrun.metrics.progress import settle
 from zeusrun.metrics.seen import describe_alone, find_batch_size, list_names
-from zeusrun.metrics.sight import Sight
+from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Outcome, TrialStatus
@@ -395,5 +395,5 @@ def describe_live(
         outcome.finished_at,
         progress.power_w,
         preempted,
-        Sight.of(progress),
+        TrainingSummary.of(progress),
     )

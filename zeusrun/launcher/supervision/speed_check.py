@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
 from zeusrun.bandit.observation import Running
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.torchrun import TICK_S
@@ -23,7 +23,7 @@ from zeusrun.trial import PowerPoint, Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import Problem
     from zeusrun.choice.choose import Choice
     from zeusrun.energy.meter import Meter
@@ -170,7 +170,7 @@ def measure_speed(
 
 def read_speed_check(
     problem: Problem, trial: Trial, progress: Progress, point: PowerPoint | None, meter: Meter
-) -> Run | None:
+) -> Observation | None:
     """Return the trial as the policy would read it if it ended now; ``None`` without a speed."""
     if not _trained_epochs(progress, problem, trial.global_batch_size):
         progress = replace(progress, epochs=0, curve=())  # only its steps show its speed

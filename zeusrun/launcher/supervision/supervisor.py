@@ -36,8 +36,8 @@ from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, take_time
 from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.rows import Run
-from zeusrun.metrics.sight import describe_applied
+from zeusrun.metrics.rows import SourceContext
+from zeusrun.metrics.summary import describe_applied
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.trial import TrialStatus
@@ -95,7 +95,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
     )
     folder = spec.workdir_path(values)
     sources = open_sources(
-        Run(
+        SourceContext(
             paths.run_dir,
             folder,
             spec.metrics,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.curve_unit import curve_in, curve_unit
-from zeusrun.analysis.sizes import size_label
+from zeusrun.analysis.amounts import size_label
+from zeusrun.analysis.curves import curve_in, curve_unit
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.view import units

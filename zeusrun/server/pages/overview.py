@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from zeusrun.analysis.amounts import sum_known
-from zeusrun.analysis.estimate import NetAmounts, add_estimates
-from zeusrun.analysis.sizes import size_label
+from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.reports import build_total

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.curve_unit import CurveUnit
-    from zeusrun.analysis.estimate import Estimate, NetAmounts
+    from zeusrun.analysis.amounts import Estimate, NetAmounts
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
     from zeusrun.trial import Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.curve_unit import curve_in, curve_unit
+from zeusrun.analysis.curves import curve_in, curve_unit
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.live import cards
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
@@ -20,7 +20,7 @@ from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial

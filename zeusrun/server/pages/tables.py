@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.curve_unit import amount_in
-from zeusrun.analysis.sizes import size_label
+from zeusrun.analysis.amounts import size_label
+from zeusrun.analysis.curves import amount_in
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.report.markup import Html, table, tag
@@ -14,7 +14,7 @@ from zeusrun.view.units import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
 

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from zeusrun.bandit.attempts import bounded_choice
 from zeusrun.bandit.auto.evidence import PROVEN
 from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.choice.choose import draft_trial
 from zeusrun.choice.inputs import Machine, Moment
 from zeusrun.choice.problem import build_problem

@@ -66,8 +66,7 @@ class Training:
         bound = None
         if kept is not None:
             paces = tuple(tuple((n, value) for n, value in pace) for pace in kept["paces"])
-            epochs = kept.get("epochs")  # an earlier version did not store it
-            bound = Bound(kept["cost_j"], paces, epochs)
+            bound = Bound(kept["cost_j"], paces, kept["epochs"])
         seen = Trial.from_json(live)
         newest = stored if len(stored.curve) > len(seen.curve) else seen
         return cls(newest, bound, live["lease_s"])

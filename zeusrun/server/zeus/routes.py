@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from zeusrun.server.api import REFUSALS
 from zeusrun.server.auth import Access, access_of
 from zeusrun.server.zeus.messages import Answer, Report, Settings, TrialId
 from zeusrun.server.zeus.service import ZeusService
@@ -27,7 +26,7 @@ def build_router(history: SqlHistory, policy: Policy) -> APIRouter:
     """Return Zeus's routes over a history; the policy chooses the batch sizes of all jobs."""
     service = ZeusService(history, policy)
     # The client sends JSON without a content type.
-    router = APIRouter(strict_content_type=False, responses=REFUSALS)
+    router = APIRouter(strict_content_type=False)
     is_new: dict[int | str, dict[str, Any]] = {
         201: {"model": Settings, "description": "The job is new."}
     }

@@ -96,8 +96,8 @@ class ZeusService:
             if differences and not migrate:
                 raise Refusal(409, "conflict", _describe_mismatch(new, differences))
             if differences:
-                with access.audited("change zeus job", known.job):
-                    self._jobs.change(new.job_id or "", _to_json(new, known.since))
+                self._jobs.change(new.job_id or "", _to_json(new, known.since))
+                access.log("change zeus job", known.job)
             return Registration(new, created=False)
 
     def begin(self, job_id: str, access: Access, until_t: float) -> TrialId:
@@ -130,8 +130,8 @@ class ZeusService:
         if outcome is None:
             self._keep(stored, training)
             return _goes_on("the target is not reached yet")
-        with access.audited("finish", stored.trial):
-            ended = self._finish(stored, outcome)
+        ended = self._finish(stored, outcome)
+        access.log("finish", stored.trial)
         reached = ended.status is TrialStatus.REACHED
         return Answer(stop_train=True, converged=reached, message=_describe_end(ended))
 
@@ -141,22 +141,21 @@ class ZeusService:
         stored = self._trial(known, named, 404)
         if not stored.status.finished or stored.status is TrialStatus.LOST:
             outcome = self._training(stored).end(timestamp())
-            with access.audited("finish", stored.trial):
-                self._finish(stored, outcome)
+            self._finish(stored, outcome)
+            access.log("finish", stored.trial)
 
     def delete(self, job_id: str, access: Access) -> None:
         """Remove a job. Its trials stay in the history, but teach a later job nothing."""
         known = self._registered(job_id, 404)
-        with access.audited("delete zeus job", known.job):
-            removed = self._jobs.remove(job_id)
-        if not removed:
+        if not self._jobs.remove(job_id):
             raise _unknown_job(job_id, 404)
+        access.log("delete zeus job", known.job)
         for trial in self._history.unfinished(known.job):
             if trial.run_dir.startswith(run_directory(job_id)):
                 ended = self._training(trial).trial
                 ended_as = ended.ended_as(TrialStatus.CANCELLED, _DELETED, timestamp())
-                with access.audited("finish", trial.trial):
-                    self._finish(trial, ended_as)
+                self._finish(trial, ended_as)
+                access.log("finish", trial.trial)
 
     def _find(self, job_id: str) -> Registered | None:
         if not is_id(job_id):  # PostgreSQL refuses NUL
@@ -183,8 +182,8 @@ class ZeusService:
                 continue
             access.check_write(name)  # it may be another name than that of the request
             since = 1 + max((trial.recurrence for trial in newest), default=0)
-            with access.audited("create zeus job", name):
-                return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+            access.log("create zeus job", name)
+            return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
         raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
     def _begin(self, known: Registered, access: Access, until_t: float) -> Trial:
@@ -201,8 +200,8 @@ class ZeusService:
             uuid=uuid.uuid4().hex,
             host=access.client,
         )
-        with access.audited("begin", drafted.trial):
-            trial = self._history.begin(drafted, after=snapshot.version, until_t=until_t)
+        trial = self._history.begin(drafted, after=snapshot.version, until_t=until_t)
+        access.log("begin", trial.trial)
         with contextlib.suppress(UnavailableError):  # it has begun; its reports renew the lease
             self._keep(trial, Training(trial, decision.bound, first_lease_s(trials[-_RECENT:])))
         return trial

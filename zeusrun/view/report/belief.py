@@ -19,7 +19,7 @@ from zeusrun.view.report.facts import Belief
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.curve_unit import CurveUnit
+    from zeusrun.analysis.curves import CurveUnit
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
 

@@ -7,10 +7,9 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import MOST
+from zeusrun.analysis.amounts import MOST, Estimate
 from zeusrun.analysis.cost_baseline import has_cost, setting
-from zeusrun.analysis.curve_unit import amount_in, curve_unit
-from zeusrun.analysis.estimate import Estimate
+from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, student
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import last_after_target, sum_known
-from zeusrun.analysis.cost_shifts import describe_shifts
-from zeusrun.analysis.curve_unit import curve_unit, left_out_text
-from zeusrun.analysis.curves import build_curves, build_noise, newest_curves
-from zeusrun.analysis.recurrences import build_recurrences
+from zeusrun.analysis.amounts import last_after_target, size_label, sum_known
+from zeusrun.analysis.cost_baseline import describe_shifts
+from zeusrun.analysis.curves import (
+    build_curves,
+    build_noise,
+    curve_unit,
+    left_out_text,
+    newest_curves,
+)
+from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.analysis.sizes import build_sizes, size_label
 from zeusrun.analysis.totals import Total, add_up
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.launcher.supervision.hang import STANDS_STILL
@@ -21,11 +25,9 @@ from zeusrun.view.units import plural, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.analysis.curve_unit import CurveUnit
-    from zeusrun.analysis.curves import CurveFacts, NoiseFacts
-    from zeusrun.analysis.estimate import NetAmounts, Savings
-    from zeusrun.analysis.recurrences import RecurrenceFacts
-    from zeusrun.analysis.sizes import SizeFacts
+    from zeusrun.analysis.amounts import NetAmounts, Savings
+    from zeusrun.analysis.curves import CurveFacts, CurveUnit, NoiseFacts
+    from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.trial import Trial
     from zeusrun.view.report.power import PowerFacts

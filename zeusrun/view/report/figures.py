@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from zeusrun.analysis.recurrences import RecurrenceFacts
-    from zeusrun.analysis.sizes import SizeFacts
+    from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobFacts, JobReport

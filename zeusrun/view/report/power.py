@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.sizes import size_label
+from zeusrun.analysis.amounts import size_label
 from zeusrun.view.gpu import throttle_word
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.analysis.estimate import name_ends
+from zeusrun.analysis.amounts import name_ends
 from zeusrun.plain_text import plain_json, plain_text, storable_text
 from zeusrun.view import units
 from zeusrun.view.report.compare import comparison_rows
@@ -17,7 +17,7 @@ from zeusrun.view.report.sections import all_runs, estimated_part
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.sizes import SizeFacts
+    from zeusrun.analysis.recurrences import SizeFacts
     from zeusrun.view.report.compare import Comparison
     from zeusrun.view.report.facts import JobFacts, JobReport
 

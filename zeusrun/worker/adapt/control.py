@@ -8,19 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.sidecar.events import Adapted
-from zeusrun.worker.adapt.policies import Observation, clip_restored
-from zeusrun.worker.adapt.policy_runner import PolicyRunner
+from zeusrun.worker.adapt.policies import Observation, PolicyRunner, clip_restored
 from zeusrun.worker.adapt.rates import Rates, find_factor
 from zeusrun.worker.adapt.state import State, restore_state, write_state
-from zeusrun.worker.adapt.step_history import StepHistory
-from zeusrun.worker.collectives import from_rank_0, is_grouped
+from zeusrun.worker.collectives import from_all_ranks, is_grouped
 from zeusrun.worker.stats.noise import GAUSSIAN99
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.worker.adapt.plan import Plan, Run
-    from zeusrun.worker.adapt.policies import Proposal
+    from zeusrun.worker.adapt.policies import Plan, Proposal
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.stats.noise import NoiseScale
 
 
@@ -28,22 +26,26 @@ class Control:
     """Changes the batch size of a training.
 
     Args:
-        run: This rank's run.
+        environment: This rank.
         plan: The section of the job file.
         noise: Returns the averages of the noise scale; ``None`` if it is not measured.
 
     Attributes:
         batch_size: The present one, over all ranks; 0 before the first epoch.
-        rates: Changes the learning rate and β2 with the batch size.
+        rates: Changes the learning rate with the batch size.
     """
 
-    def __init__(self, run: Run, plan: Plan, noise: Callable[[], NoiseScale | None]) -> None:
-        self.run, self._noise = run, noise
-        self.plan = replace(plan, limits=replace(plan.limits, ranks=run.world_size))
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        plan: Plan,
+        noise: Callable[[], NoiseScale | None],
+    ) -> None:
+        self._environment, self._noise = environment, noise
+        self.plan = replace(plan, limits=replace(plan.limits, ranks=environment.world_size))
         self.batch_size = 0
         self.rates = Rates()
         self._state = State()
-        self._history = StepHistory()
         self._first = 0  # batch size
         self._largest_full: float = math.inf  # the largest batch size that the data fill
         self._epoch = 0
@@ -92,7 +94,7 @@ class Control:
         self._loader, self._stepped = loader, False
         if epoch is not None and epoch == self._set_epoch:  # begun again, before its first step
             return epoch
-        ranks = self.run.world_size
+        ranks = self._environment.world_size
         self._largest_full = max(samples // ranks * ranks, self._first) if drop_last else math.inf
         is_first = not self._has_trained  # a look at one batch, next(iter(loader)), comes before
         is_new = self._epoch == 0
@@ -100,7 +102,6 @@ class Control:
             self._restore(epoch, samples)
         self._set_epoch = epoch
         self._epoch = epoch or self._epoch + 1
-        self._history.pause()
         if is_new:
             self._call_policy("before_train")
         self._call_policy("before_epoch")
@@ -128,7 +129,6 @@ class Control:
         self._stepped = self._has_trained = True
         state.step += 1
         state.samples += samples
-        self._history.add_step(self.batch_size, samples)
         self._call_policy("after_step")
         is_due = self.plan.unit == "step" and state.step % self.plan.interval == 0
         self._postponed = is_due and last
@@ -159,18 +159,17 @@ class Control:
             samples=state.samples,
             noise=None if noise is None else noise.estimate(GAUSSIAN99),
             least_noise=state.least_noise,
-            step_s=self._history.median_times_s(),
         )
 
     def _call_policy(self, method: str) -> None:
         """Call a method of the user's own classes, on rank 0."""
-        if self.run.rank == 0:
+        if self._environment.rank == 0:
             self._policy.call(method, self.observe)
 
     @property
     def _can_communicate(self) -> bool:
         """Whether rank 0 can send a decision to the other ranks."""
-        return self.run.world_size == 1 or is_grouped()
+        return self._environment.world_size == 1 or is_grouped()
 
     def _decide(self, *, is_first: bool, is_due: bool) -> bool:
         """Decide on rank 0 and apply it on all ranks; return whether the batch size changes.
@@ -185,7 +184,7 @@ class Control:
             return False
         before, reason = self.batch_size, ""
         size, factor = before, self.rates.factor
-        if self.run.rank == 0:
+        if self._environment.rank == 0:
             try:
                 self.rates.read()
                 proposal = self._ask_policy() if is_due else None
@@ -197,13 +196,9 @@ class Control:
                 size, factor = before, self.rates.factor
                 text = f"{type(error).__name__}: {error}"
                 self._warn(f"the batch size stays, because the policy failed ({text}); report it")
-        self.batch_size, self.rates.factor = from_rank_0((size, factor))
+        self.batch_size, self.rates.factor = from_all_ranks((size, factor))[0]
         is_changed = self.batch_size != before
-        if self.plan.betas == "tokens":
-            self.rates.power = self.batch_size / self._first
-        if is_changed:
-            self._history.pause()
-        if self.run.rank == 0:
+        if self._environment.rank == 0:
             if is_first and not is_changed:
                 is_new = self.batch_size == self._first
                 reason = "the run begins with it" if is_new else "the restart continues with it"
@@ -235,7 +230,9 @@ class Control:
 
     def _restore(self, epoch: int | None, samples: int) -> None:
         """Continue with the state that an earlier start of this run had at this epoch."""
-        state = restore_state(self.run, self._first, epoch=epoch, samples=samples, warn=self._warn)
+        state = restore_state(
+            self._environment, self._first, epoch=epoch, samples=samples, warn=self._warn
+        )
         self._state, self._epoch, self.batch_size = state or State(), 0, self._first
         self.rates.factor = 1.0
         if state is not None and state.changes:
@@ -249,7 +246,7 @@ class Control:
         if not state.changes or state.changes[-1][1] != self.batch_size:
             state.changes.append((self._epoch, self.batch_size))
         state.factor = self.rates.factor
-        write_state(self.run.adaptation_state, state, self._first)
+        write_state(self._environment.adaptation_state, state, self._first)
 
     def _warn(self, problem: str) -> None:
         """Record a sentence for the user, once."""
@@ -262,4 +259,4 @@ class Control:
         event = Adapted(
             time.monotonic(), step, epoch, self.batch_size, rate, why=reason, problem=problem
         )
-        self.run.record_on_0(event)
+        self._environment.record_on_0(event)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from zeusrun.worker.adapt.control import Control
-    from zeusrun.worker.adapt.plan import Run
+    from zeusrun.worker.environment import WorkerEnvironment
 
 
 class MicroBatch(NamedTuple):
@@ -125,7 +125,7 @@ class AdaptiveLoader(DataLoader[Any]):
     call ``backward`` within ``sync(network)``, and let the optimizer step if ``is_step``.
 
     Args:
-        run: This rank's run.
+        environment: This rank.
         control: Changes the batch size; ``None``: it is fixed.
         dataset: One with a length.
         batch_size: The first one, of this rank.
@@ -147,7 +147,7 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        run: Run,
+        environment: WorkerEnvironment,
         control: Control | None,
         dataset: Dataset[Any],
         batch_size: int,
@@ -169,22 +169,20 @@ class AdaptiveLoader(DataLoader[Any]):
             raise ValueError(
                 f"zeusrun: run.loader needs a batch size of 1 or more, not {batch_size}"
             )
-        total = len(dataset)
-        if total < run.world_size:
-            raise ValueError(
-                f"zeusrun: run.loader has {total} samples, fewer than {run.world_size} ranks"
-            )
+        total, ranks = len(dataset), environment.world_size
+        if total < ranks:
+            raise ValueError(f"zeusrun: run.loader has {total} samples, fewer than {ranks} ranks")
         self._control = control
-        self._first = batch_size * run.world_size
+        self._first = batch_size * ranks
         if control is not None:
             control.prepare(self._first)
-        self._run, self._shuffle, self._seed, self._total = run, shuffle, seed, total
-        self._drop_last, self._options = drop_last, options
+        self._environment, self._shuffle, self._seed = environment, shuffle, seed
+        self._total, self._drop_last, self._options = total, drop_last, options
         self._is_active = False  # whether a pass goes on
         self._epoch = 0
         self._next_epoch: int | None = None  # as the script has set it
         self.weight, self.is_step = 1.0, True
-        self._batches = Batches(total, run.rank, run.world_size, drop_last=drop_last)
+        self._batches = Batches(total, environment.rank, ranks, drop_last=drop_last)
         self._resize()
         super().__init__(dataset, batch_sampler=self._batches, **options)
 
@@ -213,9 +211,9 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def _build_copy(self) -> AdaptiveLoader:
         """Return a loader of the same data whose batch size is fixed."""
-        size = self._first // self._run.world_size
+        size = self._first // self._environment.world_size
         copy = AdaptiveLoader(
-            self._run,
+            self._environment,
             None,
             self.dataset,
             size,
@@ -228,7 +226,7 @@ class AdaptiveLoader(DataLoader[Any]):
         return copy
 
     def _yield_pass(self) -> Iterator[Any]:
-        epoch = self._run.epoch if self._next_epoch is None else self._next_epoch
+        epoch = self._environment.epoch if self._next_epoch is None else self._next_epoch
         self._epoch, self._next_epoch = epoch or self._epoch + 1, None
         control = self._control
         if control is None or not torch.is_grad_enabled() or not control.is_training(self, epoch):
@@ -265,11 +263,12 @@ class AdaptiveLoader(DataLoader[Any]):
 
     def _resize(self) -> None:
         """Apply the present batch size to the batches that follow."""
-        control, run = self._control, self._run
+        control, environment = self._control, self._environment
         size = control.batch_size if control is not None else self._first
         self._batches.global_batch_size = size
-        if run.accumulation_steps() > 1 and size == self._first:
-            self._batches.micro_batch_size = run.micro_batch_size(size // run.world_size)
+        if (environment.accumulation_steps or 1) > 1 and size == self._first:
+            share = size // environment.world_size
+            self._batches.micro_batch_size = environment.micro_batch_size or share
         else:
             limits = None if control is None else control.plan.limits
             self._batches.micro_batch_size = None if limits is None else limits.per_device_max

@@ -1,18 +1,23 @@
-"""The policies by which a batch size adapts: pure functions from an observation to a proposal."""
+"""The policies by which a batch size adapts: from an observation to a proposal."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+import numbers
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.worker.stats.noise import Estimate
 
-_HYSTERESIS = 1.05  # least gain of the goodput for a change, as in AdaptDL
-_ROUNDING = 1e-6  # tolerance for a logarithm that should be a whole number
+_MAX_UNKNOWN = 5  # decisions in a row without a noise scale, after which the user is warned
+_METHODS = tuple(
+    f"{when}_{what}" for when in ("before", "after") for what in ("train", "epoch", "step")
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,43 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """The section ``adapt`` of the job file.
+
+    Attributes:
+        policies: One policy of zeusrun, or the user's classes as ``module:Class``.
+        interval: Epochs or steps between two decisions.
+        unit: ``epoch`` or ``step``.
+        limits: Of the batch size.
+        learning_rate: The rule by which it follows the batch size.
+    """
+
+    policies: tuple[str, ...]
+    interval: int
+    unit: str
+    limits: Limits
+    learning_rate: str
+
+    @classmethod
+    def read(cls, text: str) -> Plan:
+        """Read what the launcher wrote into ``ZEUSRUN_ADAPT``."""
+        section = json.loads(text)
+        return cls(
+            policies=tuple(section["policies"]),
+            interval=section["interval"],
+            unit=section["unit"],
+            limits=Limits(
+                section["min"],
+                section["max"],
+                section["growth"],
+                per_device_max=section["per_device_max"],
+                schedule=tuple(map(tuple, section["schedule"])),
+            ),
+            learning_rate=section["learning_rate"],
+        )
+
+
+@dataclass(frozen=True)
 class Observation:
     """What a policy decides from; ``None`` is unknown.
 
@@ -48,7 +90,6 @@ class Observation:
         samples: Samples so far, over all ranks.
         noise: The noise scale, in samples, with its range of 99 %.
         least_noise: The range that ended lowest of those at decisions so far.
-        step_s: Median seconds of a step, by batch size.
     """
 
     batch_size: int
@@ -58,7 +99,6 @@ class Observation:
     samples: int = 0
     noise: Estimate | None = None
     least_noise: tuple[float, float] | None = None
-    step_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def noise_scale(self) -> float | None:
@@ -76,23 +116,18 @@ class Proposal(NamedTuple):
 def decide(policy: str, observation: Observation, limits: Limits) -> Proposal | None:
     """Return the next batch size by a policy of ``POLICIES``; ``None`` to keep the present one."""
     proposal = POLICIES[policy](observation, limits)
-    if proposal is None:
-        return None
-    if policy == "schedule":  # its batch sizes are the user's own, and not clipped
-        size = int(proposal.batch_size)
-    else:
-        size = clip(proposal.batch_size, observation, limits, may_shrink=policy in _SHRINKING)
-    return None if size == observation.batch_size else Proposal(size, proposal.reason)
+    is_new = proposal is not None and proposal.batch_size != observation.batch_size
+    return proposal if is_new else None
 
 
-def clip(size: float, observation: Observation, limits: Limits, *, may_shrink: bool) -> int:
+def clip(size: float, observation: Observation, limits: Limits) -> int:
     """Return the nearest batch size that the limits allow after the present one.
 
     A run that begins outside the limits may stay there. The result is the present batch size if
     no other one is allowed.
     """
     now, first = observation.batch_size, observation.first_batch_size
-    low = max(min(limits.least, first), now / limits.growth if may_shrink else now)
+    low = max(min(limits.least, first), now / limits.growth)
     high = min(max(limits.most, first), now * limits.growth)
     clipped = round_down(min(max(size, low), high), limits)
     return clipped if low <= clipped <= high else now
@@ -120,7 +155,7 @@ def split(share: int, per_device_max: int | None) -> tuple[int, int]:
     return math.ceil(share / count), count
 
 
-def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
+def _noise_scale(observation: Observation, limits: Limits) -> Proposal | None:
     """Follow the noise scale over its least value (after KungFu: Mai et al., OSDI 2020).
 
     Of the ratios that are likely, the one nearest to the present batch size is proposed.
@@ -137,73 +172,11 @@ def _noise_scale(observation: Observation, _limits: Limits) -> Proposal | None:
         return None
     bound = "at least" if ratio > now else "at most"
     reason = f"the noise scale is {bound} {ratio:.3g} times its least value"
-    return Proposal(observation.first_batch_size * ratio, reason)
-
-
-def _goodput(observation: Observation, limits: Limits) -> Proposal | None:
-    """Maximize throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021).
-
-    The efficiency is relative to the first batch size: (noise + first) / (noise + size).
-    """
-    noise, first, now = (
-        observation.noise_scale,
-        observation.first_batch_size,
-        observation.batch_size,
-    )
-    if noise is None or not observation.step_s:
-        return None
-
-    def goodput(size: int) -> float:
-        return size / step_time_s(size, observation.step_s) * (noise + first) / (noise + size)
-
-    best = max(find_candidates(observation, limits), key=goodput)
-    if goodput(best) <= _HYSTERESIS * goodput(now):
-        return None
-    gain = goodput(best) / goodput(now) - 1
-    return Proposal(
-        best, f"its goodput is expected to be {gain:.0%} higher, at noise scale {noise:.3g}"
-    )
-
-
-def find_candidates(observation: Observation, limits: Limits) -> list[int]:
-    """Return the batch sizes that ``goodput`` compares, ascending.
-
-    They are a geometric grid around the first batch size, with two in each factor of the growth.
-    """
-    ratio, first = math.sqrt(limits.growth), observation.first_batch_size
-    exponents = range(
-        math.ceil(math.log(min(limits.least, first) / first, ratio) - _ROUNDING),
-        math.floor(math.log(max(limits.most, first) / first, ratio) + _ROUNDING) + 1,
-    )
-    sizes = {
-        clip(first * ratio**exponent, observation, limits, may_shrink=True)
-        for exponent in exponents
-    }
-    return sorted({observation.batch_size, *sizes})
-
-
-def step_time_s(size: int, times_s: Mapping[int, float]) -> float:
-    """Return the expected seconds of a step at a batch size, from the measured ones of others.
-
-    If only one is measured, the time is assumed to be the same, so that a larger batch size is
-    tried. Otherwise a line is fitted by least squares: a constant and a time for each sample,
-    neither of them negative.
-    """
-    if size in times_s or len(times_s) == 1:
-        return times_s.get(size) or next(iter(times_s.values()))
-    mean_size, mean_s = (sum(values) / len(times_s) for values in (times_s, times_s.values()))
-    spread = sum((each - mean_size) ** 2 for each in times_s)
-    slope = sum((each - mean_size) * (s - mean_s) for each, s in times_s.items()) / spread
-    slope = max(0.0, slope)
-    constant = mean_s - slope * mean_size
-    if constant < 0:
-        slope = sum(each * s for each, s in times_s.items()) / sum(each * each for each in times_s)
-        constant = 0.0
-    return constant + slope * size
+    return Proposal(clip(observation.first_batch_size * ratio, observation, limits), reason)
 
 
 def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
-    """Return the batch size of the schedule for an epoch."""
+    """Return the batch size of the schedule for an epoch; it is the user's own, and not clipped."""
     begun = [(epoch, size) for epoch, size in limits.schedule if epoch <= observation.epoch]
     if not begun:
         return None
@@ -211,13 +184,144 @@ def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
     return Proposal(size, f"the schedule has it from epoch {epoch} on")
 
 
-_SHRINKING = {"noise-scale", "goodput"}
-
-MEASURING = frozenset({"noise-scale", "goodput"})
-"""The policies that need the noise scale."""
-
 POLICIES: dict[str, Callable[[Observation, Limits], Proposal | None]] = {
     "noise-scale": _noise_scale,
-    "goodput": _goodput,
     "schedule": _schedule,
 }
+
+
+class UserPolicies:
+    """Calls the methods that the user's classes have, and keeps the last batch size returned.
+
+    Methods that begin with ``before_`` are called in the order of the job file, those that begin
+    with ``after_`` in the reverse order.
+
+    Args:
+        names: The classes, as ``module:Class``.
+        warn: Called with a sentence if a class fails; that class is not called again.
+
+    Raises:
+        RuntimeError: If a class cannot be imported, or created without arguments, or has none of
+            the methods.
+    """
+
+    def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
+        self._policies = [(name, _create(name)) for name in names]
+        self._warn = warn
+        self._proposal: Proposal | None = None
+
+    def call(self, method: str, observation: Observation) -> None:
+        """Call a method of every class that has it."""
+        order = -1 if method.startswith("after_") else 1
+        for name, policy in self._policies[::order]:
+            problem = None
+            try:
+                function = getattr(policy, method, None)
+                size = None if function is None else function(observation)
+                if size is not None and not _is_batch_size(size):
+                    problem = f"returned {_describe(size)}, which is no batch size"
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's class may do anything
+                problem = f"raised {_describe(error)}"
+            if problem is not None:
+                self._policies = [each for each in self._policies if each[1] is not policy]
+                self._warn(
+                    f"{method} of {name} {problem}; the batch size stays as it was, and the class "
+                    "is not called again in this run. Correct it"
+                )
+            elif size is not None:
+                self._proposal = Proposal(float(size), f"{name} asked for {size}")
+
+    def pop_proposal(self) -> Proposal | None:
+        """Return the last batch size proposed since the last call; ``None`` if there is none."""
+        proposal, self._proposal = self._proposal, None
+        return proposal
+
+
+class PolicyRunner:
+    """Asks the policy of the job file.
+
+    Args:
+        names: One policy of zeusrun, or the user's classes as ``module:Class``.
+        warn: Called with a sentence for the user.
+
+    Raises:
+        RuntimeError: If a class of the user cannot be imported or created.
+    """
+
+    def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
+        self._name, self._warn = names[0], warn
+        self._user_policies = None if self._name in POLICIES else UserPolicies(names, warn)
+        self._wished: Proposal | None = None  # at the decision before
+        self._unknown = 0  # decisions in a row without a noise scale
+
+    def call(self, method: str, observe: Callable[[], Observation]) -> None:
+        """Call a method of the user's classes, if there are any."""
+        if self._user_policies is not None:
+            self._user_policies.call(method, observe())
+
+    def propose(self, observation: Observation, limits: Limits) -> Proposal | None:
+        """Return a batch size within the limits; ``None`` to keep the present one."""
+        if self._user_policies is not None:
+            wish = self._user_policies.pop_proposal()
+            return wish and Proposal(clip(wish.batch_size, observation, limits), wish.reason)
+        proposal = decide(self._name, observation, limits)
+        if self._name != "noise-scale":
+            return proposal
+        self._warn_if_unknown(observation)
+        return self._confirm(observation.batch_size, proposal)
+
+    def _confirm(self, now: int, proposal: Proposal | None) -> Proposal | None:
+        """Return the smaller of two changes in the same direction, decided one after the other."""
+        before, self._wished = self._wished, proposal
+        if proposal is None or before is None:
+            return None
+        changes = [each.batch_size - now for each in (before, proposal)]
+        if changes[0] * changes[1] <= 0:
+            return None
+        return proposal if abs(changes[1]) <= abs(changes[0]) else before
+
+    def _warn_if_unknown(self, observation: Observation) -> None:
+        # A lower bound is enough, once there is a least value to compare it with.
+        is_unknown = observation.least_noise is None and observation.step > 0
+        self._unknown = self._unknown + 1 if is_unknown else 0
+        if self._unknown == _MAX_UNKNOWN:
+            self._warn(
+                f"policy {self._name} does not change the batch size while the noise scale is "
+                f"unknown, and it is unknown after {_MAX_UNKNOWN} decisions; "
+                "docs/training-watch.md says what it needs"
+            )
+
+
+def _create(name: str) -> Any:
+    module, _, class_name = name.partition(":")
+    try:
+        policy = getattr(importlib.import_module(module), class_name)()
+    except (Exception, SystemExit) as error:  # importing a script may raise SystemExit
+        raise RuntimeError(
+            f"zeusrun: adapt.batch_size.policy {name} cannot be used: {_describe(error)}. Correct "
+            "the name in the job file, or the class. zeusrun creates it without arguments, from a "
+            "module of its own, not from the script"
+        ) from error
+    if not any(hasattr(policy, method) for method in _METHODS):
+        raise RuntimeError(
+            f"zeusrun: adapt.batch_size.policy {name} has none of the methods that zeusrun calls: "
+            f"{', '.join(_METHODS)}. Correct their names in the class"
+        )
+    return policy
+
+
+def _is_batch_size(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's numbers are Real
+        return False
+    return math.isfinite(value) and float(value) >= 1
+
+
+def _describe(value: object) -> str:
+    try:
+        if isinstance(value, BaseException):
+            text = f"{type(value).__name__}: {value}"
+        else:
+            text = repr(value)
+    except Exception:  # noqa: BLE001 - the user's class has its own __repr__ or __str__
+        text = type(value).__name__
+    return " ".join(text.split())[:300]

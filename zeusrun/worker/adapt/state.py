@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zeusrun.worker.adapt.plan import Run
+    from zeusrun.worker.environment import WorkerEnvironment
 
 _MAX_BYTES = 1 << 24
 
@@ -44,14 +44,19 @@ class State:
 
 
 def restore_state(
-    run: Run, first: int, *, epoch: int | None, samples: int, warn: Callable[[str], None]
+    environment: WorkerEnvironment,
+    first: int,
+    *,
+    epoch: int | None,
+    samples: int,
+    warn: Callable[[str], None],
 ) -> State | None:
     """Return the state of an earlier start on every rank; ``None`` if the run starts from scratch.
 
     All ranks use rank 0's state, because they count steps and epochs to the same decisions.
 
     Args:
-        run: This rank's run.
+        environment: This rank.
         first: The batch size of the run's first step.
         epoch: The epoch that begins; ``None`` if the script has not set it.
         samples: In an epoch.
@@ -60,7 +65,7 @@ def restore_state(
     Raises:
         ValueError: On every rank, if the ranks have different data or begin at different epochs.
     """
-    state = _read_and_warn(run, first, epoch, warn) if run.rank == 0 else None
+    state = _read_and_warn(environment, first, epoch, warn) if environment.rank == 0 else None
     everyone = from_all_ranks((samples, epoch, state))
     _check_equal("samples for run.loader", [samples for samples, _, _ in everyone])
     _check_equal("for the first epoch", [epoch for _, epoch, _ in everyone])
@@ -68,11 +73,14 @@ def restore_state(
 
 
 def _read_and_warn(
-    run: Run, first: int, epoch: int | None, warn: Callable[[str], None]
+    environment: WorkerEnvironment,
+    first: int,
+    epoch: int | None,
+    warn: Callable[[str], None],
 ) -> State | None:
-    out_of_memory = run.ran_out_of_memory
+    path, out_of_memory = environment.adaptation_state, environment.ran_out_of_memory
     try:
-        state = read_state(run.adaptation_state, first, epoch, out_of_memory=out_of_memory)
+        state = read_state(path, first, epoch, out_of_memory=out_of_memory)
     except ValueError as error:
         warn(
             f"the batch size starts again at {first}, because {ADAPT_STATE} in the run directory "
@@ -134,8 +142,6 @@ def read_state(
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    if not _is_valid(state):
-        raise ValueError("it contains impossible values")
     if written_first != first:
         return None
     sizes = [size for _, size in state.changes]
@@ -150,16 +156,3 @@ def read_state(
     if state.changes:
         return state
     return None if state.most is None else State(most=state.most)
-
-
-def _is_valid(state: State) -> bool:
-    """Whether each value of a state from a file has its type and a possible size."""
-    counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
-    scales = [state.factor, *(state.least_noise or ())]
-    return (
-        all(type(count) is int and 0 <= count < 1 << 53 for count in counts)
-        and all(type(scale) in {int, float} and 0 <= scale < math.inf for scale in scales)
-        and all(epoch and size for epoch, size in state.changes)
-        and state.factor > 0
-        and (state.most is None or (type(state.most) is int and state.most > 0))
-    )

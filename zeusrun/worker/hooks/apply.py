@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.observer import Observer
 
 _LIBRARIES = {
@@ -59,8 +59,8 @@ class _TrainingLoader:
     - it was built in the same way after steps, as in the next fold or epoch.
     """
 
-    def __init__(self, run: RunContext, observer: Observer) -> None:
-        self._run, self._observer = run, observer
+    def __init__(self, environment: WorkerEnvironment, observer: Observer) -> None:
+        self._environment, self._observer = environment, observer
         self._last: _Built | None = None  # which got the chosen batch size
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
         self._steps = 0  # before it
@@ -71,12 +71,12 @@ class _TrainingLoader:
     @property
     def given(self) -> int:
         """The batch size that the script gives to this rank; that of a fork is another one."""
-        return self._run.batch_size_to_replace or 0
+        return self._environment.batch_size_to_replace or 0
 
     @property
     def chosen(self) -> int:
         """The batch size of this rank that zeusrun chose."""
-        return self._run.share or self.given
+        return self._environment.share or self.given
 
     def is_it(self, built: _Built) -> bool:
         """Whether a loader gets the chosen batch size."""
@@ -137,22 +137,24 @@ class _TrainingLoader:
 
     def _record(self, chosen: int, where: str) -> None:
         applied = Applied(time.monotonic(), "batch_size", self.given, chosen, where)
-        self._run.record_on_0(applied)
+        self._environment.record_on_0(applied)
 
 
-def apply_batch_size(dataloader: ModuleType, run: RunContext, observer: Observer) -> None:
+def apply_batch_size(
+    dataloader: ModuleType, environment: WorkerEnvironment, observer: Observer
+) -> None:
     """Give the chosen batch size to the data loader that feeds the optimizer steps.
 
     If that turns out to be another one, the script fails in its first steps.
 
     Args:
         dataloader: ``torch.utils.data.dataloader``.
-        run: This rank's run.
+        environment: This rank.
         observer: Knows which loader feeds the steps.
     """
     cls: Any = dataloader.DataLoader
     build = cls.__init__
-    training = _TrainingLoader(run, observer)
+    training = _TrainingLoader(environment, observer)
 
     @functools.wraps(build)  # libraries inspect the parameters
     def __init__(
@@ -172,17 +174,19 @@ def apply_batch_size(dataloader: ModuleType, run: RunContext, observer: Observer
     cls.__init__ = __init__
 
 
-def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) -> None:
+def apply_learning_rate(
+    optimizer: ModuleType, environment: WorkerEnvironment, given: float
+) -> None:
     """Give the chosen learning rate to every optimizer that the script builds with its own.
 
     Args:
         optimizer: ``torch.optim.optimizer``.
-        run: This rank's run.
+        environment: This rank.
         given: The learning rate that the script gives, ``learning_rate.base``.
     """
     cls: Any = optimizer.Optimizer
     build = cls.__init__
-    chosen = run.chosen_learning_rate or given
+    chosen = environment.learning_rate or given
     places: set[str] = set()  # a script may build one in every epoch
 
     @functools.wraps(build)
@@ -197,7 +201,8 @@ def apply_learning_rate(optimizer: ModuleType, run: RunContext, given: float) ->
             options["lr"] = chosen
         if found and (where := _callers()[0][0]) not in places:
             places.add(where)
-            run.record_on_0(Applied(time.monotonic(), "learning_rate", given, chosen, where))
+            applied = Applied(time.monotonic(), "learning_rate", given, chosen, where)
+            environment.record_on_0(applied)
         build(self, params, defaults)
 
     cls.__init__ = __init__

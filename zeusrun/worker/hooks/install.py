@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Hooked
-from zeusrun.worker.context import current_run
+from zeusrun.worker.environment import current_environment
 from zeusrun.worker.hooks.imports import after_import
 from zeusrun.worker.hooks.members import Member
 from zeusrun.worker.hooks.observer import Observer
@@ -24,34 +25,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from zeusrun.worker.adapt.rates import Rates
+    from zeusrun.worker.adapt.control import Control
     from zeusrun.worker.stats.watch import Watch
 
 MODULES = {
     "torch.optim.optimizer": "optimizer",
     "torch.utils.data.dataloader": "loader",
-    "torch.nn.parallel.distributed": "watch",
-    "torch.distributed.fsdp._fully_shard._fsdp_state": "fsdp",
-    "torch.amp.grad_scaler": "grad_scaler",
-    "torch.distributed.fsdp.sharded_grad_scaler": "grad_scaler",
+    "torch.nn.parallel.distributed": "statistics.watch",
+    "torch.amp.grad_scaler": "statistics.grad_scaler",
     "transformers.trainer": "transformers",
-    "accelerate.accelerator": "accelerate",
-    "torch.utils.tensorboard.writer": "tensorboard",
-    "tensorboardX.writer": "tensorboard",
-    "mlflow.tracking.fluent": "mlflow",
-    "wandb.sdk.wandb_run": "wandb",
-    "timm.utils.summary": "timm",
+    "accelerate.accelerator": "loggers.accelerate",
+    "torch.utils.tensorboard.writer": "loggers.tensorboard",
+    "tensorboardX.writer": "loggers.tensorboard",
+    "mlflow.tracking.fluent": "loggers.mlflow",
+    "wandb.sdk.wandb_run": "loggers.wandb",
+    "timm.utils.summary": "loggers.timm",
     "ultralytics.engine.trainer": "ultralytics",
     "multiprocessing.spawn": "members",
     "subprocess": "members",
     "torch.distributed.distributed_c10d": "members",
 }
-"""Module of a library -> module of ``zeusrun.worker.hooks`` that hooks into it.
+"""Module of a library -> the module of ``zeusrun.worker.hooks`` that hooks into it.
 
-Lightning has entry points for callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
+A part after a dot names the function; by default, it is ``install``. Lightning has entry points for
+callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"optimizer", "loader", "watch", "fsdp", "grad_scaler", "members"}  # in every script
+_OF_TORCH = {"optimizer", "loader", "statistics", "members"}  # in every script
 
 _installed: Hooks | None = None
 
@@ -60,64 +60,65 @@ class Hooks:
     """What the hooks of this process share.
 
     Attributes:
+        environment: This rank.
         member: Which steps of this process count.
         observer: Which loader feeds the optimizer steps, and with how many samples.
         reporter: Records the metrics that hooks see.
         watch: The statistics of gradients; ``None`` if the job file asks for none.
-        rates: What changes the learning rate with the batch size; ``None`` if that is fixed.
+        control: Changes the batch size; ``None`` if it is fixed.
     """
 
     def __init__(self, tick: Callable[..., None] | None, *, launched: bool = True) -> None:
-        run = current_run()
-        self.run = run
-        self.member = Member(run, tick, self.flush, launched=launched)
-        self.observer = Observer(run)
-        self.reporter = Reporter(run, self.observer)
-        run.consumed = lambda: self.observer.consumed
+        self.environment = environment = current_environment()
+        self.member = Member(environment, tick, self.flush, launched=launched)
+        self.observer = Observer(environment)
+        self.reporter = Reporter(environment, self.observer)
+        environment.consumed = lambda: self.observer.consumed
         self.watch: Watch | None = None
-        if run.statistics is not None:
-            from zeusrun.worker.stats.model import Settings  # noqa: PLC0415 - few need it
-            from zeusrun.worker.stats.watch import Watch  # noqa: PLC0415
+        if environment.statistics is not None:
+            from zeusrun.worker.stats.watch import Watch  # noqa: PLC0415 - few need it
 
-            self.watch = Watch(run, Settings.read(run.statistics), self.observer)
-        self.rates: Rates | None = None
-        if run.adaptation is not None:
+            interval = json.loads(environment.statistics)["noise_scale"]["interval"]
+            self.watch = Watch(environment, interval, self.observer)
+        self.control: Control | None = None
+        if environment.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it
-            from zeusrun.worker.adapt.plan import Plan  # noqa: PLC0415
+            from zeusrun.worker.adapt.policies import Plan  # noqa: PLC0415
 
             watch = self.watch
             noise = (lambda: None) if watch is None else lambda: watch.noise
-            run.control = Control(run, Plan.read(run.adaptation), noise)
-            self.rates = run.control.rates
+            self.control = Control(environment, Plan.read(environment.adaptation), noise)
 
     def install(self, module: ModuleType) -> None:
         """Install the hook of a module that has just been executed."""
-        hook, problem = MODULES[module.__name__], None
+        place, _, function = MODULES[module.__name__].partition(".")
+        problem = None
         try:
-            importlib.import_module(f"zeusrun.worker.hooks.{hook}").install(module, self)
+            hook = importlib.import_module(f"zeusrun.worker.hooks.{place}")
+            getattr(hook, function or "install")(module, self)
         except Exception as error:  # noqa: BLE001 - whatever a library has changed into
             problem = f"{type(error).__name__}: {error}"
         library = module.__name__.partition(".")[0]
-        if problem is not None or hook not in _OF_TORCH:
-            self.say(hook if library == "torch" else library, problem)
+        if problem is not None or place not in _OF_TORCH:
+            self.record_hook((function or place) if library == "torch" else library, problem)
 
     def flush(self) -> None:
         """Record what has been seen and not recorded yet, at the end of the script."""
         with contextlib.suppress(Exception):  # the script may have replaced anything
-            if self.run.control is not None:
-                self.run.control.end()
+            if self.control is not None:
+                self.control.end()
             self.observer.record()
             self.reporter.flush()
             if self.watch is not None:
                 self.watch.flush()
 
-    def say(self, library: str, problem: str | None = None) -> None:
+    def record_hook(self, library: str, problem: str | None = None) -> None:
         """Record that a library has a hook, or why it has none."""
-        if self.run.rank == 0:
+        if self.environment.rank == 0:
             version = str(
                 getattr(sys.modules.get(library), "__version__", None) or _version(library)
             )
-            self.run.record(Hooked(time.monotonic(), library, version, problem))
+            self.environment.record(Hooked(time.monotonic(), library, version, problem))
 
 
 def install_hooks(tick: Callable[..., None] | None, *, launched: bool = True) -> Hooks:

@@ -12,7 +12,7 @@ from zeusrun.worker.hooks.install import installed_hooks
 from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
 
 if TYPE_CHECKING:
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.install import Hooks
 
 
@@ -27,7 +27,7 @@ def _callbacks(package: str) -> list[Any]:
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
         callbacks, problem = [], f"{type(error).__name__}: {error}"
     if hooks is not None:
-        hooks.say(library, problem)
+        hooks.record_hook(library, problem)
     return callbacks
 
 
@@ -41,29 +41,34 @@ lightning_callbacks = functools.partial(_callbacks, "lightning.pytorch")
 pytorch_lightning_callbacks = functools.partial(_callbacks, "pytorch_lightning")
 
 
-class _Callback(Copyable):
-    """Reports every validation; ends the training at the target and on a stop order."""
+class _Spawnable(Copyable):
+    """A callback that a process which multiprocessing starts has, too."""
 
-    hooks: Hooks
     package: str
-    last: dict[str, Any]  # the metrics of the last call
-    poll: StopPoll | None = None  # while it trains
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return super().__reduce__()
-        return _create, (self.package, _Pickled)  # for a process that multiprocessing starts
+        return _create, (self.package, _Pickled)
+
+
+class _Callback(_Spawnable):
+    """Reports every validation; ends the training at the target and on a stop order."""
+
+    hooks: Hooks
+    last: dict[str, Any]  # the metrics of the last call
+    poll: StopPoll | None = None  # while it trains
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
-        ranks = self.hooks.run.world_size
+        ranks = self.hooks.environment.world_size
         if trainer.world_size != ranks:  # the others have no hook: they would wait for this one
             raise RuntimeError(
                 f"zeusrun: Lightning trains on {trainer.world_size} processes and zeusrun has "
                 f"started {ranks}: write  launch: {{nproc_per_node: {trainer.world_size}}}  and "
                 "remove distributed: false"
             )
-        _accumulate(trainer, self.hooks.run)
-        self.poll = StopPoll(self.hooks.run)
+        _accumulate(trainer, self.hooks.environment)
+        self.poll = StopPoll(self.hooks.environment)
 
     def on_train_epoch_start(self, trainer: Any, _module: Any) -> None:
         # At the end of an epoch, the module logs after the callbacks have run.
@@ -82,7 +87,7 @@ class _Callback(Copyable):
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         self._log(trainer, trainer.current_epoch + 1)
-        last = self.hooks.run.max_epochs
+        last = self.hooks.environment.max_epochs
         stop = self.poll is not None and self.poll.now()
         if stop or (last is not None and trainer.current_epoch + 1 >= last):
             trainer.should_stop = True
@@ -99,16 +104,10 @@ class _Callback(Copyable):
         self.hooks.reporter.log(self.package.partition(".")[0], new, epoch)
 
 
-class _Late(Copyable):
+class _Late(_Spawnable):
     """In the trainer of a process that has no hooks before it joins its process group."""
 
-    package: str
     is_said = False  # that Lightning has a hook
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is None:
-            return super().__reduce__()
-        return _create, (self.package, _Pickled)
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Make way for the callback: Lightning has joined the group."""
@@ -118,7 +117,7 @@ class _Late(Copyable):
                 callback if each is self else each for each in trainer.callbacks
             ]
             if not self.is_said:
-                hooks.say(self.package.partition(".")[0])
+                hooks.record_hook(self.package.partition(".")[0])
 
 
 class _Pickled(_Late):
@@ -127,9 +126,9 @@ class _Pickled(_Late):
     is_said = True
 
 
-def _accumulate(trainer: Any, run: RunContext) -> None:
+def _accumulate(trainer: Any, environment: WorkerEnvironment) -> None:
     """Accumulate gradients if the loader has micro-batches, and the script does not accumulate."""
-    steps, share = run.accumulation_steps(), run.share
+    steps, share = environment.accumulation_steps or 1, environment.share
     size = getattr(trainer.train_dataloader, "batch_size", None)
     has_micro_batches = steps > 1 and share is not None and size == share // steps
     if has_micro_batches and trainer.accumulate_grad_batches == 1:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def install(dataloader: ModuleType, hooks: Hooks) -> None:
     """Replace four methods of the iterators' base class, all of them or none."""
     observer = hooks.observer
-    if hooks.run.batch_size_to_replace is not None:
-        apply_batch_size(dataloader, hooks.run, observer)
+    if hooks.environment.batch_size_to_replace is not None:
+        apply_batch_size(dataloader, hooks.environment, observer)
     base: Any = dataloader._BaseDataLoaderIter
     begin, reset = base.__init__, base._reset
     next_index, next_batch = base._next_index, base.__next__

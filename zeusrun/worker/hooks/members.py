@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
 
 
 def install(module: ModuleType, hooks: Any) -> None:
@@ -50,18 +50,18 @@ class Member:
 
     def __init__(
         self,
-        run: RunContext,
+        environment: WorkerEnvironment,
         tick: Callable[..., None] | None,
         flush: Callable[[], None],
         *,
         launched: bool,
     ) -> None:
         self.tick = tick
-        self.launched_ranks = run.world_size if launched else 1
+        self.launched_ranks = environment.world_size if launched else 1
         self.place = place_in(os.environ)
-        self._run, self._flush, self._launched = run, flush, launched
+        self._environment, self._flush, self._launched = environment, flush, launched
         # The size of the process group, if it is another one than torchrun's.
-        self._group = 1 if launched else run.world_size
+        self._group = 1 if launched else environment.world_size
         self._begin()
         os.register_at_fork(after_in_child=self._fork)
 
@@ -76,13 +76,12 @@ class Member:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         if self.launched_ranks > 1 or (self._launched and size == 1):
             return  # torchrun's own group, or a helper of such a rank
-        say_hooked()
         self._group = size
         if self._launched:
-            self._run.is_grown, self._is_other_rank = True, rank > 0
+            say_hooked()
+            self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
-        take_place(self._run, rank, size)
-        self.tick = open_clock(self._run, rank)
+        self.tick = take_place(self._environment)
         self._begin()
 
     def _begin(self) -> None:
@@ -107,21 +106,26 @@ class Member:
         if not self._launched or is_second or self._group > 1:
             followed = not is_second and not self._is_other_rank
             size = self._group if followed else None
-            self._run.record(Spawned(time.monotonic(), self._pid, size, followed, self._launched))
+            self._environment.record(
+                Spawned(time.monotonic(), self._pid, size, followed, self._launched)
+            )
         if not self._launched and (util := sys.modules.get("multiprocessing.util")) is not None:
             util.Finalize(None, self._flush, exitpriority=100)
         return not self._is_beside
 
 
-def take_place(run: RunContext, rank: int, size: int) -> None:
-    """Make a process that the script has started one of ``size`` ranks."""
-    run.rank, run.world_size, run.is_grown = rank, size, size > 1
+def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
+    """Make a process that the script has started a rank of the group that it has joined.
 
+    Returns what counts its steps; ``None`` if the disk is full.
+    """
+    from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-def open_clock(run: RunContext, rank: int) -> Callable[..., None] | None:
-    """Return what counts the steps of a rank; ``None`` if the disk is full."""
+    say_hooked()
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    environment.rank, environment.world_size, environment.is_grown = rank, size, size > 1
     with contextlib.suppress(OSError):
-        return StepClock(os.path.join(run.run_dir or "", "clock", f"rank{rank}")).tick  # noqa: PTH118
+        return StepClock(f"{environment.run_dir}/clock/rank{rank}").tick
     return None
 
 

@@ -13,7 +13,7 @@ from zeusrun.sidecar.events import Built, Loading, Observed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps between records, for loaders that never end
@@ -86,7 +86,7 @@ class Observer:
         built: The learning rates of the groups that optimizers were built with.
     """
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, environment: WorkerEnvironment) -> None:
         self.current: Pass | None = None
         self.previous: Pass | None = None
         self.on_left: Callable[[tuple[str, ...], bool], None] | None = None
@@ -101,7 +101,7 @@ class Observer:
         self.on_end: Callable[[Pass], None] = lambda _: None
         self.is_separate = False
         self.built: weakref.WeakKeyDictionary[Any, set[float]] = weakref.WeakKeyDictionary()
-        self._run = run
+        self._environment = environment
         self._loading = False  # whether any pass has begun
         self._feeds: weakref.WeakKeyDictionary[Any, Feed] = weakref.WeakKeyDictionary()
         self._training: Feed | None = None
@@ -142,8 +142,8 @@ class Observer:
         """Return a new pass over a loader."""
         if not self._loading:
             self._loading = True
-            if self._run.rank == 0:
-                self._run.record(Loading(time.monotonic()))
+            if self._environment.rank == 0:
+                self._environment.record(Loading(time.monotonic()))
         try:
             feed = self._feeds.get(loader)
             if feed is None:
@@ -177,8 +177,8 @@ class Observer:
 
     def build(self, optimizer: Any, rate: float | None, *, steps_are_seen: bool) -> None:
         """Take in the learning rate of a group that an optimizer was built with."""
-        if not self.has_optimizer and self._run.rank == 0 and steps_are_seen:
-            self._run.record(Built(time.monotonic()))
+        if not self.has_optimizer and self._environment.rank == 0 and steps_are_seen:
+            self._environment.record(Built(time.monotonic()))
         self.has_optimizer, self._counted = True, None  # the steps of a new one may count
         if rate is not None:
             self.built.setdefault(optimizer, set()).add(rate)
@@ -189,8 +189,7 @@ class Observer:
         The first step of a pass may have a batch too many, and the last one too few: accelerate's
         loaders read one batch ahead. So they do not count, except a first one of one batch.
         """
-        run = self._run
-        run.look_for_groups()
+        self._environment.look_for_groups()
         current = self.current
         fed = current if current is not None and current.pending else None
         counts = self._counts(optimizer, fed)
@@ -206,7 +205,7 @@ class Observer:
             self._train_on(current.feed)
         if self._consumed is not None:
             sized = None not in current.feed.sizes
-            ranks = 1 if self._alone else current.feed.replicas or run.world_size
+            ranks = 1 if self._alone else current.feed.replicas or self._environment.world_size
             self._consumed = self._consumed + current.samples * ranks if sized else None
         pending, current.pending, current.samples = current.pending, 0, 0
         current.steps += 1
@@ -253,7 +252,9 @@ class Observer:
                 self._earlier = 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._alone = self._run.world_size > 1 and (self.is_separate or not self._run.grouped)
+        self._alone = self._environment.world_size > 1 and (
+            self.is_separate or not self._environment.grouped
+        )
 
     def _check(self, feed: Feed) -> None:
         if feed.left and self.on_left is not None:
@@ -289,7 +290,9 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            self._run.record(Observed(time.monotonic(), self._run.rank, *seen, step=self.steps))
+            self._environment.record(
+                Observed(time.monotonic(), self._environment.rank, *seen, step=self.steps)
+            )
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
         """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.

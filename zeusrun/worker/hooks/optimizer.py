@@ -22,10 +22,10 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
     A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
     a post that follows a pre, so it counts once. A step that raises does not count.
     """
-    given = hooks.run.learning_rate_to_replace
+    given = hooks.environment.given_learning_rate
     if given is not None:
-        apply_learning_rate(optimizer, hooks.run, given)
-    rates, entered = hooks.rates, False
+        apply_learning_rate(optimizer, hooks.environment, given)
+    rates, entered = (None if hooks.control is None else hooks.control.rates), False
     is_nested = _change_rates(optimizer.Optimizer, rates) if rates is not None else lambda: False
     counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
     step = observer.step

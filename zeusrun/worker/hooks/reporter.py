@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeAlias
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.observer import Observer, Pass
 
     _Key: TypeAlias = tuple[str, str]  # the library, and the name of a metric
@@ -80,8 +80,8 @@ class Reporter:
         muted: Whether to record nothing, as during an evaluation after the training.
     """
 
-    def __init__(self, run: RunContext, observer: Observer) -> None:
-        self._run = run
+    def __init__(self, environment: WorkerEnvironment, observer: Observer) -> None:
+        self._environment = environment
         self._observer = observer
         self.muted = False
         self._counts: dict[_Key, int] = {}
@@ -105,7 +105,7 @@ class Reporter:
             epoch: Epochs completed, from a library that makes one value of an evaluation itself.
                 By default, the passes over the training loader, else the number of groups.
         """
-        if self._run.rank != 0 or self.muted:
+        if self._environment.rank != 0 or self.muted:
             return
         with self._lock:  # loggers may have threads of their own
             self._log(source, metrics, epoch)
@@ -200,12 +200,14 @@ class Reporter:
             value = group.value
             epoch, written_t, written, samples = self._written.get(key, _NEVER)
             each_step = key in self._each_step
-            own = key[1] == self._run.metric and not each_step
+            own = key[1] == self._environment.metric and not each_step
             stays = value == written
             if group.epoch == epoch and stays and not (own and _is_beyond(group, samples)):
                 self._held.pop(key, None)
                 continue
-            result = not stays and (group.evaluates or self._run.meets_target(key[1], value))
+            result = not stays and (
+                group.evaluates or self._environment.meets_target(key[1], value)
+            )
             soon = now - written_t < (_OWN_INTERVAL_S if own and not stays else _INTERVAL_S)
             if group.epoch == epoch and soon and (each_step or not result):
                 self._held[key] = group
@@ -236,7 +238,7 @@ class Reporter:
             at = (group.t, group.epoch, source)
             together.setdefault((at, about), {})[name] = group.value
         for ((t, epoch, by), about), values in together.items():
-            self._run.report_for(Reported(t, epoch, values, by, *about))
+            self._environment.report(Reported(t, epoch, values, by, *about))
 
 
 def _is_beyond(group: _Group, samples: int | None) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.worker.collectives import all_hooked
 
 if TYPE_CHECKING:
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
 
 _INTERVAL_S = 1.0
 _MOST_STEPS = 1000
@@ -31,8 +31,8 @@ class Copyable:
 class StopPoll:
     """Counts steps until the next collective; every rank counts to the same number."""
 
-    def __init__(self, run: RunContext) -> None:
-        self._run = run
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self._environment = environment
         self._every = 1
         self._steps = 0
         self._since = time.monotonic()
@@ -44,11 +44,11 @@ class StopPoll:
 
     def now(self) -> bool:
         """Whether to stop now. A collective call, where every rank is sure to have this hook."""
-        if self._run.is_grown and not all_hooked():  # a signal ends the script
+        if self._environment.is_grown and not all_hooked():  # a signal ends the script
             return False
         now = time.monotonic()
         step_s = (now - self._since) / max(1, self._steps)
-        stop, step_s = self._run.should_stop_and(step_s)
+        stop, step_s = self._environment.should_stop(step_s)
         # At most four times as many as before: the first step is slower than the others.
         wanted = int(_INTERVAL_S / step_s) if step_s > 0 else _MOST_STEPS
         self._every = max(1, min(wanted, 4 * self._every, _MOST_STEPS))

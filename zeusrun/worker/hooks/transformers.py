@@ -15,7 +15,7 @@ from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.install import Hooks
 
 
@@ -28,18 +28,18 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **options: Any) -> None:
         with contextlib.suppress(Exception):  # unknown arguments stay as they are
-            split_batch(options["args"] if "args" in options else args[1], hooks.run)
+            split_batch(options["args"] if "args" in options else args[1], hooks.environment)
         original(self, *args, **options)
 
     trainer.Trainer.__init__ = init
 
 
-def split_batch(arguments: Any, run: RunContext) -> None:
+def split_batch(arguments: Any, environment: WorkerEnvironment) -> None:
     """Accumulate gradients if this rank's share of the batch exceeds ``per_device_max``.
 
     ``TrainingArguments`` with another batch size or with accumulation stay unchanged.
     """
-    share, steps = run.share, run.accumulation_steps()
+    share, steps = environment.share, environment.accumulation_steps or 1
     if (
         share is not None
         and steps > 1
@@ -61,7 +61,7 @@ class _Callback(Copyable):
     poll: StopPoll | None = None  # while it trains
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.poll = StopPoll(self.hooks.run)
+        self.poll = StopPoll(self.hooks.environment)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self.poll = None
@@ -83,7 +83,7 @@ class _Callback(Copyable):
             _stop(args, control)
 
     def on_epoch_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        last = self.hooks.run.max_epochs
+        last = self.hooks.environment.max_epochs
         if last is not None and _epochs(state) >= last:
             control.should_training_stop = True
 

@@ -23,7 +23,7 @@ SOURCE = "ultralytics"
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
     """Follow the events of every trainer."""
-    if hooks.run.world_size == 1:
+    if hooks.environment.world_size == 1:
         _train_alone()
     follower = _Follower(hooks)
 
@@ -33,7 +33,9 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
 
     def look(trainer: Any, *_: Any, **__: Any) -> None:
         if getattr(trainer, "ddp", False):
-            hooks.say(SOURCE, "it starts its ranks itself; set launch.nproc_per_node instead")
+            hooks.record_hook(
+                SOURCE, "it starts its ranks itself; set launch.nproc_per_node instead"
+            )
 
     wrap(trainer.BaseTrainer, "run_callbacks", follow)
     wrap(trainer.BaseTrainer, "__init__", look)
@@ -55,12 +57,12 @@ class _Follower:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._poll = StopPoll(hooks.run)
+        self._poll = StopPoll(hooks.environment)
         self._before: Any = None  # the metrics at the beginning of the epoch
         self._in_epoch = False
 
     def on_train_start(self, _trainer: Any) -> None:
-        self._poll = StopPoll(self._hooks.run)
+        self._poll = StopPoll(self._hooks.environment)
 
     def on_train_epoch_start(self, trainer: Any) -> None:
         self._before, self._in_epoch = trainer.metrics, True
@@ -83,7 +85,7 @@ class _Follower:
         self._in_epoch = False
         with contextlib.suppress(Exception):  # the other ranks wait below
             self._log(trainer)
-        last = self._hooks.run.max_epochs
+        last = self._hooks.environment.max_epochs
         if self._poll.now() or (last is not None and trainer.epoch + 1 >= last):
             trainer.stop = True
         # The loggers also get the evaluation of the best model, which is not an epoch.
@@ -94,7 +96,7 @@ class _Follower:
 
     def _log(self, trainer: Any) -> None:
         """Report what Ultralytics writes to ``results.csv``, but no evaluation a second time."""
-        if self._hooks.run.rank != 0:
+        if self._hooks.environment.rank != 0:
             return
         new = {} if trainer.metrics is self._before else trainer.metrics
         losses = trainer.label_loss_items(trainer.tloss, prefix="train")

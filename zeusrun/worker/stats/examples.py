@@ -7,22 +7,23 @@ the whole model (Gray et al., NeurIPS 2024, arXiv:2411.00999).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zeusrun.worker.stats.module_hooks import ModuleHook
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.numbers import as_number, squared_norm
 from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
+_NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
 _TOLERANCE = 0.05  # of the sum over the examples; bfloat16 rounds by 0.4 %
 
 
@@ -215,3 +216,44 @@ def _normalise(layer: Any, x: Tensor) -> Tensor:
         epsilon = torch.finfo(x.dtype).eps
     dimensions = tuple(range(-layer.weight.dim(), 0))
     return x * torch.rsqrt(x.square().mean(dimensions, keepdim=True) + epsilon)
+
+
+class ModuleHook:
+    """A hook of a module; a copied or pickled module has a hook that does nothing instead.
+
+    TorchScript does not see it.
+    """
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+        _hide_from_script()
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the function, except while the model is compiled or traced."""
+        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()):
+            self._call(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), _NO_HOOK.__name__)
+
+
+@functools.cache
+def _hide_from_script() -> None:
+    """Remove these hooks while ``torch.jit.script`` runs: it would compile them, and fail."""
+    script: Any = torch.jit.script
+
+    @functools.wraps(script)
+    def without_hooks(obj: Any, *args: Any, **options: Any) -> Any:
+        removed = []
+        modules = obj.modules() if isinstance(obj, torch.nn.Module) else ()
+        for hooks in [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]:
+            for key, each in list(hooks.items()):
+                if isinstance(each, ModuleHook) or getattr(each, "__func__", None) is _NO_HOOK:
+                    removed.append((hooks, key, hooks.pop(key)))
+        try:
+            return script(obj, *args, **options)
+        finally:
+            for hooks, key, each in removed:
+                hooks[key] = each
+
+    torch.jit.script = without_hooks

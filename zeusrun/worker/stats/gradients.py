@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.norms import as_number, squared_norm
+from zeusrun.worker.stats.numbers import as_number, squared_norm
 from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class Gradients(OneRankMeter):
             if self._alone == _MAX_ALONE:
                 self._problem = (
                     "a step has one gradient, and nothing to compare it with: the noise scale "
-                    "needs LayerNorm or RMSNorm layers, gradient accumulation, or several ranks, "
-                    "and the variance one of the last two"
+                    "needs LayerNorm or RMSNorm layers, gradient accumulation, or several ranks"
                 )
             return
         self._alone = 0

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.stats.deferred import DeferredNumbers
+from zeusrun.worker.stats.numbers import DeferredNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,8 @@ class OneRankMeter(ABC):
         receive: Called with the norms of a step, and how they were measured.
         fail: Called once, with the reason, if this way cannot measure the model.
     """
+
+    follows_copies = False  # steps of an optimizer that has copies of the parameters
 
     def __init__(
         self,

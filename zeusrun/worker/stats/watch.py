@@ -7,120 +7,132 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.stats.model import Model
+from zeusrun.worker.stats.model import Model, UnmeasurableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from zeusrun.worker.context import RunContext
+    from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.hooks.observer import Observer
-    from zeusrun.worker.stats.model import Settings
     from zeusrun.worker.stats.noise import NoiseScale
 
 _MAX_STEPS = 10  # optimizer steps without a model, after which the user is warned
 SHARDED = (
-    "the parameters are sharded over the ranks in a way that cannot be measured: use fully_shard "
-    "(FSDP2) or DistributedDataParallel, or remove watch from the job file"
+    "the parameters are sharded over the ranks, which cannot be measured: use "
+    "DistributedDataParallel, or remove watch from the job file"
 )
 
 
 class Watch:
     """Measures the models of this process.
 
+    Args:
+        environment: This rank.
+        interval: Optimizer steps between two measurements.
+        observer: Knows the samples of a step.
+
     Attributes:
         scale: By what a ``GradScaler`` multiplies the loss of the present step.
     """
 
-    def __init__(self, run: RunContext, settings: Settings, observer: Observer) -> None:
-        self.run, self.settings = run, settings
+    def __init__(self, environment: WorkerEnvironment, interval: int, observer: Observer) -> None:
+        self._environment, self._interval = environment, interval
         self.scale: Any = 1.0
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_told = False  # that a model is sharded in a way that cannot be measured
+        self._has_told = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
     def attach(self, ddp: Any) -> None:
         """Watch a ``DistributedDataParallel``; if it cannot be watched, it stays unchanged."""
-        model = self._new_model(ddp.parameters())
-        self._models[ddp] = model
-        try:
+
+        def measure(model: Model) -> Any:
             if ddp.process_group.size() == 1:
-                self._attach_alone(ddp, model)
-            else:
-                self._attach(ddp, model)
-        except Exception as error:  # noqa: BLE001 - another version of torch
-            model.report_problem(f"{type(error).__name__}: {error}")
+                return self._measure_alone(ddp, model)
+            from zeusrun.worker.stats.ddp import GradientWatch  # noqa: PLC0415 - imports torch
 
-    def attach_sharded(self, state: Any) -> None:
-        """Watch a model that FSDP2 shards.
+            return GradientWatch(ddp, model, **self._options)
 
-        Args:
-            state: The ``FSDPState`` of its root module; nothing happens if it is watched already.
-        """
-        root = state._modules[0]
-        if root not in self._models:
-            model = self._new_model(root.parameters())
-            self._models[root] = model
-            try:
-                self._attach_sharded(state, model)
-            except Exception as error:  # noqa: BLE001 - another version of torch
-                model.report_problem(
-                    "the gradients of fully_shard can be measured with torch 2.13, and not with "
-                    f"this version ({type(error).__name__}: {error})"
-                )
+        self._begin(ddp, measure)
+
+    def add(self, module: Any) -> None:
+        """Watch the model of ``zeusrun.watch``; if it cannot be watched, it stays unchanged."""
+        if not hasattr(module, "named_parameters"):
+            problem = f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}"
+            self._new_model().report_problem(problem)
+            return
+        is_known = module in self._models or any(
+            getattr(ddp, "module", None) is module for ddp in self._models
+        )
+        if not is_known:
+            self._begin(module, lambda model: self._measure_one_rank(module, model))
 
     def has(self, ddp: Any) -> bool:
         """Whether a ``DistributedDataParallel`` is watched."""
         model = self._models.get(ddp)
         return model is not None and model.watch is not None
 
-    def add(self, module: Any) -> None:
-        """Watch the model of ``zeusrun.watch``; if it cannot be watched, it stays unchanged."""
+    def _begin(self, module: Any, measure: Callable[[Model], Any]) -> None:
+        """Add a model, with what begins to measure it."""
+        model = self._models[module] = self._new_model(module.parameters())
         try:
-            if module in self._models or any(
-                getattr(ddp, "module", None) is module for ddp in self._models
-            ):
-                return
-            if hasattr(module, "set_requires_gradient_sync"):
-                return  # FSDP2: attach_sharded comes with its first forward pass
-            model = self._new_model(module.parameters())
-            self._models[module] = model
-        except Exception:  # noqa: BLE001 - anything but a model
-            model = self._new_model()
-            model.report_problem(
-                f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}"
-            )
-            return
-        try:
-            problem = _find_problem(module, self.run.world_size)
-            if problem is None:
-                self._attach_alone(module, model)
-            else:
-                model.report_problem(problem)
+            model.watch = measure(model)
+        except UnmeasurableError as problem:
+            model.report_problem(str(problem))
         except Exception as error:  # noqa: BLE001 - another version of torch
             model.report_problem(f"{type(error).__name__}: {error}")
+
+    def _measure_one_rank(self, module: Any, model: Model) -> Any:
+        world_size = self._environment.world_size
+        if any(map(_is_sharded, module.parameters())):
+            raise UnmeasurableError(SHARDED)
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise UnmeasurableError(
+                "none of its parameters needs a gradient; call zeusrun.watch once one does"
+            )
+        if world_size > 1:
+            raise UnmeasurableError(
+                "zeusrun.watch got a model without DistributedDataParallel, and there are "
+                f"{world_size} ranks: wrap it in DistributedDataParallel, which is watched without "
+                "this call"
+            )
+        return self._measure_alone(module, model)
+
+    def _measure_alone(self, module: Any, model: Model) -> Any:
+        from zeusrun.worker.stats.one_rank import measure_alone  # noqa: PLC0415 - imports torch
+
+        parts = self._environment.accumulation_steps or 1
+        return measure_alone(module, model, parts=parts, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "interval": self._interval,
+            "samples": self._observer.samples,
+            "scale": self._read_scale,
+        }
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
         if _has_sharded(optimizer):
             self._has_told = True
             return SHARDED
-        if self.run.world_size > 1:
+        if self._environment.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
         return "no model is watched: call zeusrun.watch(model) before the first training step"
 
     def _new_model(self, parameters: Iterable[Any] = ()) -> Model:
-        self._count += 1
-        return Model(self.run, self._count - 1, list(parameters), self.settings, self._window)
+        index, self._count = self._count, self._count + 1
+        return Model(self._environment, index, list(parameters), self._interval, self._window)
 
     def _window(self) -> tuple[float, int | None]:
         """Return the half-life of averages in samples, and the present epoch.
 
         It is one epoch; of data without a size, a quarter of the samples so far.
         """
-        data, done = self._observer.data, self.run.consumed()
+        data, done = self._observer.data, self._environment.consumed()
         if data is None:
             return math.inf if done is None else done / 4, None
         return data, None if done is None else done // data
@@ -138,55 +150,6 @@ class Watch:
     def _read_scale(self) -> Any:
         return self.scale if isinstance(self.scale, float) else self.scale.clone()
 
-    def _attach(self, ddp: Any, model: Model) -> None:
-        from zeusrun.worker.stats.ddp import GradientWatch  # noqa: PLC0415 - imports torch
-
-        watch = GradientWatch(
-            ddp,
-            interval=self.settings.interval,
-            samples=self._observer.samples,
-            scale=self._read_scale,
-            receive=model.add,
-            report_problem=model.report_problem,
-            report_own_problem=model.report_own_problem,
-        )
-        watch.register(ddp)
-        model.watch = watch
-
-    def _attach_sharded(self, state: Any, model: Model) -> None:
-        from zeusrun.worker.stats.fsdp import (  # noqa: PLC0415 - imports torch
-            ShardedWatch,
-            find_problem,
-        )
-
-        problem = find_problem(state)
-        if problem is not None:
-            model.report_problem(problem)
-        else:
-            watch = ShardedWatch(
-                state,
-                interval=self.settings.interval,
-                samples=self._observer.samples,
-                scale=self._read_scale,
-                receive=model.add,
-                report_problem=model.report_problem,
-                report_own_problem=model.report_own_problem,
-            )
-            watch.register()
-            model.watch = watch
-
-    def _attach_alone(self, module: Any, model: Model) -> None:
-        from zeusrun.worker.stats.one_rank import OneRank  # noqa: PLC0415 - imports torch
-
-        model.watch = OneRank(
-            module,
-            model,
-            self.settings,
-            samples=self._observer.samples,
-            parts=self.run.accumulation_steps(),
-            scale=self._read_scale,
-        )
-
     def after_step(self, optimizer: Any) -> None:
         """Begin another optimizer step."""
         if not self._count:
@@ -202,7 +165,8 @@ class Watch:
         for model in trained or everyone:  # an optimizer may have copies of the parameters
             try:
                 if model.watch is not None:
-                    model.watch.after_step(optimizer)
+                    if trained or model.watch.follows_copies:
+                        model.watch.after_step()
                     model.count_step()
             except Exception as error:  # noqa: BLE001 - the training goes on
                 model.watch = None
@@ -224,20 +188,6 @@ class Watch:
                 with contextlib.suppress(Exception):  # the process group may be gone
                     model.watch.flush()
             model.finish()
-
-
-def _find_problem(module: Any, world_size: int) -> str | None:
-    """Return why a model without ``DistributedDataParallel`` cannot be watched, or ``None``."""
-    if any(map(_is_sharded, module.parameters())):
-        return SHARDED
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        return "none of its parameters needs a gradient; call zeusrun.watch once one does"
-    if world_size > 1:
-        return (
-            f"zeusrun.watch got a model without DistributedDataParallel, and there are {world_size}"
-            " ranks: wrap it in DistributedDataParallel, which is watched without this call"
-        )
-    return None
 
 
 def _has_sharded(optimizer: Any) -> bool:

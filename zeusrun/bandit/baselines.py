@@ -1,12 +1,12 @@
-"""Policy ``grid``: runs every batch size once, then the cheapest."""
+"""How policies search for a power limit, and the simple policies ``fixed`` and ``grid``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.base import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.bandit.power import sweep_lever
+from zeusrun.bandit.power import first_lever, next_lever, sweep_lever
+from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
 from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
@@ -16,8 +16,54 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Run
+    from zeusrun.bandit.observation import Observation, Running
     from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.lever import Lever
+    from zeusrun.trial import PowerPoint
+
+
+class WalkingPolicy:
+    """Measures few power limits on the way to the best one."""
+
+    def next_lever(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> Lever | None:
+        """Return the next limit of the walk, or its result."""
+        return next_lever(problem, profile, decision.lever)
+
+    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
+        """Return why the trial cannot reach the target within its bound, or ``None``."""
+        return hopeless(decision.bound, problem.mode, running)
+
+
+class SweepingPolicy(WalkingPolicy):
+    """Measures every power limit."""
+
+    def next_lever(
+        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
+    ) -> Lever | None:
+        """Return the next limit of the sweep, or the best one of all."""
+        return sweep_lever(problem, profile)
+
+
+class Fixed(WalkingPolicy):
+    """For a job's first, cautious weeks. It never stops a trial: nothing else would run instead."""
+
+    name = "fixed"
+
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+        """Choose the default batch size."""
+        lever = first_lever(problem, runs, problem.default)
+        why = f"{problem.default} is the default, and policy fixed never leaves it"
+        return Decision(problem.default, Stage.EXPLOIT, why, lever)
+
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
+        """Return what the runs of every candidate show."""
+        verdicts = dict.fromkeys(problem.candidates, "never chosen")
+        verdicts[problem.default] = "next: the default"
+        return explain_arms(build_tally(problem, runs), {problem.default: 1.0}, verdicts)
 
 
 class Grid(SweepingPolicy):
@@ -29,7 +75,7 @@ class Grid(SweepingPolicy):
 
     name = "grid"
 
-    def choose(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the next batch size of the grid, or the cheapest once it is complete."""
         tally = build_tally(problem, runs)
         arm, stage, why = _next(problem, tally, runs)
@@ -40,7 +86,9 @@ class Grid(SweepingPolicy):
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_lever(problem, profile), bound)
 
-    def explain(self, problem: Problem, runs: Sequence[Run], rng: Generator) -> list[ArmBelief]:
+    def explain(
+        self, problem: Problem, runs: Sequence[Observation], rng: Generator
+    ) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
@@ -48,7 +96,7 @@ class Grid(SweepingPolicy):
         return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: f"next: {why}"})
 
 
-def _next(problem: Problem, tally: Tally, runs: Sequence[Run]) -> tuple[int, Stage, str]:
+def _next(problem: Problem, tally: Tally, runs: Sequence[Observation]) -> tuple[int, Stage, str]:
     likeliest = likeliest_arm(tally) if problem.last_attempt else None
     if likeliest is not None:
         return likeliest[0], Stage.RETRY, likeliest[1]

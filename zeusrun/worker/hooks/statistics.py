@@ -1,9 +1,11 @@
-"""Attaches the statistics of gradients to every ``DistributedDataParallel`` of the script."""
+"""Attaches the statistics of gradients to the models of the script; nothing without ``watch``."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+
+from zeusrun.worker.hooks.install import wrap
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -12,13 +14,29 @@ if TYPE_CHECKING:
     from zeusrun.worker.stats.watch import Watch
 
 
-def install(distributed: ModuleType, hooks: Hooks) -> None:
-    """Watch each model once it is built; ``distributed`` is ``torch.nn.parallel.distributed``."""
+def watch(distributed: ModuleType, hooks: Hooks) -> None:
+    """Watch each ``DistributedDataParallel`` once it is built."""
     if hooks.watch is not None:
         cls = distributed.DistributedDataParallel
         _attach(cls, hooks.watch)
         _compose(cls, hooks.watch, distributed.dist.BuiltinCommHookType.ALLREDUCE)
         _refuse_other_divisors(cls, hooks.watch)
+
+
+def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
+    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
+    if (watch := hooks.watch) is None:
+        return
+
+    def scale(scaler: Any, *_: Any, **__: Any) -> None:
+        if scaler._scale is not None:
+            watch.scale = scaler._scale
+
+    def update(*_: Any, **__: Any) -> None:
+        watch.scale = 1.0
+
+    wrap(module.GradScaler, "scale", scale)
+    wrap(module.GradScaler, "update", update)
 
 
 def _attach(cls: Any, watch: Watch) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 import zeusrun
 from tests.worker.rank import Rank
-from zeusrun.metrics.sidecar import SidecarReader
+from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.events import Asked, Reported
-from zeusrun.worker.context import RunContext
+from zeusrun.worker.environment import WorkerEnvironment
+from zeusrun.worker.run import Run
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def rank(tmp_path):
 
 @pytest.fixture
 def current(rank):
-    """Build the ``RunContext`` of a rank; the SIGTERM handler it installs is taken away again."""
+    """Build the ``Run`` of a rank; the SIGTERM handler it installs is taken away again."""
     before = signal.getsignal(signal.SIGTERM)
-    yield lambda **changes: RunContext(rank.environment(**changes))
+    yield lambda **changes: Run(WorkerEnvironment(rank.environment(**changes)))
     signal.signal(signal.SIGTERM, before)
 
 
@@ -39,7 +40,7 @@ def reports(rank):
 
 def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = RunContext({})
+    run = Run(WorkerEnvironment({}))
     assert not run.active
     assert (run.rank, run.world_size, run.job, run.trial) == (0, 1, None, None)
     assert run.checkpoint_dir is None
@@ -53,18 +54,18 @@ def test_outside_zeusrun_it_returns_the_defaults_and_reports_to_nobody(tmp_path,
 
 
 def test_outside_zeusrun_torchruns_ranks_are_known():
-    run = RunContext({"RANK": "3", "WORLD_SIZE": "4"})
+    run = Run(WorkerEnvironment({"RANK": "3", "WORLD_SIZE": "4"}))
     assert (run.active, run.rank, run.world_size) == (False, 3, 4)
 
 
 def test_outside_zeusrun_sigterm_ends_the_script_as_ever():
     before = signal.getsignal(signal.SIGTERM)
-    list(RunContext({}).epochs(default=2))
+    list(Run(WorkerEnvironment({})).epochs(default=2))
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_micro_batches_are_the_launchers_and_count_as_asking_for_the_batch_size(current, rank):
-    outside = RunContext({})
+    outside = Run(WorkerEnvironment({}))
     assert (outside.micro_batch_size(default=12), outside.accumulation_steps()) == (12, 1)
     run = current(ZEUSRUN_MICRO_BATCH_SIZE="4", ZEUSRUN_ACCUMULATION_STEPS="2")
     assert (run.micro_batch_size(default=12), run.accumulation_steps()) == (4, 2)
@@ -116,14 +117,14 @@ def test_epochs_go_on_while_the_target_is_not_reached(current, metrics):
     run = current()
     for _ in run.epochs(default=5):
         run.report(**metrics)
-    assert run._epoch == 5
+    assert run._environment.epoch == 5
 
 
 def test_on_target_continue_trains_on(current):
     run = current(ZEUSRUN_ON_TARGET="continue")
     for _ in run.epochs(default=5):
         run.report(accuracy=1.0)
-    assert run._epoch == 5
+    assert run._environment.epoch == 5
 
 
 def test_epochs_end_once_the_stop_file_is_there(current, rank):
@@ -176,9 +177,9 @@ def test_what_could_not_be_written_is_written_with_the_next_report(current, rank
 
 
 def test_loggers_may_report_from_threads_of_their_own(current, rank):
-    run = current()
+    environment = current()._environment
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda i: run.report_for(Reported(1.0, i, {"loss": 1.0})), range(800)))
+        list(threads.map(lambda i: environment.report(Reported(1.0, i, {"loss": 1.0})), range(800)))
     assert sorted(event.epoch for event in reports(rank)) == list(range(800))
 
 
@@ -213,7 +214,7 @@ def test_what_is_no_number_is_a_type_error_on_rank_0_alone(current, rank, value)
 
 
 def test_outside_zeusrun_nothing_is_converted():
-    RunContext({}).report(accuracy=None)
+    Run(WorkerEnvironment({})).report(accuracy=None)
 
 
 def test_a_full_disk_is_a_warning_and_the_target_still_ends_the_training(current):
@@ -221,7 +222,7 @@ def test_a_full_disk_is_a_warning_and_the_target_still_ends_the_training(current
     for epoch in run.epochs(default=5):
         with pytest.warns(UserWarning, match="could not record the metrics.*space") as caught:
             run.report(accuracy=0.25 * epoch)
-    assert run._epoch == 2
+    assert run._environment.epoch == 2
     assert caught[0].filename == __file__
 
 

@@ -1,15 +1,15 @@
-"""Squared norms of gradients, on the device that has them. Needs torch."""
+"""Squared norms of gradients and their sums, on the device that has them. Needs torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-_PART = 1 << 18  # elements that fit into the second-level cache
 _ROW = 1 << 16  # elements; a longer sum of squares in float32 has an error of 1e-4
 
 
@@ -22,20 +22,6 @@ def squared_norm(flat: torch.Tensor) -> torch.Tensor:
     norms = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1, dtype=torch.float32)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
     total: torch.Tensor = norms.double().square().sum() + rest.double().square()
-    return total
-
-
-def squared_norm_of_product(flat: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm of a product by elements; both have the shape ``(n,)``.
-
-    On a CPU in parts, because a new tensor of this size would cost more than the product.
-    """
-    if not flat.is_cpu:
-        return squared_norm(flat * factors)
-    part = torch.empty(min(_PART, flat.numel()), dtype=flat.dtype)
-    total = torch.zeros((), dtype=torch.float64)
-    for first, second in zip(torch.split(flat, _PART), torch.split(factors, _PART), strict=True):
-        total += squared_norm(torch.mul(first, second, out=part[: first.numel()]))
     return total
 
 
@@ -53,3 +39,36 @@ def add_up(parts: Sequence[Sequence[float | torch.Tensor]], like: torch.Tensor) 
         return torch.tensor(sums, dtype=torch.float64)
     zero = as_number(0, like)
     return torch.stack([sum((as_number(x, like) for x in part), zero) for part in parts])
+
+
+class DeferredNumbers:
+    """Passes on tensors as numbers, in their order, once the device has computed them.
+
+    Args:
+        receive: Called with the numbers of one step and the extra values given with them.
+    """
+
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self._receive = receive
+        self._queue: deque[tuple[torch.Tensor, Any, tuple[Any, ...]]] = deque()
+
+    def add(self, numbers: torch.Tensor, *extra: Any) -> None:
+        """Queue a tensor of shape ``(n,)``, and pass on what is complete."""
+        event = None
+        host = numbers.detach().to("cpu", non_blocking=True)
+        if numbers.is_cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._queue.append((host, event, extra))
+        self.flush(wait=numbers.device.type not in {"cpu", "cuda"})
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Pass on what is complete; with ``wait``, everything."""
+        while self._queue:
+            host, event, extra = self._queue[0]
+            if event is not None and not event.query():
+                if not wait:
+                    return
+                event.synchronize()
+            self._queue.popleft()
+            self._receive(host.tolist(), *extra)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.view.report.values import run, run_by_samples
-from zeusrun.analysis.curve_unit import (
+from zeusrun.analysis.curves import (
     amount_in,
     counts_reports,
     curve_in,

@@ -1,4 +1,4 @@
-"""``Sight``: the summary of a training that ``show`` and ``metrics`` print."""
+"""The summary of a training that ``show`` and ``metrics`` print."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What was seen of a training."""
+class TrainingSummary:
+    """The summary of a training that ``show`` and ``metrics`` print."""
 
     source: str | None  # whose values of the job's metric count; ``None`` before the first one
     metrics: tuple[tuple[str, str, Seen], ...]  # name, source, values
@@ -25,7 +25,7 @@ class Sight:
     applied: tuple[str, ...]  # what hooks replaced, one sentence each
 
     @classmethod
-    def of(cls, progress: Progress) -> Sight:
+    def of(cls, progress: Progress) -> TrainingSummary:
         """Summarise the progress of a training."""
         observed = [progress.observed[rank] for rank in sorted(progress.observed)]
         size = find_batch_size(progress.observed, progress.ranks.trained_by)
@@ -46,8 +46,8 @@ class Sight:
         return {**asdict(self), "metrics": rows}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Sight:
-        """Read the fields from JSON; later versions may have more.
+    def from_json(cls, record: dict[str, Any]) -> TrainingSummary:
+        """Read the fields from JSON.
 
         A script can write anything into the file: raises ``TypeError``, ``LookupError``,
         ``ValueError`` or ``OverflowError`` for another content.
@@ -56,8 +56,8 @@ class Sight:
         return cls(
             _text(record["source"]),
             tuple(
-                (str(name), str(source), _read_seen(*seen))
-                for name, source, *seen in record["metrics"]
+                (str(name), str(source), _read_seen(*values))
+                for name, source, *values in record["metrics"]
             ),
             tuple(
                 (str(name), str(version), _text(problem))
@@ -70,9 +70,8 @@ class Sight:
         )
 
 
-def _read_seen(first: float, last: float, times: int, *more: float) -> Seen:
-    rest: tuple[Any, ...] = (*more, *Seen(0.0, 0.0)[3 + len(more) :])
-    low, high, parts, each_step = rest
+def _read_seen(*values: float) -> Seen:
+    first, last, times, low, high, parts, each_step = values
     ends = float(low), float(high)
     return Seen(float(first), float(last), int(times), *ends, int(parts), bool(each_step))
 

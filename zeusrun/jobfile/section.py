@@ -1,0 +1,59 @@
+"""What all sections of a job file have in common: strict keys, and errors as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from zeusrun.jobfile.messages import collect_problems, describe_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from zeusrun.jobfile.yaml_reader import JobDocument
+
+_Kind = TypeVar("_Kind", bound="Section")
+
+
+class Section(BaseModel):
+    """Frozen, strict (``true`` and ``"1"`` are not 1), closed to unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+
+def list_keys(
+    section: type[Section], hidden: Collection[str] = (), name: str = ""
+) -> dict[str, list[str]]:
+    """Return the keys of a section and of those within it, by their dotted names.
+
+    ``hidden`` are fields that are no keys.
+    """
+    found = {name: [key for key in section.model_fields if key not in hidden]}
+    for key, field in section.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                found |= list_keys(kind, hidden, f"{name}.{key}" if name else key)
+    return found
+
+
+def validate(
+    kind: type[_Kind], document: JobDocument, values: object = None, hidden: Collection[str] = ()
+) -> _Kind:
+    """Return the section that a document, or else ``values`` from it, describes.
+
+    Raises:
+        JobFileError: If anything is wrong. It names each problem, as ``load_spec`` does.
+    """
+    problems = [*document.problems]
+    try:
+        found = kind.model_validate(document.data if values is None else values)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        problems += describe_errors(errors, list_keys(kind, hidden), document)
+    # Outside of the handler: the cause would quote what was given, passwords included.
+    if problems:
+        raise collect_problems(document, problems)
+    return found

@@ -1,0 +1,222 @@
+"""What hooks, statistics and adapting need of the run: its choices, its sidecar, and its stop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeusrun.sidecar.events import ADAPT_STATE, Asked
+from zeusrun.sidecar.writer import EventWriter
+from zeusrun.target import meets_target
+from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
+from zeusrun.worker.failure import failed_in_restart
+from zeusrun.worker.sigterm import SIGTERM_EXIT_CODE, catch_sigterm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from zeusrun.sidecar.events import Event, Reported
+
+_Value = TypeVar("_Value")
+_BY_SCRIPT_S = 1.0
+
+
+class WorkerEnvironment:
+    """One rank of a trial, read from the variables that the launcher has set.
+
+    The choices of the launcher are ``None`` where it has made none, as outside zeusrun.
+
+    Attributes:
+        rank: This process among all, from 0; of a process that the script has started, its own.
+        world_size: Number of processes.
+        restart: How often torchrun has restarted the ranks.
+        grace_period_s: Seconds that a rank has to end.
+        active: Whether zeusrun started this process.
+        run_dir: The folder of the run.
+        batch_size: Samples per optimizer step over all ranks.
+        given_batch_size: What the script gives to its data loaders, over all ranks, if a hook
+            replaces it.
+        given_learning_rate: The same of the learning rate.
+        metric: The metric of the job.
+        statistics: The section ``watch`` of the job file, as JSON.
+        adaptation: How the batch size changes, as JSON; ``None`` if it is fixed.
+        consumed: Returns the samples of the optimizer steps; ``None`` if unknown.
+        epoch: The present one of ``Run.epochs``, from 1; ``None`` if the script does not use it.
+        is_stopping: Whether the training should end.
+        external_sigterm: Whether one that zeusrun did not send has ended the training.
+        grouped: Whether this process was seen in a process group.
+        is_grown: Whether it is in one with processes that zeusrun has not started.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        def read(name: str, kind: Callable[[str], _Value]) -> _Value | None:
+            text = variables.get(f"ZEUSRUN_{name}")
+            return kind(text) if text else None
+
+        self.rank = int(variables.get("RANK", "0"))
+        self.world_size = int(variables.get("WORLD_SIZE", "1"))
+        self.restart = int(variables.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.grace_period_s = float(variables.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+        self.job = variables.get("ZEUSRUN_JOB")
+        self.trial = variables.get("ZEUSRUN_TRIAL")
+        self.active = self.trial is not None
+        self.run_dir = variables.get("ZEUSRUN_RUN_DIR")
+        self.checkpoint_dir = read("CHECKPOINT_DIR", Path)
+        self.batch_size = read("BATCH_SIZE", int)
+        self.micro_batch_size = read("MICRO_BATCH_SIZE", int)
+        self.accumulation_steps = read("ACCUMULATION_STEPS", int)
+        self.learning_rate = read("LEARNING_RATE", float)
+        self.given_batch_size = read("GIVEN_BATCH_SIZE", int)
+        self.given_learning_rate = read("GIVEN_LEARNING_RATE", float)
+        self.max_epochs = read("MAX_EPOCHS", int)
+        self.metric = variables.get("ZEUSRUN_METRIC")
+        self.statistics = variables.get("ZEUSRUN_WATCH")
+        self.adaptation = variables.get("ZEUSRUN_ADAPT")
+        self.consumed: Callable[[], int | None] = lambda: None
+        self.epoch: int | None = None
+        self.is_stopping = self.external_sigterm = False
+        self.grouped = self.is_grown = False
+        self._variables = variables
+        self._has_gloo = False  # seen in a process group over gloo
+        self._is_listening = False
+        self._asked: set[str] = set()
+        self._unsent: list[Event] = []
+        self._sending = threading.RLock()
+        self._writer: EventWriter | None = None
+
+    @property
+    def share(self) -> int | None:
+        """This rank's samples per optimizer step, as chosen."""
+        return (self.batch_size or 0) // self.world_size or None
+
+    @property
+    def batch_size_to_replace(self) -> int | None:
+        """The samples of one rank that a hook replaces by the choice; ``None`` for no such hook."""
+        given = self.given_batch_size
+        return None if given is None else given // self.world_size
+
+    @property
+    def adaptation_state(self) -> Path | None:
+        """The file with the state of a batch size that changes; ``None`` outside zeusrun."""
+        return Path(self.run_dir, ADAPT_STATE) if self.run_dir else None
+
+    @property
+    def error_path(self) -> str:
+        """The file that says which rank failed first."""
+        return os.path.join(self.run_dir or "", "error.json")  # noqa: PTH118
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the ranks did so before torchrun restarted them."""
+        before = self.restart - 1
+        return before >= 0 and failed_in_restart(self.error_path, "out_of_memory") == before
+
+    def meets_target(self, metric: str, value: float) -> bool:
+        """Whether a reported value ends the training."""
+        variables = self._variables
+        if metric != self.metric or variables.get("ZEUSRUN_ON_TARGET") != "stop":
+            return False
+        mode = variables.get("ZEUSRUN_MODE", "max")
+        return meets_target(value, float(variables["ZEUSRUN_TARGET"]), mode)
+
+    def record_asked(self, choice: str) -> None:
+        """Record that the script has asked for a choice of the launcher, once."""
+        if self.active and self.rank == 0 and choice not in self._asked:
+            self._asked.add(choice)
+            self._unsent.append(Asked(time.monotonic(), choice))
+            with contextlib.suppress(OSError):  # sent again with the first report
+                self.send()
+
+    def report(self, event: Reported) -> None:
+        """Record metrics; on rank 0 only."""
+        met = any(self.meets_target(name, value) for name, value in event.metrics.items())
+        # Before training, it does not count; the launcher knows of steps.
+        if met and event.epoch > 0 and not event.each_step and event.steps != 0:
+            self.is_stopping = True
+        self.record(event)
+
+    def record_on_0(self, event: Event) -> None:
+        """Write an event that is the same on every rank."""
+        if self.rank == 0:
+            self.record(event)
+
+    def record(self, event: Event) -> None:
+        """Write an event to the sidecar, now or with the next one."""
+        self._unsent.append(event)
+        try:
+            self.send()
+        except OSError as error:  # a full disk must not end the training
+            with contextlib.suppress(UserWarning):  # nor may python -W error
+                warnings.warn(f"zeusrun could not record the metrics yet: {error}", stacklevel=4)
+
+    def send(self) -> None:
+        """Write the events that are not written yet; raises ``OSError`` if the disk refuses."""
+        with self._sending:  # loggers may have threads of their own
+            while self._unsent:
+                if self._writer is None:
+                    self._writer = EventWriter(self._variables["ZEUSRUN_SIDECAR"])
+                self._writer.write(self._unsent[0])
+                del self._unsent[0]
+
+    def should_stop(self, value: float = 0.0) -> tuple[bool, float]:
+        """Return whether training should end now, and rank 0's ``value``, on every rank.
+
+        A collective call, so every rank must make it.
+        """
+        if not self.active:
+            return False, value
+        if not self._is_listening and threading.current_thread() is threading.main_thread():
+            self._is_listening = True
+            catch_sigterm(self._stop_by_sigterm, self._end_after_sigterm)
+        self.record_asked("stop")
+        self.look_for_groups()
+        answers = from_all_ranks((self.is_stopping or self._is_stop_requested(), value))
+        self.is_stopping = any(stop for stop, _ in answers)
+        return self.is_stopping, answers[0][1]
+
+    def _stop_by_sigterm(self) -> None:
+        self.is_stopping = True
+        self.external_sigterm = not self._is_stop_requested()
+
+    def _end_after_sigterm(self) -> None:
+        """End the rank after a SIGTERM that zeusrun did not send.
+
+        If torchrun sent it because another rank failed, the rank ends at once (torchrun would wait
+        30 s, whatever grace the job has); otherwise after the grace of the job. A rank that the
+        script has started gets it from the script, or soon a stop by zeusrun, too.
+        """
+        grace_s = _BY_SCRIPT_S if self.is_grown else self.grace_period_s
+        deadline_t = time.monotonic() + grace_s
+        while not self._is_stop_requested():  # else zeusrun ends the rank
+            failed = failed_in_restart(self.error_path) == self.restart
+            if failed or time.monotonic() > deadline_t:
+                os._exit(SIGTERM_EXIT_CODE)
+            time.sleep(0.1)
+
+    def _is_stop_requested(self) -> bool:
+        return bool(self.run_dir) and os.path.exists(f"{self.run_dir}/stop")  # noqa: PTH110
+
+    def look_for_groups(self) -> None:
+        """Remember that there is a process group, which the script may leave before its end."""
+        if not self.grouped and is_grouped():
+            self.grouped, self._has_gloo = True, has_gloo_group()
+
+    def had_group(self, *, gloo: bool = False) -> bool:
+        """Whether this process is or was seen in a process group, or in one over gloo."""
+        try:
+            self.look_for_groups()
+            return self._has_gloo or has_gloo_group() if gloo else self.grouped
+        except Exception:  # noqa: BLE001 - at the end, the script may have changed anything
+            return self.grouped
+
+
+@functools.cache
+def current_environment() -> WorkerEnvironment:
+    """Return the one ``WorkerEnvironment`` of this process."""
+    return WorkerEnvironment(dict(os.environ))

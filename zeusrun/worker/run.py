@@ -1,0 +1,161 @@
+"""``zeusrun.current()``: the choices for a training script, and its reports."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+from zeusrun.sidecar.events import Reported
+from zeusrun.worker.environment import WorkerEnvironment, current_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.data import Dataset
+
+    from zeusrun.worker.adapt.loader import AdaptiveLoader
+
+
+class Run:
+    """What a training script needs of its run.
+
+    Attributes:
+        active: Whether zeusrun started this process.
+        job: Name of the recurring job; ``None`` outside zeusrun.
+        trial: Identity of this trial; ``None`` outside zeusrun.
+        checkpoint_dir: Where this trial saves its checkpoints; ``None`` outside zeusrun.
+    """
+
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self.active = environment.active
+        self.job, self.trial = environment.job, environment.trial
+        self.checkpoint_dir = environment.checkpoint_dir
+        self._environment = environment
+        self._reports = 0
+
+    @property
+    def rank(self) -> int:
+        """This process among all, from 0."""
+        return self._environment.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._environment.world_size
+
+    def local_batch_size(self, default: int) -> int:
+        """Return this rank's samples per optimizer step; ``default`` outside zeusrun."""
+        chosen = self._ask("batch_size").batch_size
+        return chosen // self.world_size if chosen else default
+
+    def micro_batch_size(self, default: int) -> int:
+        """Return this rank's samples per forward pass; ``default`` outside zeusrun."""
+        return self._ask("batch_size").micro_batch_size or default
+
+    def accumulation_steps(self, default: int = 1) -> int:
+        """Return the micro-batches in an optimizer step; ``default`` outside zeusrun."""
+        return self._environment.accumulation_steps or default
+
+    def global_batch_size(self, default: int) -> int:
+        """Return the samples per optimizer step over all ranks; ``default`` outside zeusrun."""
+        return self._ask("batch_size").batch_size or default
+
+    def learning_rate(self, default: float) -> float:
+        """Return the learning rate for the batch size; ``default`` if the job names none."""
+        chosen = self._ask("learning_rate").learning_rate
+        return float(default) if chosen is None else chosen
+
+    def _ask(self, choice: str) -> WorkerEnvironment:
+        """Record that the script asks for a choice of the launcher; return what has all choices."""
+        self._environment.record_asked(choice)
+        return self._environment
+
+    def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> AdaptiveLoader:  # noqa: ANN401 - of a DataLoader
+        """Return a ``DataLoader`` for training whose batch size may change between steps.
+
+        It divides the samples among the ranks, draws them in another order in each epoch, and
+        yields each sample once an epoch. Every rank must iterate over it in its main thread.
+
+        Args:
+            dataset: One with a length.
+            batch_size: Of this rank; for outside zeusrun, as ``default`` elsewhere.
+            options: ``shuffle`` (``True``), ``seed`` (0), ``drop_last`` (``False``), and those of a
+                ``DataLoader``, without those that choose the samples of a batch.
+
+        Raises:
+            TypeError: If the dataset has no length.
+            ValueError: If there are fewer samples than ranks, an option chooses the samples of a
+                batch, or the ranks have different data.
+            RuntimeError: If a class of the job file's policy cannot be created.
+        """
+        from zeusrun.worker.adapt.loader import AdaptiveLoader  # noqa: PLC0415 - imports torch
+        from zeusrun.worker.hooks.install import installed_hooks  # noqa: PLC0415
+
+        hooks, size = installed_hooks(), self.local_batch_size(batch_size)
+        control = None if hooks is None else hooks.control
+        return AdaptiveLoader(self._environment, control, dataset, size, **options)
+
+    def epochs(self, default: int, done: int = 0) -> Iterator[int]:
+        """Yield 1, 2, 3, … until the last epoch, the target, or a stop by zeusrun.
+
+        Every rank must iterate over it; it ends after the same epoch on every rank.
+
+        Args:
+            default: Number of epochs outside zeusrun.
+            done: Epochs in the checkpoint that the script has restored; begin with ``done + 1``.
+        """
+        last = self._environment.max_epochs or default
+        for epoch in range(done + 1, last + 1):
+            if self.should_stop():
+                return
+            self._environment.epoch = epoch
+            yield epoch
+
+    def report(self, epoch: int | None = None, **metrics: SupportsFloat) -> None:
+        """Report the metrics after an epoch.
+
+        Only rank 0 writes; the values of other ranks and outside zeusrun are ignored.
+
+        Args:
+            epoch: Epochs completed; by default the current one of ``epochs``, else one more than
+                at the last report.
+            metrics: Numbers, NaN included, or anything but text that ``float`` takes, such as a
+                tensor of one number.
+
+        Raises:
+            TypeError: If a metric is not a number.
+            ValueError: If it is an array of more than one number.
+        """
+        environment = self._environment
+        environment.look_for_groups()
+        if not self.active or self.rank != 0:
+            return
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        self._reports += 1
+        completed = (environment.epoch or self._reports) if epoch is None else int(epoch)
+        consumed = environment.consumed()
+        environment.report(Reported(time.monotonic(), completed, values, samples=consumed))
+
+    def should_stop(self) -> bool:
+        """Whether training should end now: at the target, or because zeusrun stops it.
+
+        A collective call with the same answer on every rank, so every rank must call it.
+        ``epochs`` calls it before each epoch; only a loop of your own needs it.
+        """
+        return self._environment.should_stop()[0]
+
+
+@functools.cache
+def current_run() -> Run:
+    """Return the one ``Run`` of this process."""
+    return Run(current_environment())
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"zeusrun: metric {name!r} is {value!r}, not a number")
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)  # else torch may warn
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"zeusrun: metric {name!r} is not one number: {error}") from None
