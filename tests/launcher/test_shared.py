@@ -23,7 +23,7 @@ from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
 from zeusrun.commands.options import find_settings
 from zeusrun.commands.runs import logs, show
-from zeusrun.commands.submit import _Told
+from zeusrun.commands.submit import _HistoryMessages
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice
@@ -198,7 +198,7 @@ def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job
 
 def test_a_signal_in_the_wait_before_another_attempt_names_that():
     signals = SimpleNamespace(received=[])
-    told = _Told("job", None, signals)
+    told = _HistoryMessages("job", None, signals)
     told.pause(0.0)
     for attempt, replaced in ((1, False), (2, True), (3, False)):
         told.note(TrialEnded(build_trial(attempt=attempt), replaced))

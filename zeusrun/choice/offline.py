@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.power import first_limit_w
+from zeusrun.bandit.power import first_lever
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.choice.choose import Choice, NothingLeft, decide, draft_trial
@@ -60,13 +60,13 @@ def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:
     if not means and proven is not None:
         arm = proven[0]
         why = f"{_NO_ANSWER}, and no cost is known here: {arm} has reached the target"
-        return Decision(arm, Stage.EXPLOIT, why, first_limit_w(problem, runs, arm))
+        return Decision(arm, Stage.EXPLOIT, why, first_lever(problem, runs, arm))
     if not means:
         fits = problem.default in tally.fitting or not tally.fitting
         arm = problem.default if fits else tally.fitting[-1]
         what = "the default" if fits else "the largest that fits in memory"
         why = f"{_NO_ANSWER}, and no cost is known here: {arm} is {what}"
-        return Decision(arm, Stage.EXPLORE, why, first_limit_w(problem, runs, arm))
+        return Decision(arm, Stage.EXPLORE, why, first_lever(problem, runs, arm))
     arm = min(means, key=lambda arm: (means[arm], arm))
     why = f"{_NO_ANSWER}, and {arm} is the cheapest batch size that is known here"
-    return Decision(arm, Stage.EXPLOIT, why, first_limit_w(problem, runs, arm))
+    return Decision(arm, Stage.EXPLOIT, why, first_lever(problem, runs, arm))

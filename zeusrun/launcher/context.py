@@ -86,7 +86,7 @@ class Submission:
             if self.devices
             else None,
             max_power_w=sum(known_w) if known_w and len(known_w) == len(most_w) else None,
-            power_limits_w=self.limits.limits_w if optimizes and self.limits else (),
+            levers=self.limits.levers if optimizes and self.limits else (),
             power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
         )
 

@@ -20,6 +20,7 @@ from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
+from zeusrun.lever import POWER, Lever
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -108,7 +109,7 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
     try:
         with holder:
             if fixed_w is not None:
-                holder.check(fixed_w)
+                holder.check(Lever(POWER, fixed_w))
             elif holder.refused is not None:
                 emit(Noted(f"power limits are not changed: {holder.refused}"))
             yield holder

@@ -15,6 +15,7 @@ from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.launcher.power import control as limits_module
 from zeusrun.launcher.power.control import LimitControl
+from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount
 
 PROBED_W = 150.0
@@ -46,9 +47,9 @@ class Running:
                 power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
             ),
             known=(),
-            original_w=original_w,
-            fixed_w=self.fixed_w,
-            next_limit_w=next_limit_w,
+            original=power_lever(original_w),
+            fixed=power_lever(self.fixed_w),
+            next_lever=lambda profile: power_lever(next_limit_w(profile)),
         )
 
     def start_guard(self, found_w, descriptors):
@@ -172,6 +173,6 @@ def test_where_neither_guard_nor_gpu_answers_a_guard_is_started_now_and_then(run
 
 def test_a_limit_that_was_put_back_is_not_shown_as_held(running):
     running.train(4.0)
-    assert running.control.held_w == PROBED_W
+    assert running.control.held == power_lever(PROBED_W)
     running.control.let_go()
-    assert running.control.held_w is None
+    assert running.control.held is None

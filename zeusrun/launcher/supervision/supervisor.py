@@ -32,6 +32,7 @@ from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stop_rules import StopOrder
 from zeusrun.launcher.supervision.stopping import Stopping
+from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, take_time
 from zeusrun.metrics.ranks import Ranks
@@ -121,9 +122,9 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         trial=trial.trial,
         problem=choice.problem,
         known=merged_profile([run for run in choice.runs if run.arm == trial.global_batch_size]),
-        original_w=choice.limit_w,
-        fixed_w=spec.power_limit.watts,
-        next_limit_w=policy.next_limit_w,
+        original=power_lever(choice.limit_w),
+        fixed=power_lever(spec.power_limit.watts),
+        next_lever=policy.next_lever,
     )
     bound_j = choice.decision.cost_bound_j
     return Supervised(
@@ -208,7 +209,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         progress,
         reached=reached,
         ending=order is not None or progress.has_done(trial.max_epochs),
-        power_limit_w=run.limits.held_w,
+        power_limit_w=limit_of(run.limits.held),
         probing=run.limits.probing,
     )
     progress = take_time(progress, time.monotonic())  # later than all that was read
