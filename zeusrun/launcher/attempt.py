@@ -66,9 +66,9 @@ def run(
         with _finish_if_it_fails(submission, begun):
             _announce(submission, begun, made)
             training = open_run(submission, begun, signals)
-            with start_ranks(training) as ranks:
-                supervise(training, ranks)
-            outcome = conclude(training, ranks.exit)
+            with start_ranks(training):
+                supervise(training)
+            outcome = conclude(training)
         return _finish(submission, begun, outcome, training.stopping.order)
 
 

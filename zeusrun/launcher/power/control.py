@@ -16,7 +16,6 @@ from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repai
 from zeusrun.gpu.registry import open_device
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
-from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -70,17 +69,17 @@ def held_by(home: Path, uuid: str) -> str | None:
 class LimitControl:
     """The power limits of one trial.
 
-    Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
-    clocks of all ranks, not even that. ``fixed`` is the only limit to hold; ``None`` to let the
-    policy choose by ``next_lever``, given the profile so far. For ``problem``, ``known`` and
-    ``original`` see ``Profiling``.
+    Without a holder, or without permission, it only measures; without GPUs or ``slowest``, the step
+    clock of the rank that is furthest behind, not even that. ``fixed`` is the only limit to hold;
+    ``None`` to let the policy choose by ``next_lever``, given the profile so far. For ``problem``,
+    ``known`` and ``original`` see ``Profiling``.
     """
 
     def __init__(
         self,
         holder: LimitHolder | None,
         gpus: Sequence[Device],
-        clocks: Sequence[Path],
+        slowest: Callable[[], StepCount | None] | None,
         warn: Callable[[str], None],
         *,
         trial: str,
@@ -90,7 +89,7 @@ class LimitControl:
         fixed: Lever | None,
         next_lever: Callable[[Sequence[PowerPoint]], Lever | None],
     ) -> None:
-        self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
+        self._holder, self._gpus, self._slowest, self._warn = holder, gpus, slowest, warn
         self._trial, self._original, self._fixed = trial, original, fixed
         self._next_lever = next_lever
         self.held: Lever | None = None  # ``None``: the original limit
@@ -98,10 +97,10 @@ class LimitControl:
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
         self._retry_t = 0.0
-        self._measures = bool(gpus and clocks)
+        self._measures = bool(gpus and slowest)
         self._profiling = Profiling(problem, known, original, self._ask, self._is_in_force)
 
-    def let_go(self) -> None:
+    def restore(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
         self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
@@ -119,7 +118,7 @@ class LimitControl:
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
         """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
         self._keep_guarded(now_t)
-        count = read_slowest(self._clocks) if self._measures else None
+        count = self._slowest() if self._slowest and self._measures else None
         if count is None:
             return
         failure = self._profiling.failure
@@ -135,7 +134,7 @@ class LimitControl:
             return
         if at_once:
             self._released = True
-            self.let_go()
+            self.restore()
             return
         self._keep_guarded(time.monotonic())
         if self.probing:
@@ -217,11 +216,3 @@ class LimitControl:
         why = f"zeusrun changes no power limit from now on: {why}"
         self._profiling.give_up(why, released=True)
         self._warn(why)
-
-
-def read_slowest(clocks: Sequence[Path]) -> StepCount | None:
-    """Return the step clock of the rank that is furthest behind; ``None`` until all have one."""
-    counts = [count for path in clocks if (count := read_step_clock(path)) is not None]
-    if len(counts) < len(clocks):
-        return None
-    return min(counts, key=lambda count: (count.steps, -count.last_step_t))
