@@ -14,10 +14,9 @@ from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import open_limits, restore_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recover import end_orphans, recover_lost
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
 from zeusrun.lever import POWER, Lever
