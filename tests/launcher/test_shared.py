@@ -31,7 +31,7 @@ from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
 from zeusrun.launcher.events import TrialEnded
-from zeusrun.launcher.heartbeat import Heartbeat
+from zeusrun.launcher.heartbeat import HeartbeatThread
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
@@ -311,7 +311,7 @@ def beat(open_shared, server, zeusrun, job, monkeypatch):
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
-        return trial, paths, Heartbeat(Bare(spec, shared), trial, paths)
+        return trial, paths, HeartbeatThread(Bare(spec, shared), trial, paths)
 
     return start
 

@@ -17,8 +17,8 @@ from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.supervision.ranks import RunningRanks, _size_of, read_stack
 from zeusrun.launcher.supervision.stalls import (
     NO_PAUSES,
-    Frame,
     Pauses,
+    StackFrame,
     StallControl,
     Standstill,
     begin_again,
@@ -373,8 +373,8 @@ Current thread 0x00007f84b3430b81 [loader] (most recent call first):
 
 def test_the_main_thread_is_the_one_that_runs_our_worker():
     frames = read_frames(TEXT)
-    assert frames[0] == Frame(TORCH, 2500, "all_reduce")
-    assert frames[1] == Frame("/home/me/train (new).py", 33, "train_epoch")
+    assert frames[0] == StackFrame(TORCH, 2500, "all_reduce")
+    assert frames[1] == StackFrame("/home/me/train (new).py", 33, "train_epoch")
     assert len(frames) == 5
 
 

@@ -95,10 +95,10 @@ class LimitHolder:
             self._lock_all()
             self.refused = self._prepare()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         if self.refused is not None:
-            self._let_go()
+            self._release()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -108,7 +108,7 @@ class LimitHolder:
         except DeviceError as failure:
             self.unrestored = str(failure)
         finally:
-            self._let_go()
+            self._release()
         with contextlib.suppress(OSError):  # then it is unknown whether there are records
             if not any(record_path(self._directory, uuid).exists() for uuid in self._original_w):
                 self.unrestored = None  # the guard has restored it
@@ -269,7 +269,7 @@ class LimitHolder:
         self.levers = tuple(Lever(POWER, watts) for watts in grid_w)
         return None
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._guard is not None:
             self._guard.dismiss()
             self._guard = None

@@ -34,7 +34,7 @@ class Look(NamedTuple):
     came: bool  # whether an epoch, or a report within one, was among them
 
 
-class Observer:
+class RunObserver:
     """Reads what the ranks of one trial write."""
 
     def __init__(

@@ -267,7 +267,7 @@ class StallControl:
         return f"The ranks were killed; {left}"
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One call of a stack."""
 
     file: str
@@ -280,7 +280,7 @@ class Frame(NamedTuple):
         return not self.file.startswith(_LIBRARIES) and "/site-packages/" not in self.file
 
 
-def read_frames(text: str) -> tuple[Frame, ...]:
+def read_frames(text: str) -> tuple[StackFrame, ...]:
     """Return the frames of the main thread, innermost first; empty if there are none.
 
     It runs our worker. In a child of the script it may be missing; then the signal's thread counts.
@@ -290,10 +290,12 @@ def read_frames(text: str) -> tuple[Frame, ...]:
     mains = [frames for _, frames in threads if f'"{_WORKER}"' in frames]
     current = [frames for name, frames in threads if name == "Current thread"]
     main = next(iter([*mains, *current]), "")
-    return tuple(Frame(file, int(line), function) for file, line, function in _FRAME.findall(main))
+    return tuple(
+        StackFrame(file, int(line), function) for file, line, function in _FRAME.findall(main)
+    )
 
 
-def describe_place(frames: tuple[Frame, ...]) -> str | None:
+def describe_place(frames: tuple[StackFrame, ...]) -> str | None:
     """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line before it."""
     if not frames:
         return None

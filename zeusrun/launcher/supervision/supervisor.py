@@ -23,7 +23,7 @@ from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
 from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.observer import Observer, first_progress
+from zeusrun.launcher.supervision.observer import RunObserver, first_progress
 from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
 from zeusrun.launcher.supervision.pricing import charge, price_at_end
 from zeusrun.launcher.supervision.ranks import RunningRanks
@@ -61,7 +61,7 @@ class Supervised:
     begun: Begun
     meter: Meter
     messages: Messages
-    observer: Observer
+    observer: RunObserver
     stopping: Stopping
     policy: PolicyControl
     limits: LimitControl
@@ -125,7 +125,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         begun=begun,
         meter=meter,
         messages=messages,
-        observer=Observer(trial, sources, ranks, messages),
+        observer=RunObserver(trial, sources, ranks, messages),
         stopping=Stopping(spec, trial, paths, signals, messages, cost_bound_j=bound_j),
         policy=policy,
         limits=limits,
