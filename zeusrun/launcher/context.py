@@ -18,7 +18,7 @@ from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.files.home import runs_directory
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.launcher.processes.command import Placement, build_command
+from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.place import find_own
 from zeusrun.launcher.rundir.record import has_begun
@@ -68,10 +68,7 @@ class Submission:
 
         ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
         """
-        placement, environment = Placement(self.world_size), self.environment
-        return build_command(
-            self.spec, trial, paths, self.torchrun, environment, placement=placement, most=most
-        )
+        return build_command(self.spec, trial, paths, self.torchrun, self.environment, most=most)
 
     @property
     def chooser(self) -> Chooser:
