@@ -1,4 +1,4 @@
-"""Trials that did not end in one piece: those of dead launchers, and preempted ones."""
+"""Puts right what dead launchers have left: limits, orphan processes, trials that did not end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import timestamp
+from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.parts import join
+from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.processes.control_group import end_group
 from zeusrun.launcher.processes.descendants import end_run, names_of, scan_processes
 from zeusrun.launcher.rundir.layout import RunPaths
@@ -27,10 +31,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zeusrun.history.base import History
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Emit
 
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
+
+
+def clean_up(submission: Submission, emit: Emit) -> None:
+    """Put right what dead launchers have left: power limits, orphan processes, lost trials."""
+    history, home, job = submission.history, submission.home, submission.spec.name
+    restored, problems, _ = restore_limits(home)
+    for limit in restored:
+        emit(Noted(limit.text))
+    for text in problems:
+        emit(Warned(text))
+    for orphans in end_orphans(home, job):
+        emit(Noted(f"ended {orphans.text}"))
+        if orphans.problem is not None:
+            emit(Warned(orphans.problem))
+    recovered: list[Trial] = []
+    with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
+        recovered = recover_lost(history, job, timestamp(), home)
+    for lost in recovered:
+        emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
+        for warning in lost.warnings:
+            emit(Warned(f"{lost.trial}: {warning}"))
+    dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
+    if dead:
+        emit(FoundLost(dead))
 
 
 def recover_lost(history: History, job: str, finished_at: str, home: Path) -> list[Trial]:
