@@ -242,6 +242,7 @@ def test_the_schema_knows_the_markers():
         _, marked = items["anyOf"]
         assert [*marked["properties"]] == ["secret", "secret_file", "plain"]
         assert (marked["minProperties"], marked["maxProperties"]) == (1, 1)
+        assert not marked["additionalProperties"]
 
 
 SECRET_FILE = "args: [--api-key, {secret_file: key}]\nenv: {KEY: {secret_file: ./key}}\n"

@@ -18,12 +18,7 @@ from zeusrun.errors import DeviceError, JobFileError, ZeusrunError, advice_on
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limits.original_limits import (
-    LimitLock,
-    is_elsewhere,
-    is_held,
-    recorded_gpus,
-)
+from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
@@ -162,8 +157,7 @@ def _check_limits(home: Path) -> list[Check]:
     directory, advice = limits_directory(home), "`zeusrun repair` restores it"
     return [
         Check("power limit", False, f"a dead run left the limit of {uuid} changed", advice)
-        for uuid in recorded_gpus(directory)
-        if not is_held(uuid, directory) and not is_elsewhere(directory, uuid)
+        for uuid in abandoned_gpus(directory)
     ]
 
 
