@@ -147,13 +147,11 @@ def find_trial(name: str, store: History | None = None) -> Trial:
     return rules.find_trial(store or open_home(name)[1], job_name(name))
 
 
-def job_file(job: str) -> Path:
-    """Return the job file; the name of a job means the copy in its last run directory."""
-    return find_settings(job)[0]
-
-
 def find_settings(job: str) -> tuple[Path, str | None]:
-    """Return the same job file and, if it is the copy in a run directory, a line that says so."""
+    """Return a job file, and a line that says so if it is the copy in a run directory.
+
+    The name of a job means the copy in its last run directory.
+    """
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job), None
     home, store = open_home()

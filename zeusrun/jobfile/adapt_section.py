@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from zeusrun.jobfile.section import Section
 
@@ -52,14 +52,47 @@ class Watch(Section):
     )
 
 
+def _check_policy(policy: Any) -> Any:  # noqa: ANN401 - any YAML
+    names = [policy] if isinstance(policy, str) else policy
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError("must be a policy, module:Class, or a list of such classes")
+    for name in names:
+        if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
+            close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(ADAPT_POLICIES)
+            raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
+        if name in ADAPT_POLICIES and len(names) > 1:
+            raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
+    return policy if isinstance(policy, str) else tuple(names)
+
+
+def _check_every(every: Any) -> Any:  # noqa: ANN401 - any YAML
+    match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
+    if match is None:
+        raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
+    return every
+
+
+def _check_schedule(text: str | None, info: ValidationInfo) -> str | None:
+    policy = info.data.get("policy")
+    if text is None and policy == "schedule":
+        raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
+    if text is not None and policy not in (None, "schedule"):
+        raise ValueError(f"only goes with policy: schedule, not {policy}")
+    if text is not None:
+        read_schedule(text)
+    return text
+
+
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
-    policy: str | tuple[str, ...] = Field(
+    policy: Annotated[str | tuple[str, ...], BeforeValidator(_check_policy)] = Field(
         description="schedule, noise-scale (an experiment), or a class of your own as "
         "module:Class, or a list of such classes."
     )
-    every: str = Field(
+    every: Annotated[str, BeforeValidator(_check_every)] = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
     )
     min: int | None = Field(
@@ -71,33 +104,9 @@ class AdaptBatchSize(Section):
     growth: float = Field(
         2, ge=1.01, le=64, description="The largest factor by which one decision may change it."
     )
-    schedule: str | None = Field(
+    schedule: Annotated[str | None, AfterValidator(_check_schedule)] = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
     )
-
-    @field_validator("policy", mode="before")
-    @classmethod
-    def _check_policy(cls, policy: Any) -> Any:  # noqa: ANN401 - any YAML
-        names = [policy] if isinstance(policy, str) else policy
-        if not isinstance(names, (list, tuple)) or not names:
-            raise ValueError("must be a policy, module:Class, or a list of such classes")
-        for name in names:
-            if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
-                close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                known = ", ".join(ADAPT_POLICIES)
-                raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
-            if name in ADAPT_POLICIES and len(names) > 1:
-                raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
-        return policy if isinstance(policy, str) else tuple(names)
-
-    @field_validator("every", mode="before")
-    @classmethod
-    def _check_every(cls, every: Any) -> Any:  # noqa: ANN401 - any YAML
-        match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
-        if match is None:
-            raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
-        return every
 
     @field_validator("max")
     @classmethod
@@ -106,18 +115,6 @@ class AdaptBatchSize(Section):
         if highest is not None and lowest is not None and highest < lowest:
             raise ValueError(f"is {highest}, less than min ({lowest})")
         return highest
-
-    @field_validator("schedule")
-    @classmethod
-    def _check_schedule(cls, text: str | None, info: ValidationInfo) -> str | None:
-        policy = info.data.get("policy")
-        if text is None and policy == "schedule":
-            raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
-        if text is not None and policy not in (None, "schedule"):
-            raise ValueError(f"only goes with policy: schedule, not {policy}")
-        if text is not None:
-            read_schedule(text)
-        return text
 
     @property
     def interval(self) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.section import Section
@@ -66,6 +66,14 @@ class CarbonRow(WeekRow):
     )
 
 
+def _check_tz(tz: str | None) -> str | None:
+    try:
+        _zone(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
+    return tz
+
+
 class _TariffSection(Section):
     """A rate: one number, a weekly table, or a file of times and rates."""
 
@@ -77,20 +85,11 @@ class _TariffSection(Section):
         min_length=1,
         description="A CSV file, relative to the job file: a time and the rate from then on.",
     )
-    tz: str | None = Field(
+    tz: Annotated[str | None, AfterValidator(_check_tz)] = Field(
         None,
         description="Time zone of the table, and of times without an offset in the file; null: "
         "the machine's own.",
     )
-
-    @field_validator("tz")
-    @classmethod
-    def _check_tz(cls, tz: str | None) -> str | None:
-        try:
-            _zone(tz)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
-        return tz
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
