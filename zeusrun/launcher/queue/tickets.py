@@ -169,10 +169,8 @@ class HeldTicket:
 
     def release(self) -> None:
         """Remove the ticket. More than once is fine."""
-        try:
-            with self._tickets:
-                self._tickets.remove(self.ticket.number)
-        except HistoryError:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            with contextlib.suppress(HistoryError):
+                stack.enter_context(self._tickets)
             self._tickets.remove(self.ticket.number)
-        finally:
-            self._lock.release()
