@@ -72,29 +72,19 @@ class _PluginPolicy:
     """A plugin's policy; its errors and its invalid answers are ``UsageError``s that name it."""
 
     def __init__(self, name: str, policy: Policy) -> None:
-        self.name = name
-        self._policy = policy
+        self.name, self._policy = name, policy
+        self.next_limit_w = blame("policy", name, "next_limit_w")(policy.next_limit_w)
+        self.review = blame("policy", name, "review")(policy.review)
 
     def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         with blame("policy", self.name, "choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
                 raise TypeError(f"it returned {decision!r}, which is no Decision")
-            if decision.global_batch_size not in problem.candidates:
+            if (size := decision.global_batch_size) not in problem.candidates:
                 known = ", ".join(map(str, problem.candidates))
-                size = decision.global_batch_size
                 raise ValueError(f"it returned batch size {size}; the candidates are {known}")
             return decision
-
-    def next_limit_w(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        with blame("policy", self.name, "next_limit_w"):
-            return self._policy.next_limit_w(problem, decision, profile)
-
-    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        with blame("policy", self.name, "review"):
-            return self._policy.review(problem, decision, running)
 
     def explain(
         self, problem: Problem, runs: Sequence[Observation], rng: Generator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
@@ -25,12 +25,13 @@ from zeusrun.bandit.proof import (
 from zeusrun.bandit.samples import count_missing, find_unit, in_units, samples_per_epoch
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
+from zeusrun.trial import CurvePoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.trial import PowerPoint
 
 CUT_SHORT = TrialStatus.CANCELLED
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
@@ -130,10 +131,8 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
         return None
     if not measured:
         return run
-    speed = _read_speed(problem, trial, whole if shared else end)
-    if shared:
-        speed = speed._replace(power_w=None, profile=())
-    return run._replace(**speed._asdict(), disturbed=shared)
+    run = _read_speed(problem, trial, run, whole if shared else end)
+    return run._replace(power_w=None, profile=(), disturbed=True) if shared else run
 
 
 def _read_learning(
@@ -214,16 +213,8 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     return trial.status if same else CUT_SHORT
 
 
-class _Speed(NamedTuple):
-    """Fields of an ``Observation``."""
-
-    epoch_cost_j: float | None
-    power_limit_w: float | None
-    power_w: float | None
-    profile: tuple[PowerPoint, ...]
-
-
-def _read_speed(problem: Problem, trial: Trial, end: Way | None) -> _Speed:
+def _read_speed(problem: Problem, trial: Trial, run: Observation, end: Way | None) -> Observation:
+    """Return a run with what its epochs cost, and the power limits under which it ran."""
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
     whole = trial.status is TrialStatus.STOPPED and not trial.interruptions
@@ -250,7 +241,9 @@ def _read_speed(problem: Problem, trial: Trial, end: Way | None) -> _Speed:
                 per_epoch = spent / end.epochs
             elif best_j is not None:
                 per_epoch = best_j
-    return _Speed(per_epoch, limit_w, power_w, profile)
+    return run._replace(
+        epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
+    )
 
 
 def _without_profiling(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:

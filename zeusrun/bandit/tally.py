@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import without_edited
+from zeusrun.bandit.auto.spread import RUN_SD
 from zeusrun.bandit.observation import OUTDONE, timed_runs, usual_speed
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Stage, TrialStatus
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
 # caused one OOM: it takes two to rule the arm out.
 _MOST_CRASHES = 2
-
-# Pooled over the public training traces of the Zeus project, epochs to a target vary from run to
-# run by 14 % of their mean.
-ONE_RUN_SD = 0.14
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
@@ -56,12 +53,12 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 
     The mean cost is Gaussian around the sample mean with variance ``sd^2 / n``, where ``sd^2`` is
     the population variance of the costs: You et al. (NSDI 2023) and their published code. A single
-    cost has no variance; its ``sd`` is ``ONE_RUN_SD`` of it.
+    cost has no variance; its ``sd`` is ``RUN_SD`` of it.
     """
     runs = len(costs_j)
     mean = sum(costs_j) / runs
     if runs == 1:
-        return CostBelief(1, mean, ONE_RUN_SD * mean)
+        return CostBelief(1, mean, RUN_SD * mean)
     return CostBelief(runs, mean, math.hypot(*(cost - mean for cost in costs_j)) / runs**0.5)
 
 

@@ -108,9 +108,6 @@ def _become_rank() -> None:
 
 
 def _say_that_it_trains() -> None:
-    from zeusrun.sidecar.events import Spawned  # noqa: PLC0415 - few children need it
-    from zeusrun.sidecar.writer import EventWriter  # noqa: PLC0415
+    from zeusrun.sidecar.events import Spawned, append_event  # noqa: PLC0415 - few children need it
 
-    writer = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
-    writer.write(Spawned(time.monotonic(), os.getpid()))
-    writer.close()
+    append_event(os.environ["ZEUSRUN_SIDECAR"], Spawned(time.monotonic(), os.getpid()))

@@ -19,10 +19,6 @@ _LEAST_S = 0.1  # between two records
 _MAX_LOST = 30  # measurements in a row without a result, after which the user is warned
 
 
-class UnmeasurableError(Exception):
-    """A model cannot be measured; the text says why."""
-
-
 class Model:
     """A watched model; its newest values are recorded once a second.
 

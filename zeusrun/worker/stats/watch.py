@@ -7,7 +7,7 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.stats.model import Model, UnmeasurableError
+from zeusrun.worker.stats.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,25 +75,25 @@ class Watch:
         return model is not None and model.watch is not None
 
     def _begin(self, module: Any, measure: Callable[[Model], Any]) -> None:
-        """Add a model, with what begins to measure it."""
+        """Add a model, with what begins to measure it, or says in a sentence why it cannot be."""
         model = self._models[module] = self._new_model(module.parameters())
         try:
-            model.watch = measure(model)
-        except UnmeasurableError as problem:
-            model.report_problem(str(problem))
+            found = measure(model)
         except Exception as error:  # noqa: BLE001 - another version of torch
-            model.report_problem(f"{type(error).__name__}: {error}")
+            found = f"{type(error).__name__}: {error}"
+        if isinstance(found, str):
+            model.report_problem(found)
+        else:
+            model.watch = found
 
     def _measure_one_rank(self, module: Any, model: Model) -> Any:
-        world_size = self._environment.world_size
+        """Return what measures a model; a sentence if nothing can."""
         if any(map(_is_sharded, module.parameters())):
-            raise UnmeasurableError(SHARDED)
+            return SHARDED
         if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise UnmeasurableError(
-                "none of its parameters needs a gradient; call zeusrun.watch once one does"
-            )
-        if world_size > 1:
-            raise UnmeasurableError(
+            return "none of its parameters needs a gradient; call zeusrun.watch once one does"
+        if (world_size := self._environment.world_size) > 1:
+            return (
                 "zeusrun.watch got a model without DistributedDataParallel, and there are "
                 f"{world_size} ranks: wrap it in DistributedDataParallel, which is watched without "
                 "this call"
@@ -101,7 +101,7 @@ class Watch:
         return self._measure_alone(module, model)
 
     def _measure_alone(self, module: Any, model: Model) -> Any:
-        from zeusrun.worker.stats.one_rank import measure_alone  # noqa: PLC0415 - imports torch
+        from zeusrun.worker.stats.examples import measure_alone  # noqa: PLC0415 - imports torch
 
         parts = self._environment.accumulation_steps or 1
         return measure_alone(module, model, parts=parts, **self._options)
