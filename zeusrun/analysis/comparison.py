@@ -31,8 +31,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.auto.beliefs import Array
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Array, Observation, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
@@ -64,7 +63,7 @@ class Comparison:
     newest: Trial  # that run
     trials: Sequence[Trial]
     read: Sequence[Observation | None]  # the trials under ``problem``
-    era: Sequence[Observation]  # runs since the training last changed, oldest first
+    era: Runs  # runs since the training last changed, oldest first
     looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
@@ -158,7 +157,7 @@ def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
 
 
-def _draw_looks(problem: Problem, era: Sequence[Observation]) -> list[dict[int, Array]]:
+def _draw_looks(problem: Problem, era: Runs) -> list[dict[int, Array]]:
     """Draw what runs cost, as known now and before each of the last recurrences.
 
     A look is empty if nothing was known of the default.

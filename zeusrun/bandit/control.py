@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.trial import Trial
 
 
 def choose_control(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], made: Sequence[Trial] = ()
+    policy: Policy, problem: Problem, runs: Runs, made: Sequence[Trial] = ()
 ) -> Decision | None:
     """Return the control run that is due; ``None``: the policy chooses.
 
@@ -52,9 +52,7 @@ def choose_control(
     return decision
 
 
-def explain_next(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], rng: Generator
-) -> list[ArmBelief]:
+def explain_next(policy: Policy, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
     """Return what a policy believes of every candidate; a control run that is due is the next."""
     beliefs = policy.explain(problem, runs, rng)
     control = choose_control(policy, problem, runs)

@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from zeusrun.bandit.problem import Problem
 
 Pace: TypeAlias = tuple[tuple[int, float], ...]
 """``(epoch, value)`` wherever the best value of a learning curve improved."""
+
+Runs: TypeAlias = "Sequence[Observation]"
+"""Runs of a job, oldest first."""
+RunsByArm: TypeAlias = "Mapping[int, Runs]"
+Profile: TypeAlias = "Sequence[PowerPoint]"
+"""What was measured under some power limits."""
+Array: TypeAlias = "NDArray[np.float64]"
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 OUTDONE = FAILED | {TrialStatus.OOM}
@@ -103,7 +113,7 @@ _STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts a
 _CHANGE_SDS = 2.5  # between the speeds of older and newer runs, from which the older do not count
 
 
-def newest_speeds(runs: Sequence[Observation], variance: float = 0.0) -> list[float]:
+def newest_speeds(runs: Runs, variance: float = 0.0) -> list[float]:
     """Return the cost of an epoch of the newest runs under the newest limit.
 
     ``runs`` are of one arm, each with a cost per epoch, oldest first; ``variance`` is that of the
@@ -130,7 +140,7 @@ def average_speed(costs: Sequence[float]) -> float:
     return statistics.median(costs) if few else statistics.geometric_mean(costs)
 
 
-def usual_speed(runs: Sequence[Observation]) -> float:
+def usual_speed(runs: Runs) -> float:
     """Return what an epoch of an arm usually costs; see ``newest_speeds``."""
     return average_speed(newest_speeds(runs))
 
@@ -155,7 +165,7 @@ def timed_runs(runs: Iterable[Observation]) -> dict[int, list[Observation]]:
     return arms
 
 
-def merged_profile(runs: Sequence[Observation]) -> tuple[PowerPoint, ...]:
+def merged_profile(runs: Runs) -> tuple[PowerPoint, ...]:
     """Return the newest point of every limit over an arm's runs (oldest first), by limit.
 
     A run that contradicts an older point (``is_stale``) starts a new profile.

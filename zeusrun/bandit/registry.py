@@ -14,13 +14,12 @@ from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation, Running
+    from zeusrun.bandit.observation import Profile, Running, Runs
     from zeusrun.bandit.problem import Problem
-    from zeusrun.trial import PowerPoint
 
 
 @runtime_checkable
@@ -34,7 +33,7 @@ class Policy(Protocol):
 
     name: str
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
         A trial of stage ``SPEED_CHECK`` begins with one. Once its speed is known, ``choose`` is
@@ -42,9 +41,7 @@ class Policy(Protocol):
         if its batch size is still the choice.
         """
 
-    def next_limit_w(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
+    def next_limit_w(self, problem: Problem, decision: Decision, profile: Profile) -> float | None:
         """Return the power limit to hold now, per GPU; ``None`` to leave it as it is.
 
         A limit that is not in ``profile`` is held and measured; then the method is called again.
@@ -54,9 +51,7 @@ class Policy(Protocol):
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why to stop the running trial at the end of an epoch, or ``None``."""
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return what the policy believes of every candidate, ascending."""
 
 
@@ -76,7 +71,7 @@ class _PluginPolicy:
         self.next_limit_w = blame("policy", name, "next_limit_w")(policy.next_limit_w)
         self.review = blame("policy", name, "review")(policy.review)
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         with blame("policy", self.name, "choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
@@ -86,9 +81,7 @@ class _PluginPolicy:
                 raise ValueError(f"it returned batch size {size}; the candidates are {known}")
             return decision
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         with blame("policy", self.name, "explain"):
             beliefs = list(self._policy.explain(problem, runs, rng))
             if not all(isinstance(belief, ArmBelief) for belief in beliefs):

@@ -13,11 +13,11 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.bandit.observation import Pace, Running
+    from zeusrun.bandit.observation import Pace, Running, Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Bound, Decision, Trial
 
-    Choose: TypeAlias = Callable[[Problem, Sequence[Observation]], Decision]
+    Choose: TypeAlias = Callable[[Problem, Runs], Decision]
 
 
 def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
@@ -94,7 +94,7 @@ def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
     return arm in failed or arm >= min(too_large, default=arm + 1)
 
 
-def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Observation]) -> bool:
+def is_target_in_doubt(made: Sequence[Trial], runs: Runs) -> bool:
     """Whether two arms missed the target and no run ever reached it: the target may be wrong."""
     missed = {trial.global_batch_size for trial in made if trial.status in FAILED}
     return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)
@@ -106,7 +106,7 @@ _MOST_EPOCHS = 1e300  # JSON has no infinity
 def bounded_choice(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Observation],
+    runs: Runs,
     made: Sequence[Trial],
     *,
     moves_on: bool = False,
@@ -129,7 +129,7 @@ def bounded_choice(
     )
 
 
-def fit_bound(problem: Problem, runs: Sequence[Observation], arm: int, bound: Bound) -> Bound:
+def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
     """Return a bound that fits how fast the machine is now.
 
     If the speed of the batch size is known, the bound is in epochs: those that it usually pays for.
@@ -156,7 +156,7 @@ def _is_at_least(run: Observation) -> bool:
     return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
 
 
-def _may_another_run(problem: Problem, runs: Sequence[Observation], decision: Decision) -> bool:
+def _may_another_run(problem: Problem, runs: Runs, decision: Decision) -> bool:
     """Whether attempts are left, and another batch size that nothing speaks against.
 
     None as large has ever run out of memory, and it has never crashed.
@@ -172,7 +172,7 @@ def _may_another_run(problem: Problem, runs: Sequence[Observation], decision: De
 def _is_last_possible(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Observation],
+    runs: Runs,
     made: Sequence[Trial],
     decision: Decision,
 ) -> bool:

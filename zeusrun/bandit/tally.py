@@ -17,7 +17,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
     from zeusrun.bandit.problem import Problem
 
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
@@ -66,7 +66,7 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 class Tally:
     """Runs by arm, in order of start."""
 
-    results: Mapping[int, Sequence[Observation]]  # that reached the target or failed to
+    results: RunsByArm  # that reached the target or failed to
     costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
     out_of_memory: Mapping[int, int]  # how often
     fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
@@ -74,7 +74,7 @@ class Tally:
     exploring: bool  # whether another recurrence has an exploration in flight
 
 
-def build_tally(problem: Problem, runs: Sequence[Observation]) -> Tally:
+def build_tally(problem: Problem, runs: Runs) -> Tally:
     """Sort a job's runs, oldest first; those of another machine do not count.
 
     Nor do those of an edited training that probably takes another number of epochs. A run that

@@ -83,7 +83,8 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         by_samples=progress.by_samples,
         by_reports=progress.by_reports,
         batch_sizes=progress.batch_sizes,
-        **progress.statistics._asdict(),
+        noise_curve=progress.noise_curve,
+        gradients_of=progress.gradients_of,
         warnings=tuple(warnings),
         interruptions=progress.ranks.interruptions(begun_t, time_s),
     )

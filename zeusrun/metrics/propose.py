@@ -12,9 +12,9 @@ from zeusrun.sidecar.events import REPORT
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from zeusrun.metrics.seen import Seen
+    from zeusrun.metrics.seen import SeenMetrics
 
 
 # What libraries report beside metrics.
@@ -36,7 +36,7 @@ class Proposal(NamedTuple):
     best: float | None = None  # where the last value is far worse; the target is near it
 
 
-def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
+def propose(seen: SeenMetrics, likely: str = "") -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
     A metric of an evaluation precedes one of training, an accuracy precedes a loss, unless it is
@@ -107,7 +107,7 @@ def a_little_better(value: float, mode: str) -> float:
     return float(exact.next_plus(_TWO_DIGITS))
 
 
-def describe_choice(proposal: Proposal, seen: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
+def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
     """Yield sentences on a proposed metric: what it is, and how it is logged."""
     name, source = proposal.metric, proposal.source
     values = seen.get((name, source))

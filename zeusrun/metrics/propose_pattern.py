@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from zeusrun.metrics.propose import Proposal
+    from zeusrun.metrics.seen import SeenMetrics
 
 _NUMBER = re.compile(
     r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))"
@@ -95,9 +96,7 @@ def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
     return sorted({name for (name, _), seen in found.items() if seen.each_step})
 
 
-def _find(
-    lines: Sequence[str], each_step: float
-) -> tuple[dict[str, str], dict[tuple[str, str], Seen]]:
+def _find(lines: Sequence[str], each_step: float) -> tuple[dict[str, str], SeenMetrics]:
     """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import LearningCurve, SimulatedJob
@@ -40,11 +40,11 @@ class Setting:
     job: SimulatedJob
     policy: Policy
     problem: Problem
-    runs: Sequence[Observation]  # before it, oldest first
+    runs: Runs  # before it, oldest first
     rng: Generator  # for the draws of the policy
     made: Sequence[Trial] = ()  # earlier attempts of the recurrence
 
-    def choose(self, runs: Sequence[Observation]) -> Decision:
+    def choose(self, runs: Runs) -> Decision:
         """Return the choice after these runs. Policy ``zeus`` is simulated as it was published."""
         control = choose_control(self.policy, self.problem, runs, self.made)
         if control is not None:

@@ -26,7 +26,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
@@ -45,12 +45,12 @@ PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not t
 class Evidence:
     """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    results: Mapping[int, Sequence[Observation]]  # since the job last changed; successes first
-    reached: Mapping[int, Sequence[Observation]]  # those that reached the target
-    cut: Mapping[int, Sequence[Observation]]  # the same, cut short with a learning curve
+    results: RunsByArm  # since the job last changed; successes first
+    reached: RunsByArm  # those that reached the target
+    cut: RunsByArm  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
     speed_sd: float  # standard deviation of one run's log joules per epoch
-    timed: Mapping[int, Sequence[Observation]]  # the runs that show the speed of each arm
+    timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of one run's log epochs
     freedom: float  # degrees of freedom of it
@@ -76,7 +76,7 @@ class Evidence:
         return next(reversed(tuple(self.successes)), None)
 
 
-def gather(problem: Problem, runs: Sequence[Observation]) -> Evidence:
+def gather(problem: Problem, runs: Runs) -> Evidence:
     """Sort the runs of a job, oldest first."""
     shown = [run for run in runs if is_settled(run) or is_cut(run)]
     successes: dict[int, int] = {}
@@ -135,7 +135,7 @@ def was_bounded(run: Observation) -> bool:
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
-def _without_old_bounds(runs: Sequence[Observation]) -> Sequence[Observation]:
+def _without_old_bounds(runs: Runs) -> Runs:
     """Leave out runs that were stopped before one reached the target again.
 
     Their bounds are from before the job changed. A run that missed the target with all of its
@@ -149,7 +149,7 @@ def _without_old_bounds(runs: Sequence[Observation]) -> Sequence[Observation]:
     ]
 
 
-def _widest(spread: Spread, runs: Sequence[Observation]) -> float:
+def _widest(spread: Spread, runs: Runs) -> float:
     """Return the factor between the expected epochs and the most of the next run of an arm.
 
     After an edit, the first run shows how many epochs it takes now: it may take as many as after
@@ -168,9 +168,7 @@ def _by_arm(problem: Problem, runs: Iterable[Observation]) -> dict[int, list[Obs
     return {arm: own[-window:] for arm, own in arms.items()}
 
 
-def find_speed_variance(
-    timed: Mapping[int, Sequence[Observation]], noisy_share: float
-) -> tuple[float, float]:
+def find_speed_variance(timed: RunsByArm, noisy_share: float) -> tuple[float, float]:
     """Return the variance of log joules per epoch between runs of an arm, and its freedom.
 
     It comes from the differences of successive runs, pooled over arms, so a lasting change of speed
@@ -195,9 +193,7 @@ def find_speed_variance(
     return variance, max(1.0, 2 * variance**2 / spread)
 
 
-def _speeds(
-    runs: Sequence[Observation], timed: Mapping[int, Sequence[Observation]], variance: float
-) -> dict[int, list[float]]:
+def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[float]]:
     """Return joules per epoch of the newest runs of each arm.
 
     After an edit, the arms that have not run since are as much slower as those that have.
@@ -213,7 +209,7 @@ def _speeds(
     return found
 
 
-def _power(problem: Problem, timed: Mapping[int, Sequence[Observation]]) -> float | None:
+def _power(problem: Problem, timed: RunsByArm) -> float | None:
     drawn = {
         arm: max(watts)
         for arm, own in timed.items()

@@ -36,10 +36,7 @@ class Control:
     """
 
     def __init__(
-        self,
-        environment: WorkerEnvironment,
-        plan: Plan,
-        noise: Callable[[], NoiseScale | None],
+        self, environment: WorkerEnvironment, plan: Plan, noise: Callable[[], NoiseScale | None]
     ) -> None:
         self._environment, self._noise = environment, noise
         self.plan = replace(plan, limits=replace(plan.limits, ranks=environment.world_size))

@@ -73,10 +73,7 @@ def restore_state(
 
 
 def _read_and_warn(
-    environment: WorkerEnvironment,
-    first: int,
-    epoch: int | None,
-    warn: Callable[[str], None],
+    environment: WorkerEnvironment, first: int, epoch: int | None, warn: Callable[[str], None]
 ) -> State | None:
     path, out_of_memory = environment.adaptation_state, environment.ran_out_of_memory
     try:
