@@ -42,6 +42,12 @@ def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -
     return None if None in found else sum_known(found)
 
 
+def find_currency(own: Sequence[Trial]) -> str | None:
+    """Return the currency of the prices of attempts; ``None`` without one, or with several."""
+    currencies = {trial.currency for trial in own if trial.price is not None}
+    return currencies.pop() if len(currencies) == 1 else None
+
+
 def never_trained(trial: Trial) -> bool:
     """Whether a run ended before its first optimizer step."""
     return trial.time_s is None and not trial.steps
@@ -66,11 +72,6 @@ def by_recurrence(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
 def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the attempts of each recurrence that has ended."""
     return [own for own in by_recurrence(trials).values() if all(each.status.final for each in own)]
-
-
-def has_explored(own: Sequence[Trial]) -> bool:
-    """Whether zeusrun chose another batch size than the default in a recurrence."""
-    return any(is_other(trial) for trial in own) and not is_forced(own)
 
 
 def is_forced(own: Sequence[Trial]) -> bool:

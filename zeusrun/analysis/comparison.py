@@ -13,6 +13,7 @@ from zeusrun.analysis.amounts import (
     Estimate,
     NetAmounts,
     Savings,
+    find_currency,
     find_ended,
     is_forced,
     is_other,
@@ -21,7 +22,7 @@ from zeusrun.analysis.amounts import (
 )
 from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
 from zeusrun.analysis.run_costs import draw_run_costs
-from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
+from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.proof import Doubt, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
@@ -121,9 +122,9 @@ def build_comparison(
         problem = replace(problem, eta_knob=1.0)
         trials = [replace(trial, power_profile=()) for trial in trials]
     problem, read = read_trials(problem, trials)
-    shown = [run for run in read if run is not None and (is_settled(run) or is_cut(run))]
-    sure = {id(run): each.sure for run, each in zip(shown, weigh_runs(shown), strict=True)}
-    era = [run for run in shown if sure[id(run)] and run.epochs and run.arm > 0]
+    shown = weigh_shown([run for run in read if run is not None])
+    sure = {id(run): each.sure for run, each in shown}
+    era = [run for run, each in shown if each.sure and run.epochs and run.arm > 0]
     of_today = {  # of today's training, as far as is known
         trial.trial
         for trial, run in zip(trials, read, strict=True)
@@ -267,9 +268,8 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
         if gram is not None:
             carbon.append((arm, lost, gram))
         price = rate_of(own, [trial.price for trial in own])
-        currencies = {trial.currency for trial in own if trial.price is not None}
-        if price is not None and len(currencies) == 1:
-            money[currencies.pop() or ""].append((arm, lost, price))
+        if price is not None and (currency := find_currency(own)) is not None:
+            money[currency].append((arm, lost, price))
     return NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,
         energy_runs=len(energy),

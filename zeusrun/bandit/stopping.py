@@ -137,7 +137,11 @@ def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
     run's own speed excuses nothing: it may be the batch size that is slow.
     """
     before = timed_runs(
-        run for run in runs if run.recurrence != problem.recurrence and not _is_at_least(run)
+        run
+        for run in runs
+        if run.recurrence != problem.recurrence
+        # Not one that was stopped within its first epoch: that costs more than is known.
+        and (run.status is not TrialStatus.STOPPED or run.epochs is not None or run.profile)
     )
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
@@ -149,11 +153,6 @@ def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
     ]
     factor = math.exp(sum(slower) / len(slower)) if slower else 1.0
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
-
-
-def _is_at_least(run: Observation) -> bool:
-    """Whether an epoch of a run costs more than known: it was stopped within the first one."""
-    return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
 
 
 def _may_another_run(problem: Problem, runs: Runs, decision: Decision) -> bool:

@@ -159,7 +159,7 @@ class LineFile(RowSource):
     """
 
     def __init__(self, run: SourceContext, kind: str, create_parser: Callable[[], Parse]) -> None:
-        super().__init__(Rows(run, kind, epoch="epoch"))
+        super().__init__(Rows(run, kind))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None

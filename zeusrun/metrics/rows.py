@@ -76,16 +76,14 @@ class Places:
 
     def _find(self, row: Row, count: StepCount) -> Place:
         """Return the place before the step that followed a row."""
-        t, log_bytes = row.event.t, row.log_bytes
-        if log_bytes is None and t < count.first_step_t:
+        t, log_bytes, notes = row.event.t, row.log_bytes, self._notes
+        if log_bytes is not None:
+            at = bisect_left(notes, log_bytes, key=lambda note: note[0])
+        elif t < count.first_step_t:
             return _BEFORE._replace(t=count.first_step_t)
-        if log_bytes is None:
-            at = bisect_left(self._notes, t, key=lambda note: note[1].t)
         else:
-            at = bisect_left(self._notes, log_bytes, key=lambda note: note[0])
-        if at < len(self._notes):
-            return self._notes[at][1]
-        return count.place._replace(t=math.inf)
+            at = bisect_left(notes, t, key=lambda note: note[1].t)
+        return notes[at][1] if at < len(notes) else count.place._replace(t=math.inf)
 
     def _between(self, place: Place, share: float) -> Place:
         """Return a place on the way here: a program has written several rows at once."""
@@ -167,13 +165,13 @@ class Rows:
     k, and one at step 0 is an evaluation before training.
     """
 
-    def __init__(self, run: SourceContext, kind: str, epoch: str = "", step: str = "step") -> None:
-        """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
+    def __init__(self, run: SourceContext, kind: str) -> None:
+        """``kind`` is the word for a name: column, key, group."""
         section = run.section
         self.warnings: list[str] = []
         self.source = "stdout" if section.source == "auto" else section.source
         self._run, self._kind = run, kind
-        self._epoch_name, self._step_name = section.epoch or epoch, section.step or step
+        self._epoch_name, self._step_name = section.epoch or "epoch", section.step or "step"
         self._wanted = section.name or run.metric
         self._names: set[str] = set()
         self._epochs: set[int] = set()
@@ -230,9 +228,9 @@ class Rows:
     def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
         values: dict[str, float] = {}
         for name, raw in row.items():
-            if name in {self._epoch_name, self._step_name}:
-                continue
-            if name not in self._names and len(self._names) >= _MAX_NAMES:
+            is_new = name not in self._names
+            counts = name in {self._epoch_name, self._step_name}
+            if counts or (is_new and len(self._names) >= _MAX_NAMES):
                 continue
             self._names.add(name)
             value = number_of(raw)

@@ -48,9 +48,8 @@ def is_cut(run: Observation) -> bool:
 
 def describe_edited(runs: Runs) -> list[str]:
     """Describe how much the epochs of runs of other trainings count, in a sentence for each."""
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
     chances: dict[str, list[float]] = {}
-    for run, each in zip(shown, weigh_runs(shown), strict=True):
+    for run, each in weigh_shown(runs):
         if run.differs is not None:
             chances.setdefault(run.differs, []).append(each.chance)
     return [
@@ -65,10 +64,9 @@ def without_edited(runs: Runs) -> Runs:
     """Leave out runs of other trainings that probably needed another number of epochs."""
     if all(run.differs is None for run in runs):
         return runs
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
     out = {
         id(run)
-        for run, each in zip(shown, weigh_runs(shown), strict=True)
+        for run, each in weigh_shown(runs)
         if run.differs is not None and each.chance < DOUBTED
     }
     return [run for run in runs if id(run) not in out]
@@ -80,6 +78,12 @@ class Relevance(NamedTuple):
     chance: float  # that nothing relevant has changed since
     log_shift: float  # expected of the log of its epochs, because something may have changed
     sure: bool  # whether it counts as a run today
+
+
+def weigh_shown(runs: Runs) -> list[tuple[Observation, Relevance]]:
+    """Return the runs that are settled or cut short, and what each of them still says."""
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    return list(zip(shown, weigh_runs(shown), strict=True))
 
 
 def weigh_runs(runs: Runs) -> list[Relevance]:

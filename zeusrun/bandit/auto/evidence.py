@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_runs
+from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
 from zeusrun.bandit.auto.spread import Spread, find_spread
 from zeusrun.bandit.observation import (
     FAILED,
@@ -78,15 +78,15 @@ class Evidence:
 
 def gather(problem: Problem, runs: Runs) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    shown = weigh_shown(runs)
     successes: dict[int, int] = {}
-    for run in shown:
+    for run, _ in shown:
         if run.status is TrialStatus.REACHED:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
     weighed = [
         run if sure else run._replace(weight=chance, log_shift=log_shift)
-        for run, (chance, log_shift, sure) in zip(shown, weigh_runs(shown), strict=True)
+        for run, (chance, log_shift, sure) in shown
     ]
     relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])

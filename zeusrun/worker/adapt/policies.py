@@ -297,10 +297,8 @@ def _is_batch_size(value: object) -> bool:
 
 def _describe(value: object) -> str:
     try:
-        if isinstance(value, BaseException):
-            text = f"{type(value).__name__}: {value}"
-        else:
-            text = repr(value)
+        is_error = isinstance(value, BaseException)
+        text = f"{type(value).__name__}: {value}" if is_error else repr(value)
     except Exception:  # noqa: BLE001 - the user's class has its own __repr__ or __str__
         text = type(value).__name__
     return " ".join(text.split())[:300]

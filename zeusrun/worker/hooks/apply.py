@@ -192,11 +192,7 @@ def apply_learning_rate(
     @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
-        found = [
-            options
-            for options in (defaults, *groups)
-            if isinstance(options, dict) and _is_rate(options.get("lr"), given)
-        ]
+        found = [each for each in (defaults, *groups) if _has_rate(each, given)]
         for options in found:
             options["lr"] = chosen
         if found and (where := _callers()[0][0]) not in places:
@@ -235,7 +231,8 @@ def _indices(sampler: Any) -> set[int]:
         return set()
 
 
-def _is_rate(rate: Any, given: float) -> bool:
+def _has_rate(options: Any, given: float) -> bool:
+    rate = options.get("lr") if isinstance(options, dict) else None
     return isinstance(rate, (int, float)) and math.isclose(rate, given, rel_tol=1e-9)
 
 
@@ -244,10 +241,8 @@ def _callers() -> tuple[tuple[str, ...], bool, bool]:
     frame: FrameType | None = sys._getframe(2)
     caller, functions, lines = "", set(), []
     while frame is not None:
-        package, function = (
-            frame.f_globals.get("__name__", "").partition(".")[0],
-            frame.f_code.co_name,
-        )
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        function = frame.f_code.co_name
         functions.add(function)
         if not caller and package not in {"torch", "zeusrun"} and function != "wrapper":
             caller = package  # Lightning wraps what a script calls

@@ -113,9 +113,8 @@ class _Late(_Spawnable):
         """Make way for the callback: Lightning has joined the group."""
         if (hooks := installed_hooks()) is not None:
             callback = _create(self.package, _Callback, hooks)
-            trainer.callbacks[:] = [
-                callback if each is self else each for each in trainer.callbacks
-            ]
+            others = trainer.callbacks
+            trainer.callbacks[:] = [callback if each is self else each for each in others]
             if not self.is_said:
                 hooks.record_hook(self.package.partition(".")[0])
 

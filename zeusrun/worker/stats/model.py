@@ -120,9 +120,7 @@ class Model:
             pass
         elif self.noise.trace is None and not self._is_finite:
             self.report_problem("nothing was measured: the gradients are infinite or NaN")
-        elif self.noise.trace is not None and not (
-            self._was_known or "noise_scale" in self._values
-        ):
+        elif self.noise.trace is not None and not self._was_known | ("noise_scale" in self._values):
             self.report_problem(
                 "its noise scale stayed unknown, because |G|² was within four standard errors of "
                 "0; it needs more steps in an epoch, more ranks, or a larger batch size"

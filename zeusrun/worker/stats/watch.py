@@ -63,10 +63,8 @@ class Watch:
             problem = f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}"
             self._new_model().report_problem(problem)
             return
-        is_known = module in self._models or any(
-            getattr(ddp, "module", None) is module for ddp in self._models
-        )
-        if not is_known:
+        inner = (getattr(ddp, "module", None) for ddp in self._models)
+        if module not in self._models and not any(each is module for each in inner):
             self._begin(module, lambda model: self._measure_one_rank(module, model))
 
     def has(self, ddp: Any) -> bool:
