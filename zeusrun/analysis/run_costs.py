@@ -31,7 +31,7 @@ DRAWS = 2000
 # differences together, or four times that, which leaves large ones as they are.
 _STEEPNESS = (1.0, 4.0)
 _ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does not show it
-_MOST_LOG = 100.0  # of joules; more comes from a damaged record
+_MAX_LOG = 100.0  # of joules; more comes from a damaged record
 
 
 def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
@@ -54,7 +54,7 @@ def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
         speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * math.sqrt(variance / len(speeds))
         log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
-        drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
+        drawn[arm] = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
     return drawn
 
 

@@ -160,8 +160,8 @@ def timed_runs(runs: Iterable[Observation]) -> dict[int, list[Observation]]:
         if any(run.disturbed or run.differs is not None for run in every):
             own = [run for run in every if run.differs is None] or every
             calm = [run for run in own if not run.disturbed]
-            most_j = usual_speed(calm) if calm else math.inf
-            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < most_j]
+            usual_j = usual_speed(calm) if calm else math.inf
+            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < usual_j]
     return arms
 
 

@@ -141,11 +141,11 @@ def _read_learning(
     """Return a run with its outcome under today's rules and its cost, and how far it went."""
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
-    most = math.inf if epochs > trial.max_epochs else problem.most_epochs
-    pace, reached, last = _walk(problem, trial, most)
-    end = reached or (last if epochs > most else None) or whole_way(trial)
+    limit = math.inf if epochs > trial.max_epochs else problem.epoch_limit
+    pace, reached, last = _walk(problem, trial, limit)
+    end = reached or (last if epochs > limit else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
-    if as_it_ended and trial.epochs and trial.epochs <= most:
+    if as_it_ended and trial.epochs and trial.epochs <= limit:
         reached = end = Way(trial.epochs, trial.time_s, trial.energy_j)
     end = undisturbed(trial, end)
     spent_j = None
@@ -165,9 +165,9 @@ def _read_learning(
 
 
 def _walk(
-    problem: Problem, trial: Trial, most: float
+    problem: Problem, trial: Trial, limit: float
 ) -> tuple[list[tuple[int, float]], Way | None, Way | None]:
-    """Return the pace, where the target was reached, and the last point within ``most`` epochs.
+    """Return the pace, where the target was reached, and the last point within ``limit`` epochs.
 
     A history has thousands of points: the loop calls no function for each.
     """
@@ -184,7 +184,7 @@ def _walk(
     for point in curve:
         at = point.epoch + more
         at = at if at > epochs else epochs + 1
-        if at > most:
+        if at > limit:
             break
         last, epochs, value = point, at, point.value
         if value is None:
@@ -202,7 +202,7 @@ def _walk(
 
 def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     """Return ``MISSED`` or ``STOPPED`` for a failure by today's rules, else cut short."""
-    if end is not None and end.epochs >= problem.most_epochs:
+    if end is not None and end.epochs >= problem.epoch_limit:
         return TrialStatus.MISSED
     same = False
     if trial.status is TrialStatus.MISSED:

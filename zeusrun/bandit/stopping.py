@@ -30,19 +30,19 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
         return None
     epochs = running.epochs
     if bound.epochs is None:
-        spent, most = running.cost_j or 0.0, bound.cost_j
-        what, limit = "its cost", energy_text(most)
+        spent, allowed = running.cost_j or 0.0, bound.cost_j
+        what, limit = "its cost", energy_text(allowed)
         used = f"for {energy_text(spent)} of the {limit} that"
     else:
-        spent, most = float(epochs), bound.epochs
+        spent, allowed = float(epochs), bound.epochs
         usual = f"{energy_text(bound.cost_j)} at its usual speed"
-        what, limit = "it", f"{amount_text(most, running.unit)} ({usual})"
+        what, limit = "it", f"{amount_text(allowed, running.unit)} ({usual})"
         used = f"and {limit} are what"
-    if spent + spent / max(1, epochs) > most:
-        left = f"{what} passed" if spent > most else "one more epoch would pass"
+    if spent + spent / max(1, epochs) > allowed:
+        left = f"{what} passed" if spent > allowed else "one more epoch would pass"
         return f"{left} the bound of {limit}"
     share = share_done(bound.paces, mode, running.best_value) if bound.paces else 1.0
-    if spent <= share * most:
+    if spent <= share * allowed:
         return None
     return (
         f"after {amount_text(epochs, running.unit)} it has come {share:.0%} of the way at most, "
@@ -100,7 +100,7 @@ def is_target_in_doubt(made: Sequence[Trial], runs: Runs) -> bool:
     return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)
 
 
-_MOST_EPOCHS = 1e300  # JSON has no infinity
+_MAX_EPOCHS = 1e300  # JSON has no infinity
 
 
 def bounded_choice(
@@ -145,7 +145,7 @@ def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
     )
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
-        return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MOST_EPOCHS))
+        return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MAX_EPOCHS))
     slower = [
         math.log(run.epoch_cost_j / usual_j[run.arm])
         for run in runs
@@ -163,8 +163,8 @@ def _may_another_run(problem: Problem, runs: Runs, decision: Decision) -> bool:
     if problem.attempts_left is not None and problem.attempts_left <= 1:
         return False
     crashed = {run.arm for run in runs if run.status is TrialStatus.FAILED}
-    most = min((run.arm for run in runs if run.status is TrialStatus.OOM), default=math.inf)
-    others = (arm for arm in problem.candidates if arm not in crashed and arm < most)
+    too_large = min((run.arm for run in runs if run.status is TrialStatus.OOM), default=math.inf)
+    others = (arm for arm in problem.candidates if arm not in crashed and arm < too_large)
     return any(arm != decision.global_batch_size for arm in others)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
 # caused one OOM: it takes two to rule the arm out.
-_MOST_CRASHES = 2
+_MAX_CRASHES = 2
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
@@ -160,7 +160,7 @@ def fitting(
     too_large = [
         arm
         for arm, times in out_of_memory.items()
-        if times >= (_MOST_CRASHES if arm <= proven else 1)
+        if times >= (_MAX_CRASHES if arm <= proven else 1)
     ]
     return tuple(arm for arm in candidates if not too_large or arm < min(too_large))
 

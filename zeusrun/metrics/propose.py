@@ -83,7 +83,7 @@ def a_little_worse(value: float, mode: str) -> float:
     exact = Decimal(repr(value))
     if mode == "min":
         return float(Context(prec=2, rounding=ROUND_CEILING).plus(exact))
-    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
     if best is not None and best - exact < best / 10:  # two digits of what is missing
         return float(best - Context(prec=2, rounding=ROUND_CEILING).plus(best - exact))
     return float(Context(prec=2, rounding=ROUND_FLOOR).plus(exact))
@@ -97,7 +97,7 @@ def a_little_better(value: float, mode: str) -> float:
     exact = Decimal(repr(value))
     if exact == 0 and mode == "max":
         return 0.01
-    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
     if exact == 0 or (mode == "max" and exact == best):
         return value
     if mode == "min":

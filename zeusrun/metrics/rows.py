@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepCount
 
 
-_MOST_NOTES = 10_000  # files may come some minutes late
+_MAX_NOTES = 10_000  # files may come some minutes late
 HANDFUL = 5  # steps
 _ENOUGH = 3  # lines with at most that many steps between them
 _BEFORE = Place(0.0, 0, 0, 0, 0)
@@ -55,7 +55,7 @@ class Places:
         if count is not None:
             since_t = self._notes[-1][1].t if self._notes else 0.0
             self._notes += [note for note in count.notes if note[1].t > since_t]
-            del self._notes[:-_MOST_NOTES]
+            del self._notes[:-_MAX_NOTES]
 
     def put(self, rows: Sequence[Row], count: StepCount | None) -> list[Reported]:
         """Return the events of rows; ``count`` is the clock after they were read."""
@@ -273,8 +273,14 @@ class Rows:
         self._since_t = max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
         return self._since_t
 
-    def end(self, *, final: bool = False) -> list[Event]:
-        """End to read: return the events."""
+    def end(self, *, found: bool, final: bool) -> list[Event]:
+        """End to read: return the events; ``found``: whether there is a file.
+
+        Without one, the user is warned after the first minute of training, and at the end.
+        """
+        if not found and (final or self._run.has_trained_a_minute(self._now_t)):
+            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
+            self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
             self.warn(
                 "name",
@@ -286,14 +292,6 @@ class Rows:
         count = self._run.count
         self._places.look(count)
         return [*self._places.put(rows, count)] if rows else []
-
-    def check_file(self, *, found: bool, final: bool) -> None:
-        """Warn if there is still no file after the first minute of training, or at the end."""
-        if found or "file" in self._warned:
-            return
-        if final or self._run.has_trained_a_minute(self._now_t):
-            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
-            self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
 
     def warn(self, kind: str, text: str) -> None:
         """Warn once of each kind."""
@@ -316,9 +314,7 @@ class RowSource(ABC):
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
         self._rows.begin()
-        found = self._collect(final=final)
-        self._rows.check_file(found=found, final=final)
-        return self._rows.end(final=final)
+        return self._rows.end(found=self._collect(final=final), final=final)
 
     @abstractmethod
     def _collect(self, *, final: bool) -> bool:

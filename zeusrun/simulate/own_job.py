@@ -42,7 +42,7 @@ CURVES = 24  # learning curves of a batch size; a run follows one at random
 # Standard deviation of a guess by either law, in logarithms, for each doubling from a batch size
 # with runs: as wide as the smooth part of what policy ``auto`` believes.
 GUESS_SD = 0.25
-_MOST_EPOCHS = 1e6
+_MAX_EPOCHS = 1e6
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples spread evenly (Kronecker sequence)
 _LEAST_LUCK = 1e-9  # as a probability
 
@@ -217,7 +217,7 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     for luck, which, chance in zip(
         rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
     ):
-        log_epochs = min(math.log(_MOST_EPOCHS), level + model.run_sd * float(luck))
+        log_epochs = min(math.log(_MAX_EPOCHS), level + model.run_sd * float(luck))
         epochs = max(1, round(math.exp(log_epochs)))
         pace = arm.paces[int(which * len(arm.paces))] if arm.paces else ()
         pace = pace or ((1, model.problem.target),)
@@ -257,7 +257,7 @@ def _learn_epochs(
         weight, lost = _weigh(reached), _weigh(missed)
         return count, float(np.mean(drawn)), float(np.std(drawn)), lost / (lost + weight), paces
     if missed:  # it has never reached the target
-        return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
+        return count, math.log(_MAX_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
     if stopped and newest:
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]

@@ -52,7 +52,7 @@ def begin(launched_ranks: int) -> None:
         if not done:
             done = True
             with contextlib.suppress(Exception):  # an error of ours must not end the child
-                _say_that_it_trains()
+                _record_training()
 
     after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
 
@@ -107,7 +107,7 @@ def _become_rank() -> None:
         signal.signal(LEAVE_SIGNAL, leave)
 
 
-def _say_that_it_trains() -> None:
+def _record_training() -> None:
     from zeusrun.sidecar.events import Spawned, append_event  # noqa: PLC0415 - few children need it
 
     append_event(os.environ["ZEUSRUN_SIDECAR"], Spawned(time.monotonic(), os.getpid()))

@@ -168,8 +168,8 @@ class _Compared(NamedTuple):
         likeliest = log_factor.argmax()
         # The variance between runs is an estimate: Student's instead of a Gaussian.
         fit = math.log1p(square.flat[likeliest] / self.freedom) * (self.freedom + 1) / 2
-        most = min(_SURE, fewest.flat[likeliest] * math.log(ACCIDENT))
-        log_factor += min(most, fit - math.log(scale.flat[likeliest]) / 2) - log_factor.max()
+        limit = min(_SURE, fewest.flat[likeliest] * math.log(ACCIDENT))
+        log_factor += min(limit, fit - math.log(scale.flat[likeliest]) / 2) - log_factor.max()
         return _Change(log_factor, change * prior / scale * self.sd)
 
 

@@ -180,8 +180,8 @@ def find_speed_variance(timed: RunsByArm, noisy_share: float) -> tuple[float, fl
     for own in timed.values():
         logs = [math.log(cost) for cost in newest_speeds(own, math.inf)]
         squares += [(new - old) ** 2 / 2 for old, new in pairwise(logs)]
-    most = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
-    total = DIFFERENCE_WEIGHT * sum(min(each, most) for each in squares)
+    largest = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
+    total = DIFFERENCE_WEIGHT * sum(min(each, largest) for each in squares)
     freedom = 1 + DIFFERENCE_WEIGHT * len(squares)  # either prior counts as one run
     likelihood = ((STEADY_SD**2 + total) / (NOISY_SD**2 + total)) ** (freedom / 2)
     odds = noisy_share / (1 - noisy_share) * NOISY_SD / STEADY_SD * likelihood

@@ -155,7 +155,7 @@ def _likeliest(now: Assessment, incumbent: int) -> int:
     if today:
         log_epochs += sum(log - log_epochs[i] for i, log in today.items()) / len(today)
         log_epochs[list(today)] = list(today.values())
-    spare = (math.log(now.problem.most_epochs) - log_epochs) / sd
+    spare = (math.log(now.problem.epoch_limit) - log_epochs) / sd
     nearest = _nearest(now, free, incumbent)
     return max(proven, key=lambda i: float(spare[i]), default=nearest)
 

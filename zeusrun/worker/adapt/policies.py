@@ -25,16 +25,16 @@ class Limits:
     """The batch sizes that are allowed.
 
     Attributes:
-        least: The smallest.
-        most: The largest.
+        minimum: The smallest.
+        maximum: The largest.
         growth: The largest factor by which one decision may change the batch size; above 1.
         ranks: They share the batch size evenly.
         per_device_max: The most samples of a rank in a forward pass; ``None``: any number.
         schedule: First epochs and their batch sizes, ascending.
     """
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     growth: float = 2.0
     ranks: int = 1
     per_device_max: int | None = None
@@ -127,8 +127,8 @@ def clip(size: float, observation: Observation, limits: Limits) -> int:
     no other one is allowed.
     """
     now, first = observation.batch_size, observation.first_batch_size
-    low = max(min(limits.least, first), now / limits.growth)
-    high = min(max(limits.most, first), now * limits.growth)
+    low = max(min(limits.minimum, first), now / limits.growth)
+    high = min(max(limits.maximum, first), now * limits.growth)
     clipped = round_down(min(max(size, low), high), limits)
     return clipped if low <= clipped <= high else now
 
@@ -137,7 +137,7 @@ def clip_restored(size: int, first: int, limits: Limits) -> int:
     """Return the nearest batch size that the limits allow to one of an earlier start."""
     if size == first:
         return size
-    low, high = min(limits.least, first), max(limits.most, first)
+    low, high = min(limits.minimum, first), max(limits.maximum, first)
     return round_down(min(max(size, low), high), limits)
 
 

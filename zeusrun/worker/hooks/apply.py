@@ -65,7 +65,7 @@ class _TrainingLoader:
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
-        self._told: set[tuple[str, ...]] = set()
+        self._recorded: set[tuple[str, ...]] = set()
         observer.on_left = self._check
 
     @property
@@ -101,8 +101,8 @@ class _TrainingLoader:
         """Remember the loader that got the chosen batch size, and record a new place."""
         last, place = self._last, built.lines[:1]
         is_rebuilt = last is not None and built.by_library and built.data == last.data
-        if not is_rebuilt and place not in self._told:
-            self._told.add(place)
+        if not is_rebuilt and place not in self._recorded:
+            self._recorded.add(place)
             self._record(self.chosen, built.lines[0])
         self._left.discard(built.data)
         self._last, self._steps = built, self._observer.steps
@@ -131,8 +131,8 @@ class _TrainingLoader:
                 f"batches of {self.given} in random order. Build the one that trains first, give "
                 "the other one another batch size, or pass ${local_batch_size} in args"
             )
-        if left not in self._told:
-            self._told.add(left)
+        if left not in self._recorded:
+            self._recorded.add(left)
             self._record(self.given, trains)
 
     def _record(self, chosen: int, where: str) -> None:

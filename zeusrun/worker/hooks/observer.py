@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps between records, for loaders that never end
-_MOST_QUEUED = 1000
+_MAX_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
@@ -63,7 +63,7 @@ class Pass:
     steps: int = 0  # optimizer steps so far
     batches: int = 0  # of the last step, unless it is the first one
     ended: bool = False  # all batches have been yielded
-    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MOST_QUEUED))
+    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
 
 

@@ -41,7 +41,7 @@ class Watch:
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_told = False  # that a model is sharded
+        self._has_reported = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
@@ -115,7 +115,7 @@ class Watch:
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
         if _has_sharded(optimizer):
-            self._has_told = True
+            self._has_reported = True
             return SHARDED
         if self._environment.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
@@ -156,8 +156,8 @@ class Watch:
                 self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
         self._has_matched = self._has_matched or bool(trained)
-        if self._count and not trained and not self._has_told and _has_sharded(optimizer):
-            self._has_told = True  # beside a model that is watched
+        if self._count and not trained and not self._has_reported and _has_sharded(optimizer):
+            self._has_reported = True  # beside a model that is watched
             self._new_model().report_problem(SHARDED)
         everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
