@@ -24,14 +24,20 @@ _SAME_S = 1e-3  # times of one moment differ in their last digits
 
 def sum_known(values: Iterable[float | None]) -> float | None:
     """Return the sum of what is known; ``None`` if nothing is."""
-    known = [value for value in values if value is not None]
-    return _finite(sum(known)) if known else None
+    return _over_known(sum, values)
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
     """Return the median of what is known; ``None`` if nothing is."""
+    return _over_known(statistics.median, values)
+
+
+def _over_known(
+    sum_up: Callable[[list[float]], float], values: Iterable[float | None]
+) -> float | None:
     known = [value for value in values if value is not None]
-    return _finite(statistics.median(known)) if known else None
+    amount = sum_up(known) if known else math.nan
+    return amount if math.isfinite(amount) else None  # else it comes from damaged records
 
 
 def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -> float | None:
@@ -88,11 +94,6 @@ def size_label(trial: Trial) -> str:
     """Return the batch size by which a run is grouped: adaptive runs are apart from fixed ones."""
     size = str(trial.global_batch_size)
     return size if trial.variant is None else f"{size} {trial.variant}"
-
-
-def _finite(amount: float) -> float | None:
-    """Return an amount; ``None`` if it comes from damaged records."""
-    return amount if math.isfinite(amount) else None
 
 
 def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:

@@ -65,7 +65,9 @@ class Comparison:
     trials: Sequence[Trial]
     read: Sequence[Observation | None]  # the trials under ``problem``
     era: Runs  # runs since the training last changed, oldest first
-    looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
+    # What runs cost, drawn as known now and before each of the last recurrences; empty if nothing
+    # was known of the default.
+    looks: Sequence[Mapping[int, Array]]
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
     def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
@@ -132,7 +134,11 @@ def build_comparison(
     }
     since = min((run.recurrence for run in era), default=math.inf)
     reached = {(run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED}
-    looks = _draw_looks(problem, era)
+    newest_first = sorted({run.recurrence for run in era}, reverse=True)
+    looks = [
+        draw_run_costs(problem, [run for run in era if run.recurrence not in newest_first[:back]])
+        for back in range(LOOKS)
+    ]
     compared, proven = [], set[int]()
     for own in ended:
         last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
@@ -156,18 +162,6 @@ def build_comparison(
 
 def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
-
-
-def _draw_looks(problem: Problem, era: Runs) -> list[dict[int, Array]]:
-    """Draw what runs cost, as known now and before each of the last recurrences.
-
-    A look is empty if nothing was known of the default.
-    """
-    newest = sorted({run.recurrence for run in era}, reverse=True)
-    return [
-        draw_run_costs(problem, [run for run in era if run.recurrence not in newest[:back]])
-        for back in range(LOOKS)
-    ]
 
 
 def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:

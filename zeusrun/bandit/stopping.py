@@ -124,9 +124,8 @@ def bounded_choice(
     surely_not = moves_on and not made and _may_another_run(problem, runs, decision)
     if not surely_not and _is_last_possible(choose, problem, runs, made, decision):
         return replace(decision, bound=None)
-    return replace(
-        decision, bound=fit_bound(problem, runs, decision.global_batch_size, decision.bound)
-    )
+    bound = fit_bound(problem, runs, decision.global_batch_size, decision.bound)
+    return replace(decision, bound=bound)
 
 
 def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:

@@ -119,9 +119,8 @@ def failed_now(
     """Return arms with such a status in the recurrence, and those larger than one with an OOM."""
     ended = [run for run in runs if run.recurrence == problem.recurrence and run.status in statuses]
     too_large = min((run.arm for run in ended if run.status is TrialStatus.OOM), default=math.inf)
-    return frozenset(
-        {run.arm for run in ended}.union(b for b in problem.candidates if b > too_large)
-    )
+    larger = {arm for arm in problem.candidates if arm > too_large}
+    return frozenset({run.arm for run in ended} | larger)
 
 
 def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
@@ -131,9 +130,8 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     recurrence; of equals, the one with the cheapest run.
     """
     runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
-    reached = {
-        arm: sum(run.status is TrialStatus.REACHED for run in own) for arm, own in runs.items()
-    }
+    statuses = {arm: [run.status for run in own] for arm, own in runs.items()}
+    reached = {arm: own.count(TrialStatus.REACHED) for arm, own in statuses.items()}
     options = [arm for arm, times in reached.items() if times]
     if not options:
         return None
@@ -157,11 +155,8 @@ def fitting(
     here = (run for run in runs if run.local or run.disturbed)
     trained = (run.arm for run in here if run.epochs and run.status in _TRAINED)
     proven = max(trained, default=0)
-    too_large = [
-        arm
-        for arm, times in out_of_memory.items()
-        if times >= (_MAX_CRASHES if arm <= proven else 1)
-    ]
+    crashes = {arm: _MAX_CRASHES if arm <= proven else 1 for arm in out_of_memory}
+    too_large = [arm for arm, times in out_of_memory.items() if times >= crashes[arm]]
     return tuple(arm for arm in candidates if not too_large or arm < min(too_large))
 
 

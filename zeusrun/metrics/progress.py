@@ -298,11 +298,10 @@ def _begin(progress: Progress, training_t: float) -> Progress:
             point._replace(time_s=max(0.0, point.time_s + later_s), energy_j=None)
             for point in by_samples
         )
+        if reached is not None:
+            reached = reached._replace(time_s=max(0.0, reached.time_s + later_s))
     if curve and is_baseline(curve[0]) and not is_baseline(progress.curve[0]):
         epochs = max(epochs - 1, *(point.epoch for point in curve))
-    if reached is not None and progress.training_t is not None:
-        time_s = max(0.0, reached.time_s + progress.training_t - training_t)
-        reached = reached._replace(time_s=time_s)
     return replace(
         progress,
         training_t=training_t,

@@ -129,9 +129,8 @@ class _Simulation:
         self._energy_j += seconds * self._rate.power_w
 
     def _spent_j(self) -> float:
-        eta_knob = self._setting.problem.eta_knob
-        time_cost = self._setting.job.max_power_w * self._time_s
-        return eta_knob * self._energy_j + (1 - eta_knob) * time_cost
+        job, eta_knob = self._setting.job, self._setting.problem.eta_knob
+        return cost_j(self._energy_j, job.max_power_w, self._time_s, eta_knob) or 0.0
 
     def train_epoch(self) -> None:
         while self._probing:

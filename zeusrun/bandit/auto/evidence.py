@@ -99,10 +99,9 @@ def gather(problem: Problem, runs: Runs) -> Evidence:
     crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     lost = [r for r in runs if r.recurrence == problem.recurrence and r.status in OUTDONE]
+    results = {arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}}
     return Evidence(
-        results={
-            arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}
-        },
+        results=results,
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds=_speeds(runs, timed, variance),
@@ -143,10 +142,8 @@ def _without_old_bounds(runs: Runs) -> Runs:
     """
     since = max((i + 1 for i, run in enumerate(runs) if run.weight < DOUBTED), default=len(runs))
     reached = (i for i, run in enumerate(runs) if run.status is TrialStatus.REACHED and i >= since)
-    again, stopped = next(reached, 0), TrialStatus.STOPPED
-    return [
-        run for i, run in enumerate(runs) if run.status is not stopped or not since <= i < again
-    ]
+    old = range(since, next(reached, 0))
+    return [r for i, r in enumerate(runs) if i not in old or r.status is not TrialStatus.STOPPED]
 
 
 def _widest(spread: Spread, runs: Runs) -> float:

@@ -222,9 +222,8 @@ def _explore(
         for other in survivors
         if other not in tally.not_now and all(map(_reached, tally.results.get(other, ())))
     ]
-    known = {
-        other: believe(tally.costs_j[other]).mean_j for other in free if other in tally.costs_j
-    }
+    costs_j = tally.costs_j
+    known = {other: believe(costs_j[other]).mean_j for other in free if other in costs_j}
     why = f"no cost is known and the default is out; {why}"
     if known:
         arm = min(known, key=lambda other: (known[other], other))

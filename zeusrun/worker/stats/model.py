@@ -136,13 +136,5 @@ class Model:
             self._was_known |= "noise_scale" in values
             behind = getattr(self.watch, "behind", 0) * self._interval * self._step_samples
             samples = None if done is None else max(0, round(done - behind - self.noise.age))
-            event = Watched(
-                now_t,
-                self.index,
-                self.parameters,
-                values,
-                self._how,
-                self._problem,
-                samples=samples,
-            )
-            self._environment.record_on_0(event)
+            what = (self.index, self.parameters, values, self._how, self._problem)
+            self._environment.record_on_0(Watched(now_t, *what, samples=samples))

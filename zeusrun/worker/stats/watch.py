@@ -106,11 +106,8 @@ class Watch:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {
-            "interval": self._interval,
-            "samples": self._observer.samples,
-            "scale": self._read_scale,
-        }
+        options = {"interval": self._interval, "samples": self._observer.samples}
+        return {**options, "scale": self._read_scale}
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
