@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Profile, Running, Runs
     from zeusrun.bandit.problem import Problem
+    from zeusrun.lever import Lever
 
 
 @runtime_checkable
@@ -41,8 +42,8 @@ class Policy(Protocol):
         if its batch size is still the choice.
         """
 
-    def next_limit_w(self, problem: Problem, decision: Decision, profile: Profile) -> float | None:
-        """Return the power limit to hold now, per GPU; ``None`` to leave it as it is.
+    def next_lever(self, problem: Problem, decision: Decision, profile: Profile) -> Lever | None:
+        """Return the power limit to hold now; ``None`` to leave it as it is.
 
         A limit that is not in ``profile`` is held and measured; then the method is called again.
         A limit in ``profile`` is held to the end. ``profile`` includes points of earlier trials.
@@ -68,7 +69,7 @@ class _PluginPolicy:
 
     def __init__(self, name: str, policy: Policy) -> None:
         self.name, self._policy = name, policy
-        self.next_limit_w = blame("policy", name, "next_limit_w")(policy.next_limit_w)
+        self.next_lever = blame("policy", name, "next_lever")(policy.next_lever)
         self.review = blame("policy", name, "review")(policy.review)
 
     def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.choice.choose import Choice, NothingLeft, choose_trial
-from zeusrun.choice.offline import choose_offline
+from zeusrun.choice.choose import Choice, NothingLeft, choose_offline, choose_trial
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
@@ -19,7 +18,6 @@ from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
-from zeusrun.launcher.moment import read_moment
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
@@ -105,7 +103,7 @@ def _choose(
 ) -> Choice | NothingLeft:
     spec, trials = submission.spec, snapshot.trials
     chooser, machine = submission.chooser, submission.measure()
-    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
+    moment = submission.read_moment(trials)
     if snapshot.offline:
         name = offline_name(spec.name, moment.uuid)
         return choose_offline(chooser, machine, trials, made, moment, name=name)

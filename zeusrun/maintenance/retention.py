@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.choice.preempted import list_preempted
+from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes

@@ -35,7 +35,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Sweep:
     """What a sweep has done, each process as ``name (pid)``."""
 
     names: tuple[str, ...]  # did not end by themselves
@@ -116,7 +116,7 @@ def _has_torch(process: psutil.Process) -> bool:
     return b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes()
 
 
-def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
+def end_run(run_dir: str, *, at_once: bool = True) -> Sweep:
     """End all processes whose environment names the run directory, whatever their parent is.
 
     A process can fork between the scan and its death, or be in an exec. So this scans until two
@@ -137,7 +137,7 @@ def end_run(run_dir: str, *, at_once: bool = True) -> Ended:
             at_once = True
         time.sleep(_PERIOD_S)
     left = () if quiet else names_of(processes_of_run(run_dir))
-    return Ended(tuple(dict.fromkeys(names)), left)
+    return Sweep(tuple(dict.fromkeys(names)), left)
 
 
 def end_children(

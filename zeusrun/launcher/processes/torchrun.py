@@ -132,7 +132,7 @@ class TorchrunProcess:
         self.exit = ProcessExit(self._code, ended_t, outlived + more, left)
 
     def _end_watchdog(self, *, let_live: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Let the watchdog kill the rest; return ``Ended`` as a tuple."""
+        """Let the watchdog kill the rest; return ``Sweep`` as a tuple."""
         left: tuple[str, ...] = ()
         if let_live:
             self._send(_LET_LIVE)

@@ -237,8 +237,11 @@ def _fell_back(trial: Trial, progress: Progress) -> list[str]:
     return [told]
 
 
-def outcome_now(trial: Trial, progress: Progress, meter: Meter, status: TrialStatus) -> Outcome:
+def outcome_now(
+    trial: Trial, progress: Progress, meter: Meter | None, status: TrialStatus
+) -> Outcome:
     """Return the outcome of a trial as if it ended now, without a reason."""
+    max_power_w = None if meter is None else meter.max_power_w
     return Outcome(
         status,
         "",
@@ -246,9 +249,9 @@ def outcome_now(trial: Trial, progress: Progress, meter: Meter, status: TrialSta
         startup_s=progress.startup_s,
         time_s=progress.time_s,
         energy_j=progress.energy_j,
-        energy_source=None if progress.energy_j is None else meter.energy_source,
-        max_power_w=meter.max_power_w,
-        cost_j=cost_j(progress.energy_j, meter.max_power_w, progress.time_s, trial.eta_knob),
+        energy_source=meter.energy_source if meter and progress.energy_j is not None else None,
+        max_power_w=max_power_w,
+        cost_j=cost_j(progress.energy_j, max_power_w, progress.time_s, trial.eta_knob),
         epochs=progress.epochs if progress.curve else None,
         steps=progress.steps,
         best_metric=progress.best_value,
