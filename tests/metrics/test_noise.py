@@ -83,7 +83,7 @@ def test_a_problem_of_another_rank_changes_no_curve():
 
 def test_a_last_record_without_a_value_keeps_the_curve():
     progress = after(DATA, watched(101, 50), Watched(102.0, 0, 10, {}))
-    assert len(progress.statistics.noise_curve) == 1
+    assert len(progress.noise_curve) == 1
 
 
 def test_statistics_are_those_of_a_trial():

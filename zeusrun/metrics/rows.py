@@ -235,18 +235,15 @@ class Rows:
             self._names.add(name)
             value = number_of(raw)
             if value is not None:
-                values[name] = value / 100 if self._is_share(name, raw) else value
+                target = self._run.target if name == self._wanted else None
+                # Of the metric in percent, whose target is not: ``15.0%`` is 0.15.
+                is_share = target is not None and 0 <= target <= 1 and "%" in str(raw)
+                values[name] = value / 100 if is_share else value
             elif name == self._wanted:
                 self._found = True
                 text = str(raw)[:80]
                 self.warn("number", f"{self._kind} {name!r} is {text!r}, which is not a number")
         return values
-
-    def _is_share(self, name: str, raw: object) -> bool:
-        """Whether a value of the metric is in percent, but its target is not: ``15.0%`` is 0.15."""
-        target = self._run.target
-        percent = isinstance(raw, str) and "%" in raw
-        return percent and name == self._wanted and target is not None and 0 <= target <= 1
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None

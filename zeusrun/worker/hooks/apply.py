@@ -88,14 +88,11 @@ class _TrainingLoader:
             return True
         if not stepped and self._batches() is None:
             return True
-        again = built.by_library or built.lines[0] == last.lines[0]
-        return again and same_data and not self._is_split_off(built)
-
-    def _is_split_off(self, built: _Built) -> bool:
-        """Whether both draw from known parts of the dataset that have no sample in common."""
-        mine = _indices(getattr(self._batches(), "sampler", None))
-        theirs = _indices(built.sampler)
-        return bool(mine and theirs) and mine.isdisjoint(theirs)
+        if not (same_data and (built.by_library or built.lines[0] == last.lines[0])):
+            return False
+        mine, theirs = map(_indices, (getattr(self._batches(), "sampler", None), built.sampler))
+        # Both may draw from known parts of the dataset that have no sample in common.
+        return not (mine and theirs and mine.isdisjoint(theirs))
 
     def take(self, built: _Built, loader: Any) -> None:
         """Remember the loader that got the chosen batch size, and record a new place."""
