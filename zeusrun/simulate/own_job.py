@@ -115,8 +115,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
     known = sorted(evidence.reached)
-    joint = draw_log_epochs(problem.default, known, evidence)
-    drawn = dict(zip(known, joint.T, strict=True))
+    drawn = dict(zip(known, draw_log_epochs(problem.default, known, evidence).T, strict=True))
     arms = {
         size: KnownArm(
             size,
