@@ -21,8 +21,7 @@ from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
-from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import find_own, lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.rundir.lock import Lease
+    from zeusrun.launcher.rundir.ownership import Lease
     from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 

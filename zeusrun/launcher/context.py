@@ -20,7 +20,7 @@ from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.processes.command import build_command
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs

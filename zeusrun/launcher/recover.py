@@ -13,11 +13,9 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import restore_limits
-from zeusrun.launcher.processes.control_group import end_group
-from zeusrun.launcher.processes.descendants import end_run, names_of, scan_processes
+from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.lock import RunLock, lease_of
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.reasons import ReasonCode

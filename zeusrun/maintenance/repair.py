@@ -13,8 +13,7 @@ from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.recover import end_orphans, recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, run_names
-from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import find_own, runs_here
+from zeusrun.launcher.rundir.ownership import find_own, lease_of, runs_here
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.lock import RunLock
-from zeusrun.launcher.rundir.place import runs_here
+from zeusrun.launcher.rundir.ownership import RunLock, runs_here
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import DeviceError
+from zeusrun.launcher.processes.torchrun import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,6 @@ _GUARD_MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.gpu.power_limits.guard import main; main()"
 )
-
-_LONGEST_S = 1e6  # poll(2) takes milliseconds as a C integer
 
 
 class GuardProcess:
@@ -85,13 +83,3 @@ class GuardProcess:
             self._process.wait(self._GONE_S)
         for stream in (self._process.stdout, self._process.stderr):
             cast("IO[bytes]", stream).close()
-
-
-def is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a descriptor can be read or its other end is closed; return whether it is so.
-
-    ``select`` would refuse descriptors from 1024 on, which a user's shell may have open.
-    """
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(min(timeout_s, _LONGEST_S) * 1000))

@@ -24,8 +24,7 @@ from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_fo
 from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
-from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.pricing import charge, price_at_end
+from zeusrun.launcher.supervision.outcome import build_outcome, charge, describe_live, price_at_end
 from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stalls import StallControl
