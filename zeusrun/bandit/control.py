@@ -36,9 +36,8 @@ def choose_control(
     if problem.control is None or problem.recurrence % problem.control or made:
         return None
     default = problem.default
-    if any(run.recurrence == problem.recurrence for run in runs):
-        return None
-    if default not in gather(problem, runs).fitting:
+    has_begun = any(run.recurrence == problem.recurrence for run in runs)
+    if has_begun or default not in gather(problem, runs).fitting:
         return None
     why = (
         f"one recurrence in {problem.control} runs the default (policy.control), so that what "
