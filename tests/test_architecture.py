@@ -29,7 +29,6 @@ OWNERS = {
     "matplotlib": "view/report/",
     "mlflow": "export/mlflow.py",
     "sqlalchemy": "history/sql/",
-    "plotext": "view/terminal_plot.py",
 }
 
 
