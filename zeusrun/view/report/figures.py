@@ -25,7 +25,6 @@ from zeusrun.view.report.canvas import (
     scatter,
     set_title,
     shift,
-    width_of,
 )
 from zeusrun.view.units import short_count
 
@@ -48,7 +47,7 @@ DRAWN_RUNS = 500
 _MANY = 250  # dots are smaller
 _STEPS = 200  # of the sum saved
 _LEGEND_LINE = 15.0
-_CURVES, _TRACE = 272.0, 142.0  # height of a panel with what belongs to it
+_CURVES, _TRACE = 272.0, 142.0  # height of panels with what belongs to them
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
@@ -56,63 +55,38 @@ _UNITS = {
 }
 
 
-def figure_height(name: str, report: JobReport, width: float = WIDTH) -> float | None:
+def figure_height(name: str, report: JobReport) -> float | None:
     """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw."""
     facts = report.facts
-    lines = legend_lines([size.label for size in facts.sizes], width)
-    more = _LEGEND_LINE * (lines - 1)
+    more = _LEGEND_LINE * (legend_lines([size.label for size in facts.sizes]) - 1)
     if name == "cost":
         return (326.0 if facts.savings.by_trial else 236.0) + more if _known_costs(facts) else None
     if name == "curves":
-        return _CURVES * (2 if width < WIDTH else 1) + more if facts.curves else None
+        return _CURVES + more if facts.curves else None
     if name == "noise":
         return _CURVES + more if facts.noise else None
     if name == "arms":
         return 30.0 * len(facts.sizes) + 50 if _arm_costs(facts.sizes) else None
     drawn = len(_drawn_traces(report.power))
-    return 4.0 + _TRACE * (drawn if width < WIDTH else (drawn + 1) // 2) if drawn else None
+    return 4.0 + _TRACE * ((drawn + 1) // 2) if drawn else None
 
 
-def count_panels(name: str, report: JobReport) -> int:
-    """Return how many panels stand side by side, and can be figures of their own; else 0."""
-    if name == "curves" and report.facts.curves:
-        return 2
-    drawn = len(_drawn_traces(report.power)) if name == "power" else 0
-    return drawn if drawn > 1 else 0
-
-
-def draw(
-    name: str,
-    report: JobReport,
-    palette: Palette,
-    width: float = WIDTH,
-    only: int | None = None,
-) -> Figure | None:
-    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw.
-
-    Args:
-        name: One of ``FIGURES``.
-        report: What it shows.
-        palette: Its colours.
-        width: ``WIDTH`` or ``NARROW``, where panels stand below each other.
-        only: Draw this one of ``count_panels`` alone, with ``NARROW``.
-    """
-    height = figure_height(name, report, width)
+def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+    height = figure_height(name, report)
     if height is None:
         return None
-    if only is not None:
-        height = _TRACE + 4 if name == "power" else height - _CURVES
-    figure, facts = blank(height, width), report.facts
+    figure, facts = blank(height), report.facts
     if name == "cost":
         _draw_costs(figure, facts, palette)
     elif name == "curves":
-        _draw_curves(figure, facts, palette, only)
+        _draw_curves(figure, facts, palette)
     elif name == "noise":
         _draw_noise(figure, facts, palette)
     elif name == "arms":
         _draw_arms(figure, facts.sizes, palette)
     else:
-        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette, only)
+        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette)
     return figure
 
 
@@ -144,7 +118,7 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     compared = [each for each in facts.recurrences if each.saved is not None]
     drawn = [each for each in compared if each.recurrence >= first]
     add_legend(figure, names, palette, {dot.size for dot in dots})
-    top, room = _below_legend(figure, names), width_of(figure) - LEFT - RIGHT
+    top, room = _below_legend(names), WIDTH - LEFT - RIGHT
     panel = add_panel(figure, palette, (LEFT, top, room, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
@@ -179,21 +153,17 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     panel.tick_params(labelbottom=not drawn)
 
 
-def _below_legend(figure: Figure, names: Sequence[str]) -> float:
+def _below_legend(names: Sequence[str]) -> float:
     """Return where the panels begin."""
-    return 40 + _LEGEND_LINE * (legend_lines(names, width_of(figure)) - 1)
+    return 40 + _LEGEND_LINE * (legend_lines(names) - 1)
 
 
-def _draw_curves(
-    figure: Figure, facts: JobFacts, palette: Palette, only: int | None = None
-) -> None:
+def _draw_curves(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     """Draw learning curves against epochs or samples, and energy or time, with the target."""
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = [size.label for size in facts.sizes]
-    if not only:
-        add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
-    top, across = _below_legend(figure, names), width_of(figure)
+    add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
     # A first value may be far away.
@@ -202,11 +172,8 @@ def _draw_curves(
     margin = 0.06 * (high - low) or 0.5
     steps = "samples" if facts.unit == "samples" else "epoch"
     for at, label in enumerate((steps, f"{kind}, {unit}")):
-        if only not in {None, at}:
-            continue
-        right, down = (at, 0) if across == WIDTH else (0, 0 if only else at)
-        place = (LEFT + right * (room + LEFT + 10), top + down * _CURVES, room, 196)
-        panel = add_panel(figure, palette, place)
+        left = LEFT + at * (room + LEFT + 10)
+        panel = add_panel(figure, palette, (left, _below_legend(names), room, 196))
         for curve in facts.curves:
             xs = [taken / factor for taken in curve.taken] if at else curve.epochs
             colour = palette.size(names.index(curve.size), len(names))
@@ -228,8 +195,8 @@ def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
 
     names = [size.label for size in facts.sizes]
     add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
-    room = width_of(figure) - LEFT - RIGHT
-    panel = add_panel(figure, palette, (LEFT, _below_legend(figure, names), room, 196))
+    place = (LEFT, _below_legend(names), WIDTH - LEFT - RIGHT, 196)
+    panel = add_panel(figure, palette, place)
     for each in facts.noise:
         colour = palette.size(names.index(each.size), len(names))
         known = [point.value is not None for point in each.points]
@@ -264,10 +231,8 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    across = width_of(figure)
-    room, left, letters = (412, 110, 19) if across == WIDTH else (142, 88, 14)
-    panel = add_panel(figure, palette, (left, 28, room, height), grid="x")
-    bars = add_panel(figure, palette, (left + room + 22, 28, across - left - room - 62, height), "")
+    panel = add_panel(figure, palette, (110, 28, 412, height), grid="x")
+    bars = add_panel(figure, palette, (544, 28, WIDTH - 584, height), "")
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
     widest = max(size.share for size in sizes)
@@ -296,9 +261,7 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
-    panel.set_yticks(
-        range(len(sizes)), [label_text(name, letters) for name in names], fontsize=TEXT
-    )
+    panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
     panel.tick_params(axis="y", colors=palette.ink)
     limit(panel, "x", [cost / factor for cost in costs])
     bars.set_xlim(0, widest * 1.05)
@@ -311,20 +274,15 @@ def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
 
 
 def _draw_power(
-    figure: Figure,
-    power: Sequence[PowerFacts],
-    names: Sequence[str],
-    palette: Palette,
-    only: int | None = None,
+    figure: Figure, power: Sequence[PowerFacts], names: Sequence[str], palette: Palette
 ) -> None:
-    """Draw the power of the newest runs, two in a wide line, with limits and throttling.
+    """Draw the power of the newest runs, two in a line, with limits and throttling.
 
     A single run has the whole line. ``names`` are the labels of all batch sizes of the job.
     """
-    drawn, across = _drawn_traces(power), width_of(figure)
-    drawn = drawn if only is None else drawn[only : only + 1]
-    columns = 2 if across == WIDTH and len(drawn) > 1 else 1
-    room = (across - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
+    drawn = _drawn_traces(power)
+    columns = 2 if len(drawn) > 1 else 1
+    room = (WIDTH - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
         left, top = LEFT + at % columns * (room + LEFT + 4), 26 + at // columns * _TRACE
         panel = add_panel(figure, palette, (left, top, room, 86))
@@ -358,22 +316,17 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_comparison(
-    comparison: Comparison, palette: Palette, width: float = WIDTH
-) -> Figure | None:
+def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:
         return None
-    columns = len(measures) if width == WIDTH else 2
-    lines = legend_lines(comparison.names, width)
-    begin = 52 + _LEGEND_LINE * (lines - 1)
-    figure = blank(begin + 226 * (-(-len(measures) // columns)) - 26, width)
-    add_legend(figure, comparison.names, palette, (0, 1), 44 if width == WIDTH else LEFT - 8)
-    room = (width - 8) / columns
+    top = 52 + _LEGEND_LINE * (legend_lines(comparison.names) - 1)
+    figure = blank(top + 200)
+    add_legend(figure, comparison.names, palette, (0, 1), 44)
+    room = (WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
-        left, top = 52 + at % columns * room, begin + at // columns * 226
-        panel = add_panel(figure, palette, (left, top, room - 60, 174))
+        panel = add_panel(figure, palette, (52 + at * room, top, room - 60, 174))
         factor, unit = scale([*measure.left, *measure.right], measure.kind)
         set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
         for side, own in enumerate((measure.left, measure.right)):
