@@ -53,11 +53,8 @@ PRICE = Column(
 CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=True, leaves=1)
 COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
-
-
-def cells(row: object, *columns: Column) -> dict[str, str]:
-    """Return the cells of a row for a table of HTML, by heading."""
-    return {column.name: str(column.value(row)) for column in columns}
+WHEN = Column("when", lambda each: units.minute(each.started_at), left=True)
+"""When they began, in reports and on the pages of a server."""
 
 
 def column_table(

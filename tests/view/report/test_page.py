@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from zeusrun.bandit.problem import ArmBelief
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.reasons import Stall
 from zeusrun.trial import TrialStatus
+from zeusrun.view.columns import Column
 from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, drawing, shift
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
@@ -203,9 +205,10 @@ def test_a_column_of_which_nothing_is_known_is_left_out():
         {"run": UNKNOWN, "cost": UNKNOWN, "time": "1 s"},
         {"run": "b", "cost": UNKNOWN, "time": ""},
     ]
-    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table("caption", rows))
+    columns = [Column(name, operator.itemgetter(name)) for name in rows[0]]
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', table("caption", columns, rows))
     assert heads == ["run", "time"]
-    assert table("caption", []) == ""
+    assert table("caption", columns, []) == ""
 
 
 def test_a_text_without_end_is_cut():

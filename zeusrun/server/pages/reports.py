@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import sum_known
+from zeusrun.analysis.amounts import NetAmounts, sum_known
 from zeusrun.analysis.totals import Total
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.amounts import Estimate, NetAmounts
+    from zeusrun.analysis.amounts import Estimate
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
@@ -63,7 +63,7 @@ class Digest(NamedTuple):
     parts: Sequence[Part]  # of what its runs have taken
     share: Estimate | None = None  # of the cost of the default that a run saves
     good: bool | None = None  # see ``headline``
-    net: NetAmounts | None = None
+    net: NetAmounts = NetAmounts()
     net_cost: Estimate | None = None
     compared: int = 0  # recurrences
 

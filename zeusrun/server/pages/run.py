@@ -11,6 +11,7 @@ from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version,
 from zeusrun.server.pages.runs import cards, status_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
+from zeusrun.view.columns import ENERGY, TIME, Column
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
 from zeusrun.view.report.sections import Frame, power_traces
@@ -107,19 +108,16 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
         return Html()
     curve = curve_in(trial, unit)
     label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
-    rows = [
-        {
-            "epoch" if unit == "epochs" else unit: units.count(point.epoch),
-            units.shortened(trial.metric, 40): units.number(point.value, ".4g"),
-            "time": units.duration(point.time_s),
-            "energy": units.energy(point.energy_j),
-        }
-        for point in curve[-_MOST_POINTS:]
+    columns = [
+        Column("epoch" if unit == "epochs" else unit, lambda point: units.count(point.epoch)),
+        Column(units.shortened(trial.metric, 40), lambda point: units.number(point.value, ".4g")),
+        *(TIME, ENERGY),
     ]
+    rows = curve[-_MOST_POINTS:]
     which = f"the last {len(rows)} of {len(curve)}" if len(rows) < len(curve) else "all"
     what = "epochs" if unit == "epochs" else "reports"
-    keys = [str(point.epoch) for point in curve[-_MOST_POINTS:]]
-    listed = table(f"{what.capitalize()}: {which}", rows, keys)
+    title = f"{what.capitalize()}: {which}"
+    listed = table(title, columns, rows, lambda point: str(point.epoch))
     folded = details(f"Table of the {what}", listed)
     return figure(frame.picture("curves", label), "Dashed: the target.", folded)
 

@@ -11,7 +11,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -34,6 +34,7 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
+HOST = Column("host", lambda each: each.host or UNKNOWN, left=True)
 
 
 def read_live(running: Running) -> Live:
@@ -62,7 +63,7 @@ def _card(run: Live, links: Links) -> Html:
         (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
         ("target", goal(trial)),
         ("power", units.power(run.power_w)),
-        *cells(trial, TIME, ENERGY, COST).items(),
+        *((each.name, str(each.value(trial))) for each in (TIME, ENERGY, COST)),
     ]
     return tag(
         "li",
@@ -144,20 +145,17 @@ def runs_table(
     trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
 ) -> Html:
     """Return a row for each run, in the order given."""
-    rows = [
-        {
-            "run": links.link_run(trial.trial),
-            "when": units.minute(trial.started_at),
-            "status": status_text(trial),
-            "batch size": size_label(trial),
-            "host": trial.host or UNKNOWN,
-            unit: units.count(amount_in(trial, unit)),
-            **cells(trial, TIME, ENERGY, COST, PRICE, CARBON),
-            "why": _why(trial),
-        }
-        for trial in trials
+    columns = [
+        Column("run", lambda trial: links.link_run(trial.trial)),
+        WHEN,
+        Column("status", status_text, left=True),
+        Column("batch size", size_label),
+        HOST,
+        Column(unit, lambda trial: units.count(amount_in(trial, unit))),
+        *(TIME, ENERGY, COST, PRICE, CARBON),
+        Column("why", _why, left=True),
     ]
-    return table(caption, rows, [trial.trial for trial in trials])
+    return table(caption, columns, trials, lambda trial: trial.trial)
 
 
 def _why(trial: Trial) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import operator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
+from zeusrun.view.columns import Column
 from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, named_colours
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import draw, draw_comparison
@@ -74,8 +76,10 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
     length = comparison.measures[-1].name
     label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
     svg = None if drawn is None else inline_svg(drawn, "compare", label)
+    rows = comparison_rows(comparison)
+    columns = [Column(name, operator.itemgetter(name)) for name in rows[0]]
     caption = "Every run that reached the target is a dot; the line and the number are the median."
-    listed = table("Medians, from lowest to highest", comparison_rows(comparison))
+    listed = table("Medians, from lowest to highest", columns, rows)
     content = join(
         (
             tag("p", comparison.subject, class_="job"),
@@ -164,13 +168,11 @@ def style_sheet() -> str:
     """Return the style sheet of a page, with the colours of both themes."""
     sheet = (_HERE / "page.css").read_text(encoding="utf-8")
     light, dark = _variables(LIGHT), _variables(DARK)
-    names = (name for name in named_colours(LIGHT) if name[1:].isdecimal())
-    fills = "".join(f".{name}{{fill:var(--{name});stroke:var(--{name})}}\n" for name in names)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
         f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
         f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
-        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{fills}{sheet}"
+        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
     )
 
 
