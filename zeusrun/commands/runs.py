@@ -275,7 +275,8 @@ def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
         return
     from zeusrun.view.sheets import sight_sheet  # noqa: PLC0415 - see the top
 
-    console().print(sight_sheet(found, live.sight))
+    shown = console()
+    shown.print(sight_sheet(found, live.sight, shown.width))
 
 
 def logs(

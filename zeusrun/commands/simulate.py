@@ -129,8 +129,9 @@ def simulate(
         given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
         print_json({"settings": given, "results": [asdict(each) for each in summaries]})
     else:
-        sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
-        console().print(sheet)
+        screen = console()
+        sheet = simulation_sheet(title, summaries, screen.width, made_up=trace_dir is None)
+        screen.print(sheet)
 
 
 def _simulate_own(

@@ -12,7 +12,7 @@ from zeusrun.view import units
 from zeusrun.view.console import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rich.table import Table
 
@@ -62,8 +62,7 @@ def column_table(
     rows: Sequence[object],
     width: int,
     styles: Mapping[int, str] | None = None,
-    *,
-    total: bool = False,
+    lines: Collection[int] = (),
 ) -> Table:
     """Return a table for a console.
 
@@ -72,7 +71,7 @@ def column_table(
         rows: What the columns show.
         width: Of the console.
         styles: Of rows, by number.
-        total: Whether the last row is the sum of the others, and stands below a line.
+        lines: Numbers of the rows that stand below a line.
     """
     texts = {column.name: [column.value(row) for row in rows] for column in columns}
     shown = [
@@ -100,7 +99,7 @@ def column_table(
             vertical="bottom" if bottom else "top",
         )
     for number in range(len(rows)):
-        if total and number == len(rows) - 1:
+        if number in lines:
             table.add_section()
         row = [texts[column.name][number] for column in shown]
         whole = [Text(text) if isinstance(text, str) else text for text in row]

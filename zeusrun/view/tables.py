@@ -351,7 +351,7 @@ def totals_table(
     ]
     if len(totals) > 1:
         rows, bold = [*totals, whole], {len(totals): "bold"}
-        table = column_table(columns, rows, width, bold, total=True)
+        table = column_table(columns, rows, width, bold, [len(totals)])
     else:
         table = column_table(columns, totals, width)
     return Group(
