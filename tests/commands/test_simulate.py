@@ -18,7 +18,7 @@ from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
 from zeusrun.trial import CurvePoint
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import MINUS, duration, energy
-from zeusrun.view.what_if import _claim, _short, _short_claim, _Spread, saved_share
+from zeusrun.view.what_if import _claim, _short, _short_claim, saved_share, spread_text
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 
@@ -208,10 +208,8 @@ def test_a_short_epoch_is_shown_as_it_is():
     ],
 )
 def test_a_range_names_its_unit_once_and_breaks_only_after_to(values, text, wide, narrow):
-    for width, expected in ((80, wide), (14, narrow)):
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(_Spread(values, text))
-        assert console.file.getvalue().replace(MINUS, "-") == f"{expected}\n"
+    for between, expected in ((" to ", wide), (" to\n", narrow)):
+        assert spread_text(values, text, between).plain.replace(MINUS, "-") == expected
 
 
 def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):

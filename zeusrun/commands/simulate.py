@@ -161,8 +161,11 @@ def _simulate_own(
     if as_json:
         print_json(forecast_json(found, overrides, recurrences, len(seeds)))
     else:
-        sheet = forecast_sheet(found, overrides, recurrences, len(seeds), settings=settings)
-        console().print(sheet)
+        screen, count = console(), len(seeds)
+        sheet = forecast_sheet(
+            found, overrides, recurrences, count, width=screen.width, settings=settings
+        )
+        screen.print(sheet)
 
 
 def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,11 @@ COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
 WHEN = Column("when", lambda each: units.minute(each.started_at), left=True)
 """When they began, in reports and on the pages of a server."""
+
+
+def tuple_columns(names: Sequence[str]) -> list[Column]:
+    """Return the columns of rows that are tuples of cells; one without a name is of words."""
+    return [Column(name, operator.itemgetter(at), left=not name) for at, name in enumerate(names)]
 
 
 def column_table(

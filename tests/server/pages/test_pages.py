@@ -447,7 +447,7 @@ def test_pages_of_a_job_that_is_compared_by_samples_speak_of_samples(store):
         for path in ("/", "/run/job-4-1"):
             card = fetch(port, path).text
             assert "<span>200,000 samples</span>" in card
-            assert '<path class="line" d="M0 ' in card
+            assert '<p class="curve" aria-hidden="true">▁█</p>' in card
         page = fetch(port, "/run/job-2-1").text
         assert "Table of the reports" in page
         assert "<dt>samples</dt><dd>200,000</dd>" in page

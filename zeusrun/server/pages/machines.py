@@ -11,7 +11,7 @@ from zeusrun.view import units
 from zeusrun.view.columns import Column
 from zeusrun.view.gpu import model_text, throttle_text
 from zeusrun.view.report.headline import percent
-from zeusrun.view.report.markup import Html, join, table, tag
+from zeusrun.view.report.markup import Html, join, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def machines_page(content: Machines, version: str | None) -> Page:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
     sections = [_host(host, content) for host in hosts]
     sections += [
-        _section(name, len(sections) + n, _runs(content.running[name]))
-        for n, name in enumerate(silent)
+        section(name, _runs(content.running[name]), class_="host", data_key=f"host-{n}")
+        for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
     listed = schedules_table(schedules, _LINKS) if schedules else tag("p", "No job has a schedule.")
-    timed = tag("section", tag("h2", "Schedules"), listed, id="schedules")
+    timed = section("Schedules", listed, id="schedules")
     head = (
         tag("p", "Machines", class_="job"),
         tag("h1", title, class_="headline"),
@@ -72,11 +72,8 @@ def _host(host: HostFacts, content: Machines) -> Html:
     columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, content.may_read))]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
     runs = _runs(content.running.get(host.host, ()))
-    return _section(host.host, host.host, note, runs, gpus, *errors)
-
-
-def _section(name: str, key: str | int, *content: Html) -> Html:
-    return tag("section", tag("h2", name), *content, class_="host", data_key=f"host-{key}")
+    key = f"host-{host.host}"
+    return section(host.host, note, runs, gpus, *errors, class_="host", data_key=key)
 
 
 def _ago(age_s: float) -> str:

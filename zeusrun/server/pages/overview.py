@@ -14,7 +14,7 @@ from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
 from zeusrun.view.columns import WHEN, Column
 from zeusrun.view.report.headline import all_runs, capitalized
-from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def overview_page(view: Overview, version: str | None) -> Page:
         head.job not in view.digests or view.digests[head.job].changes != head.changes
         for head in view.heads
     )
-    now = tag("section", tag("h2", "Runs now"), cards(view.running, count, _LINKS), id="now")
+    now = section("Runs now", cards(view.running, count, _LINKS), id="now")
     content = join((_head(view, count), now, _jobs(view)))
     return Page("Jobs", content, "Jobs", version=version, pending=pending)
 
@@ -62,8 +62,8 @@ def _head(view: Overview, running: int) -> Html:
     digests = list(view.digests.values())
     runs = sum(head.runs for head in view.heads)
     net = _join_net([digest.net for digest in digests])
-    net_cost = add_estimates(digest.net_cost for digest in digests)
-    compared = [digest.compared for digest in digests if digest.compared]
+    net_cost = add_estimates(digest.savings.net for digest in digests)
+    compared = list(filter(None, (len(digest.savings.by_trial) for digest in digests)))
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
@@ -116,8 +116,7 @@ def _jobs(view: Overview) -> Html:
     if not view.shown:
         listed = tag("p", "No job has such a name.")
     search = _search(view.search) if view.jobs > _MANY or view.search else ""
-    title = tag("h2", "Jobs")
-    return tag("section", title, search, listed, _pages(view), id="jobs")
+    return section("Jobs", search, listed, _pages(view), id="jobs")
 
 
 def _columns(view: Overview) -> list[Column]:
@@ -153,7 +152,7 @@ _WAIT = tag("span", "…", data_unknown="yes", title="being computed")
 
 
 def _share(digest: Digest) -> str:
-    share = digest.share
+    share = digest.savings.share
     return UNKNOWN if share is None else coloured(short_share(share), digest.good)
 
 

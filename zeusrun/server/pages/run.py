@@ -13,7 +13,7 @@ from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import ENERGY, TIME, Column
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
-from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
@@ -61,12 +61,10 @@ def run_page(content: RunContent, version: str | None) -> Page:
         ("curve", "Learning curve", _curve(trial, content.unit, frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
-    sections = (
-        tag("section", tag("h2", title), body, id=place) for place, title, body in parts if body
-    )
+    sections = (section(title, body, id=place) for place, title, body in parts if body)
     now = Html()
     if content.live is not None:
-        now = tag("section", tag("h2", "Runs now"), cards([content.live], 1, _LINKS), id="now")
+        now = section("Runs now", cards([content.live], 1, _LINKS), id="now")
     body = join((_head(trial), now, *sections, _commands(trial)))
     return Page(trial.trial, body, about=trial.job, version=version)
 

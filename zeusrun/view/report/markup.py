@@ -41,6 +41,11 @@ def tag(name: str, *children: str, **attributes: str | int | None) -> Html:
     return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
 
 
+def section(title: str, *content: str, **attributes: str | int | None) -> Html:
+    """Return a part of a page with its heading."""
+    return tag("section", tag("h2", title), *content, **attributes)
+
+
 def coloured(text: str, good: bool | None) -> Html:
     """Return a text in the colour of what is good or bad; ``None``: neither."""
     return tag("span", text, class_=None if good is None else "good" if good else "bad")
