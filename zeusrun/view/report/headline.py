@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zeusrun.cost import energy_text
 from zeusrun.target import describe_target
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, money_saved, net_text, short_amount
+from zeusrun.view.claims import claim_against, is_good, money_saved, net_text, short_amount
 from zeusrun.view.columns import Column
 from zeusrun.view.report.markup import Html, coloured, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -58,11 +58,9 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    claim, good = unbroken(claim_share(share, " a run")), is_good(share)
-    if good is None:
-        return f"batch size {savings.in_use} against {savings.default}: {claim}", None
-    text = f"batch size {savings.in_use} {claim} against {savings.default}"
-    return text, good if is_good(net) in {good, None} else None
+    text = claim_against(share, f"batch size {savings.in_use}", str(savings.default))
+    good = is_good(share)
+    return unbroken(text), good if is_good(net) in {good, None} else None
 
 
 def _without_saving(facts: JobFacts) -> str:
