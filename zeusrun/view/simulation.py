@@ -41,13 +41,11 @@ def simulation_sheet(
     """Return the table of a study, sorted by workload, and a legend of its columns.
 
     ``made_up``: the jobs are synthetic, so that every seed is another job. ``width``: of the
-    console.
+    console; columns for which it has no room are left out.
     """
     names = [each.workload for each in summaries]
     begin = [number for number, name in enumerate(names) if name not in names[:number]]
-    first = Column(
-        "\nworkload", lambda each: each.workload if each in firsts else "", left=True, folds=13
-    )
+    first = Column("\nworkload", lambda each: each.workload if each in firsts else "", left=True)
     firsts = [summaries[number] for number in begin]
     table = column_table([first, *_COLUMNS], summaries, width, lines=begin[1:])
     legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
@@ -97,13 +95,13 @@ def _to_zeus(summary: Summary) -> Text:
 _COLUMNS = (
     Column("\npolicy", lambda each: each.policy, left=True),
     Column("regret\nmean", lambda each: _runs(each.regret_best_runs["mean"])),
-    Column("\nmedian", lambda each: _runs(each.regret_best_runs["median"])),
+    Column("\nmedian", lambda each: _runs(each.regret_best_runs["median"]), leaves=4),
     Column("cost vs\ndefault", lambda each: _change(each.to_never.cost, coloured=True)),
     Column("\nzeus", _to_zeus),
     Column("\nbest", lambda each: _change(each.to_best.cost)),
-    Column("\nenergy", lambda each: _change(each.to_never.energy)),
-    Column("\ntime", lambda each: _change(each.to_never.time)),
-    Column("gave\nup", lambda each: str(each.unreached)),
+    Column("\nenergy", lambda each: _change(each.to_never.energy), leaves=2),
+    Column("\ntime", lambda each: _change(each.to_never.time), leaves=1),
+    Column("gave\nup", lambda each: str(each.unreached), leaves=3),
 )
 
 

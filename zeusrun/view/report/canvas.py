@@ -135,9 +135,11 @@ def set_title(panel: Axes, text: str, palette: Palette) -> None:
     panel.set_title(label_text(text), loc="left", fontsize=TEXT, color=palette.muted, pad=6, x=0.0)
 
 
-def set_label(panel: Axes, text: str, palette: Palette, **style: float) -> None:
+def set_label(
+    panel: Axes, text: str, palette: Palette, size: float = TEXT, pad: float | None = None
+) -> None:
     """Write what a panel is drawn against below it."""
-    panel.set_xlabel(text, **{"color": palette.muted, "fontsize": TEXT, **style})
+    panel.set_xlabel(text, color=palette.muted, fontsize=size, labelpad=pad)
 
 
 def add_legend(

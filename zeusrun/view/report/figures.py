@@ -261,8 +261,8 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
             median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
-        text, style = f"{100 * size.share:.0f} %", {"color": palette.muted, "size": SMALL}
-        bars.text(size.share + 0.04 * widest, at, text, va="center", **style)
+        right, text = size.share + 0.04 * widest, f"{100 * size.share:.0f} %"
+        bars.text(right, at, text, va="center", color=palette.muted, size=SMALL)
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
@@ -310,7 +310,7 @@ def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: P
     panel.fill_between(xs, 0, 0.04 * top_w, where=throttled, step="mid", color=palette.bad, lw=0)
     panel.set_ylim(0, top_w)
     panel.set_xlim(0, max(xs[-1], 1e-9))
-    set_label(panel, unit, palette, fontsize=SMALL, labelpad=1)
+    set_label(panel, unit, palette, SMALL, 1)
     panel.yaxis.set_major_formatter(_watts)
     panel.tick_params(axis="x", pad=5)
 
