@@ -12,7 +12,7 @@ from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.runs import cards, page_links, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
-from zeusrun.view.columns import WHEN, Column
+from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import all_runs, capitalized
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -136,7 +136,7 @@ def _columns(view: Overview) -> list[Column]:
 
     return [
         Column("job", lambda head: _LINKS.link_job(head.job)),
-        Column("when", of_run(WHEN.value)),
+        Column("when", of_run(lambda trial: units.minute(trial.started_at))),
         Column("status", of_run(status_text), left=True),
         Column("batch size", of_run(size_label)),
         Column("saved a run", of_job(_share)),
