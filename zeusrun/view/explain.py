@@ -65,7 +65,7 @@ def describe_choice(
         continued=continued,
         adapts=chooser.spec.adapt is not None,
         unit=problem.unit,
-        most_epochs=problem.most_epochs,
+        most_epochs=problem.epoch_limit,
         ignored=problem.ignored,
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]

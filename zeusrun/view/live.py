@@ -204,7 +204,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := gradients_text(*progress.statistics)) is not None:
+    if (gradients := gradients_text(progress.noise_curve, progress.gradients_of)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
