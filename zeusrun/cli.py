@@ -35,7 +35,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("runs.metrics", "Show every metric that a run produced, and who saw it."),
         "explain": ("explain.explain", "Show what the next run would use, and why."),
         "report": ("report.report", "Write a page about past runs, or a snippet for a model card."),
-        "plot": ("plot.plot", "Draw costs, batch sizes, curves or power in the terminal."),
         "export": (
             "export.export",
             "Export runs: as a table, to MLflow or Prometheus.",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
@@ -26,7 +26,7 @@ from zeusrun.plain_text import plain_text
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from rich.console import Console
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
+_Read = TypeVar("_Read")
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -140,6 +141,20 @@ def known_job(store: History, name: str) -> str:
             raise UsageError(f"{name!r} is a run, not a job: `zeusrun show {name}`")
         raise UsageError(f"there is no job called {name!r}; {list_known(name, jobs)}")
     return name
+
+
+def read_each(
+    jobs: Iterable[str], read: Callable[[str], _Read]
+) -> tuple[dict[str, _Read], HistoryError | None]:
+    """Return what is read of each job whose history can be read, and the first damage."""
+    found: dict[str, _Read] = {}
+    damage: HistoryError | None = None
+    for job in jobs:
+        try:
+            found[job] = read(job)
+        except HistoryError as error:  # still read the other jobs
+            damage = damage or error
+    return found, damage
 
 
 def find_trial(name: str, store: History | None = None) -> Trial:
