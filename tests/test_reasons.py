@@ -29,3 +29,8 @@ def test_code_and_stalls_are_part_of_the_record():
     assert (trial.to_json()["reason_code"], trial.to_json()["stalls"]) == ("timeout", [[*STALL]])
     ended = build_trial().finish(REACHED).ended_as(TrialStatus.LOST, code, "so", "now")
     assert (ended.status, ended.reason_code, ended.reason) == (TrialStatus.LOST, code, "so")
+
+
+def test_a_code_of_a_later_version_does_not_make_a_record_unreadable():
+    record = build_trial().finish(REACHED).to_json() | {"reason_code": "of_tomorrow"}
+    assert Trial.from_json(record).reason_code is ReasonCode.UNKNOWN

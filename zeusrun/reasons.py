@@ -37,7 +37,12 @@ class ReasonCode(str, Enum):
     LAUNCHER_FAILED = "launcher_failed"
     LAUNCHER_DIED = "launcher_died"
     LEASE_EXPIRED = "lease_expired"  # nobody renewed it in time
+    UNKNOWN = "unknown"  # of a later version
     REPORTED_LATE = "reported_late"  # its lease has expired, but its Zeus client goes on
+
+    @classmethod
+    def _missing_(cls, _value: object) -> ReasonCode:
+        return cls.UNKNOWN
 
 
 class Stall(NamedTuple):

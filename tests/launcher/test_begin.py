@@ -181,6 +181,15 @@ def test_a_trial_is_finished_if_what_follows_its_begin_is_interrupted(
     assert trial.status is TrialStatus.CANCELLED
 
 
+def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submission, history):
+    def fail(*_arguments):
+        raise AssertionError("a plan writes nothing")
+
+    trial, _, _ = module.plan(replace(submission, history=Interrupted(history, "snapshot", fail)))
+    assert trial.trial == "job-1-1"
+    assert history.trials("job") == []
+
+
 def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(
     submission, tmp_path, paths
 ):

@@ -13,7 +13,7 @@ from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.reasons import ReasonCode
-from zeusrun.sidecar.events import Reported, encode_event
+from zeusrun.sidecar.events import Built, Observed, Reported, encode_event
 from zeusrun.trial import (
     MOST_POINTS,
     CurvePoint,
@@ -278,6 +278,18 @@ def test_a_killed_run_of_many_epochs_has_one_thinned_curve_of_what_was_read_and_
     assert len(epochs) <= MOST_POINTS + 1
     assert {point.energy_j is None for point in outcome.curve if point.epoch > 2000} == {True}
     assert not {point.energy_j for point in outcome.curve if point.epoch <= 2000} & {None}
+
+
+def test_what_ranks_without_a_launcher_have_reported_says_nothing_of_the_batch_size(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    changes = {"world_size": 2, "global_batch_size": 16, "status": TrialStatus.DISPATCHED}
+    trial = replace(TRIAL, run_dir=str(paths.run_dir), **changes)
+    seen = [Observed(100.0, rank, 8, 1, None, ()) for rank in (0, 1)]
+    events = [Built(100.0), *seen, Reported(110.0, 1, {trial.metric: 0.0})]
+    paths.sidecar.write_bytes(b"".join(map(encode_event, events)))
+    outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "killed", "now"))
+    assert outcome.observed_batch_size in {None, 16}
+    assert trial.finish(outcome).teaches
 
 
 def test_parts_of_many_epochs_have_one_thinned_curve():

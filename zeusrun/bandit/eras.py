@@ -24,6 +24,7 @@ class Change(NamedTuple):
 
     part: str
     since: int  # the recurrence of that run
+    back_to: int | None = None  # the newest recurrence that had it before
 
 
 class Eras(NamedTuple):
@@ -56,7 +57,8 @@ def compare_training(now: Mapping[str, str], trials: Sequence[Trial]) -> Eras:
             if not any(_is_ignored(changed[:end]) for end in range(len(changed))):
                 newly.append(part)
         elif changed[-1]:
-            changes.append(Change(part, list(known)[-1]))
+            same = [number for number, then in known.items() if then == value]
+            changes.append(Change(part, list(known)[-1], max(same, default=None)))
     return Eras(tuple(changes), frozenset(ignored), tuple(newly))
 
 
@@ -137,7 +139,9 @@ def describe_eras(eras: Eras, script: str) -> list[str]:
     parts: dict[str, list[str]] = {}  # by since when they differ
     for change in eras.changes:
         since = f"changed since run {change.since}"
-        if change.part != "learning":  # the learning rate and the metric have their own sentences
+        if change.back_to is not None:
+            since += f", back to what run {change.back_to} had"
+        elif change.part != "learning":  # the learning rate and the metric have their own sentences
             since += "; {its} first runs will show how far earlier ones count"
         parts.setdefault(since, []).append(name_part(change.part, script))
     sentences = [

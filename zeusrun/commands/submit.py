@@ -46,6 +46,7 @@ from zeusrun.launcher.recurrence import submit as run_submit
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.maintenance.retention import collect, read_bounds, remove
 from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
+from zeusrun.reasons import ReasonCode
 from zeusrun.schedule.deferral import decide_start
 from zeusrun.schedule.occurrence import fire as run_occurrence
 from zeusrun.schedule.store import Schedules
@@ -147,9 +148,20 @@ def rerun(
         run_recurrence(
             spec,
             Forced(found.global_batch_size, f"as in {found.trial}, by rerun"),
+            warning=_warn_of_timeout(found, spec),
             as_json=as_json,
             quiet=quiet,
         )
+    )
+
+
+def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
+    """Return a warning if the time limit that stopped a trial will probably stop it again."""
+    if stopped.reason_code is not ReasonCode.TIMEOUT or spec.timeout_s is None:
+        return None
+    return (
+        f"{stopped.trial} was stopped by its timeout_s, which still applies, and will probably "
+        f"stop this run, too. To let it finish: zeusrun rerun {stopped.trial} --set timeout_s=null"
     )
 
 
@@ -188,6 +200,7 @@ def run_recurrence(
     spec: JobSpec,
     forced: Forced | None = None,
     *,
+    warning: str | None = None,
     note: str | None = None,
     emit: Emit = lambda _event: None,
     overlap: Overlap = "allow",
@@ -211,6 +224,8 @@ def run_recurrence(
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(_notify, spec, home, view)
+        if warning is not None:
+            view.show(Warned(warning))
         if note is not None:
             view.show(Noted(note))
 

@@ -12,6 +12,8 @@ from zeusrun.plugins import create_plugin, plugin_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.energy.device import Device
+
 _GROUP: Final = "zeusrun.devices"
 
 
@@ -35,13 +37,23 @@ def open_device(uuid: str, environment: Mapping[str, str]) -> LimitableDevice:
         except ZeusrunError as error:  # the plugin of another vendor may have the device
             problems.append(str(error))
             continue
-        wanted = None
-        for device in devices:
-            if wanted is None and device.uuid == uuid and isinstance(device, LimitableDevice):
-                wanted = device
-            else:
-                device.close()
+        try:
+            wanted = _pick(devices, uuid)
+        except Exception as error:  # noqa: BLE001 - likewise, and a plugin may raise any
+            problems.append(f"the plugin {name!r} failed: {error!r}")
+            continue
         if wanted is not None:
             return wanted
         problems.append(f"the plugin {name!r} does not find it")
     raise DeviceError("; ".join(problems)) from missing
+
+
+def _pick(devices: list[Device], uuid: str) -> LimitableDevice | None:
+    """Return the device with a uuid, and close the others."""
+    wanted: LimitableDevice | None = None
+    for device in devices:
+        if wanted is None and device.uuid == uuid and isinstance(device, LimitableDevice):
+            wanted = device
+        else:
+            device.close()
+    return wanted

@@ -69,7 +69,8 @@ def run(
             with start_ranks(training):
                 supervise(training)
             outcome = conclude(training)
-        return _finish(submission, begun, outcome, training.stopping.order)
+        trial = _record(submission.history, begun, outcome)
+    return _announce_end(begun, AttemptResult(trial, training.stopping.order))
 
 
 @contextlib.contextmanager
@@ -133,14 +134,10 @@ def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> 
     emit(TrialStarts(trial, bound_j, usual, submission.spec.instrument))
 
 
-def _finish(
-    submission: Submission, begun: Begun, outcome: Outcome, stop: StopOrder | None
-) -> AttemptResult:
-    """Record an outcome, and show it."""
-    ended = AttemptResult(_record(submission.history, begun, outcome), stop)
-    reached = ended.trial.status is TrialStatus.REACHED
-    late = {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
-    if reached and stop is not None and stop.cause in late:
+def _announce_end(begun: Begun, ended: AttemptResult) -> AttemptResult:
+    """Show how an attempt has ended, and return it."""
+    reached, stop = ended.trial.status is TrialStatus.REACHED, ended.stop
+    if reached and stop and stop.cause in {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}:
         begun.emit(Noted("it reached the target within its grace period"))
     replaced = ended.trial.status is TrialStatus.CANCELLED and ended.replaced
     begun.emit(TrialEnded(ended.trial, replaced))

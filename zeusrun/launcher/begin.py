@@ -15,7 +15,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
-from zeusrun.history.base import NEWEST, Conflict, OfflineError
+from zeusrun.history.base import NEWEST, Conflict, OfflineError, Snapshot
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.processes.command import placeholder_values
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.choice.choose import Attempt
-    from zeusrun.history.base import Snapshot
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
@@ -115,8 +114,8 @@ def _choose(
 
 def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     """Return the trial that a submit would make now, its command, and notes. Writes nothing."""
-    snapshot = submission.history.snapshot(submission.spec.name, NEWEST)
-    choice = _choose(submission, snapshot._replace(offline=False), ())
+    trials = submission.history.trials(submission.spec.name, NEWEST)  # a snapshot may write
+    choice = _choose(submission, Snapshot(tuple(trials), version=""), ())
     if isinstance(choice, NothingLeft):
         raise UsageError(choice.reason)
     trial = choice.trial

@@ -12,6 +12,7 @@ from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, thin_curve
 
@@ -59,24 +60,28 @@ def _go_on(
 def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
     """Return the last part of a trial from the files of its ranks, without energy."""
     warnings: list[str] = []
-    progress = Progress(launched_t=0.0, now_t=0.0)
+    ranks = Ranks(trial.world_size)
+    progress = Progress(launched_t=0.0, now_t=0.0, ranks=ranks)
     try:
         clock = read_step_clock(paths.rank_clock(0))
         parts = filter(None, SidecarReader(paths.sidecar).read_parts(final=True))
         first = next(parts, [])
         launched_t = min((event.t for event in first), default=0.0)
-        progress = take_step_clock(Progress(launched_t=launched_t, now_t=launched_t), clock)
+        progress = replace(progress, launched_t=launched_t, now_t=launched_t)
+        progress = take_step_clock(progress, clock)
         for event in chain(first, chain.from_iterable(parts)):
             progress = advance(progress, event, trial, lambda _since, _until: None)
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
-    now_t = progress.active_t or progress.now_t
-    outcome = outcome_now(trial, replace(progress, now_t=now_t), None, bare.status)
+    begun_t, active_t = progress.training_t, progress.active_t
+    time_s = None if begun_t is None or active_t is None else active_t - begun_t
     return replace(
-        outcome,
+        outcome_now(trial, progress, None, bare.status),
         reason=bare.reason,
         reason_code=bare.reason_code,
         finished_at=bare.finished_at,
         startup_s=None,  # torchrun's start is not among the events
+        time_s=time_s,
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
         warnings=tuple(warnings),
     )

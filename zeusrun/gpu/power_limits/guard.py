@@ -66,6 +66,7 @@ def _restored(directory: Path, uuid: str, devices: dict[str, LimitableDevice]) -
             put_back(directory, devices[uuid], record)
     except Exception:  # noqa: BLE001 - a plugin's device may raise any; the others are restored
         if uuid in devices:  # open it again the next time: its driver may have been restarted
-            devices.pop(uuid).close()
+            with contextlib.suppress(Exception):
+                devices.pop(uuid).close()
         return False
     return True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
 from zeusrun.files.atomic import replace_file
-from zeusrun.files.lock import FileLock
+from zeusrun.files.lock import FileLock, is_locked
 from zeusrun.files.private import make_folder
 from zeusrun.files.version import check_version
 
@@ -189,6 +189,9 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
     return stays
 
 
+_LOCK_NAME = "zeusrun/power-limit/"
+
+
 class LimitLock:
     """The lock of one GPU, by its UUID and the directory of its record.
 
@@ -206,7 +209,7 @@ class LimitLock:
         """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            name.bind(f"\0zeusrun/power-limit/{self._uuid}")
+            name.bind(f"\0{_LOCK_NAME}{self._uuid}")
         except OSError as error:
             name.close()
             if error.errno == errno.EADDRINUSE:
@@ -232,14 +235,13 @@ class LimitLock:
 
 
 def is_held(uuid: str, directory: Path) -> bool:
-    """Whether a process holds the lock of a GPU now; it takes a free lock for a moment."""
-    lock = LimitLock(uuid, directory)
+    """Whether a process holds the lock of a GPU now, in any network namespace; takes no lock."""
     try:
-        return not lock.acquire()
-    except DeviceError:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
         return True  # if unknown, assume that the holder is alive
-    finally:
-        lock.release()
+    bound = any(line.endswith(f" @{_LOCK_NAME}{uuid}") for line in lines)
+    return bound or is_locked(directory / f"{uuid}.lock") is True
 
 
 class Restored(NamedTuple):

@@ -67,6 +67,7 @@ class Profiling:
         self._before: Probe | None = None  # the last one that ended
         self._best: Lever | None = None  # the choice, whether it is still held or not
         self._begun = self._decided = self._paused = self._doubted = False
+        self._kept = False  # whether the limit was in force when it was released for a pause
         self._profiles = 1
         self._check_t = 0.0
         self._held_steps: Counter[Lever | None] = Counter()  # while limits were tried
@@ -102,7 +103,7 @@ class Profiling:
             self._measure(count, now_t, energy_between, wait=wait, stepped=stepped)
             pauses = self.probing and self._probe is not None and self._probe.pauses(now_t)
             if pauses and not self._paused:
-                self._is_held()  # else what was measured is false
+                self._kept = self._is_held()  # raises if what was measured is false
         except ValueError as error:
             self.give_up(f"{error}: power limits are not tried any more")
             return self.chosen
@@ -136,7 +137,7 @@ class Profiling:
         if measured is None or measured.error > FAIR_ERROR:
             return
         with contextlib.suppress(ValueError):  # another limit is in force: the point is false
-            if self._paused or self._is_held():
+            if self._was_held():
                 self.points[self._lever] = measured.point(self._lever)
 
     def extra_cost_j(self) -> float | None:
@@ -183,9 +184,13 @@ class Profiling:
         if not self._probe.meter(now_t, energy_between):
             return
         measured = self._probe.measured(self._weights)
-        if measured is None or not measured.enough or not (self._paused or self._is_held()):
+        if measured is None or not measured.enough or not self._was_held():
             return
         self._take(measured.point(self._lever), count, now_t)
+
+    def _was_held(self) -> bool:
+        """Whether the limit was in force until now or, if released for a pause, until then."""
+        return self._kept if self._paused else self._is_held()
 
     def _is_held(self) -> bool:
         """Whether the measured limit is in force; raises ``ValueError`` if another one is.

@@ -272,7 +272,7 @@ def _sees_same_home(pid: str, run_dir: str) -> bool:
 _MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _PREFIX = "zeusrun-"
 _LONGEST_S = 3.0
-_PERIOD_S = 0.005
+_GROUP_PERIOD_S = 0.005
 _LONGEST_PATH = 4096
 
 
@@ -316,7 +316,7 @@ def end_group(paths: RunPaths, *, keep: bool = False) -> None:
                     return  # the file stays: a later repair tries again
                 if keep:
                     _move_up(group)
-                time.sleep(_PERIOD_S)
+                time.sleep(_GROUP_PERIOD_S)
         for folder, _, _ in os.walk(group, topdown=False):  # the script may have created groups
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()

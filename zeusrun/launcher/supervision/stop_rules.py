@@ -95,8 +95,10 @@ def supervise(
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
         cause = ReasonCode.PREEMPTED if signals[0] in PREEMPTING else ReasonCode.SIGNAL
-        text = _CANCELLED.get(cancelled, f"{signal.Signals(signals[0]).name} to zeusrun")
-        return StopOrder(cancelled or cause, text, level)
+        text = f"{signal.Signals(signals[0]).name} to zeusrun"
+        if cause is ReasonCode.SIGNAL and cancelled is not None:
+            cause, text = cancelled, _CANCELLED.get(cancelled, text)
+        return StopOrder(cause, text, level)
     if rules.timeout_s is not None and progress.now_t - progress.launched_t > rules.timeout_s:
         reason = f"timed out after {rules.timeout_s:g} s"
         return StopOrder(ReasonCode.TIMEOUT, reason)

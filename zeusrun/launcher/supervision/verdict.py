@@ -63,7 +63,9 @@ def judge_end(trial: Trial, progress: Progress, end: End, earlier: Sequence[Tria
         text = f"{trial.metric} {reached.value:.4g} {describe_target(trial, progress, reached)}"
         return TrialStatus.REACHED, ReasonCode.TARGET_REACHED, text
     if stop is not None and stop.cause is ReasonCode.NO_METRIC:
-        return _without_metric(trial, progress, earlier, stop.reason)
+        # If the script deleted its run directory, its batch size is not to blame.
+        others = () if failure.code is ReasonCode.RUN_DELETED else earlier
+        return _without_metric(trial, progress, others, stop.reason)
     if stop is not None and stop.cause is not ReasonCode.TARGET_REACHED:
         checked = stop.cause is ReasonCode.SPEED_CHECKED
         if checked and failure.out_of_memory and not end.clean:
