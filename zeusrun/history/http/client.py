@@ -18,7 +18,6 @@ from zeusrun.history.base import (
     Conflict,
     RefusedError,
     Shared,
-    Snapshot,
     UnavailableError,
     UnknownTrialError,
 )
@@ -97,14 +96,6 @@ class HttpHistory(Shared):
         """See ``History.jobs``."""
         return self._ask("GET", "/jobs", lambda found: list(map(str, found["jobs"])))
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return list(self.changes(job, None, last).trials)
-
-    def count(self, job: str) -> int:
-        """See ``History.count``."""
-        return self.changes(job, None, 0).total
-
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
@@ -116,11 +107,6 @@ class HttpHistory(Shared):
             return self._trial("GET", _path_of(trial))
         except UnknownTrialError:
             return None
-
-    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``."""
-        found = self.changes(job, None, last)
-        return Snapshot(found.trials, found.version)
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """See ``Shared.changes``."""

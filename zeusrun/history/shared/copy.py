@@ -127,7 +127,7 @@ class LocalCopy:
         found = trials[0] if trials else None
         if found is None or rules.offline_job(name) is None:
             return found
-        return found if rules.offline_name(found.job, found.uuid or "") == name else None
+        return found if rules.offline_name(found.job, found.uuid) == name else None
 
     def _newest(self, file: sqlite3.Connection, job: str, last: int | None) -> list[Trial]:
         query = f"SELECT trial, record FROM trials WHERE job = ? {_NEWEST_FIRST} LIMIT ?"  # noqa: S608

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-def deliver(
-    spool: Spool, remote: Shared, tell: Callable[[str], None], job: str | None = None
-) -> None:
-    """Deliver what waits, of a job or of all, in order, each once.
+def deliver(spool: Spool, remote: Shared, tell: Callable[[str], None]) -> None:
+    """Deliver what waits, in order, each once.
 
     What is refused for good is set aside.
 
@@ -37,7 +35,7 @@ def deliver(
     with spool.delivering(PATIENCE_S) as alone:
         held: set[str] = set()  # trials of which an earlier write still waits
         for entry in spool.entries() if alone else ():
-            if entry.key in held or job not in {None, entry.trial.job}:
+            if entry.key in held:
                 continue
             try:
                 _send(entry, remote, tell)
@@ -88,7 +86,7 @@ def add_lost(trial: Trial, remote: Shared, tell: Callable[[str], None]) -> None:
         remote.add([trial])
     except ValueError:
         other = remote.find(trial.trial)
-        if other is None or trial.uuid is None or other.uuid == trial.uuid:
+        if other is None or other.uuid == trial.uuid:
             raise
         name = rules.offline_name(trial.job, trial.uuid)
         (stored,) = remote.add([replace(trial, trial=name)])
@@ -103,7 +101,7 @@ def add_all_lost(
 ) -> tuple[str, ...]:
     """Store those of the ended trials ``found`` that the history has lost; return their ids."""
     known = {each.uuid for each in remote.trials(job)}
-    lost = [each for each in found if each.status.finished and each.uuid not in {None, *known}]
+    lost = [each for each in found if each.status.finished and each.uuid not in known]
     for trial in sorted(lost, key=rules.place_of):
         add_lost(trial, remote, tell)
     return tuple(trial.trial for trial in lost)

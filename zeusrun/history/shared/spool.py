@@ -41,7 +41,7 @@ class Entry:
     @property
     def key(self) -> str:
         """What names the trial in every history that has it."""
-        return self.trial.uuid or self.trial.trial
+        return self.trial.uuid
 
 
 class Spool:
@@ -100,7 +100,7 @@ class Spool:
         A trial without a number counts as the next recurrence of its own.
         """
         waiting = {key: each for key, each in self.trials().items() if each.job == job}
-        known = [newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
+        known = [newer(each, waiting.pop(each.uuid, None)) for each in trials]
         found = [each for each in known if each is not None]
         newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
         number = newest[0]

@@ -278,10 +278,9 @@ class SharedHistory(History):
         del job
         return self.name
 
-    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
+    def deliver(self) -> None:
         """See ``History.deliver``."""
-        spool = self.spool if folder is None else Spool(folder)
-        deliver(spool, self.remote, self.tell, job)
+        deliver(self.spool, self.remote, self.tell)
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``.
@@ -310,7 +309,7 @@ class SharedHistory(History):
         try:
             self._patience.check()
             self.deliver()
-            found = self.remote.find(finished.uuid or finished.trial)
+            found = self.remote.find(finished.uuid)
         except HistoryError as error:
             self._show(
                 f"{error}; the result of {finished.trial} waits in {path}, and is delivered later"
@@ -326,7 +325,7 @@ class SharedHistory(History):
             self.spool.put("withdraw", ended)
 
     def _remember(self, trial: Trial) -> Trial:
-        self._own |= {trial.trial: trial, trial.uuid or trial.trial: trial}
+        self._own |= {trial.trial: trial, trial.uuid: trial}
         return trial
 
     def _key(self, trial: str) -> str:
@@ -337,7 +336,7 @@ class SharedHistory(History):
         known = self._own.get(trial)
         if known is None and rules.offline_job(trial) is not None:
             known = self._copy_find(trial)
-        return trial if known is None else known.uuid or trial
+        return trial if known is None else known.uuid
 
     # The local copy and what waits.
 

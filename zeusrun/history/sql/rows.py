@@ -218,7 +218,7 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
 
 def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
     """Store a trial of another history, as ``Shared.add`` does; return it as stored."""
-    found = None if trial.uuid is None else find(connection, trial.uuid)
+    found = find(connection, trial.uuid)
     is_offline = rules.is_offline(trial)
     if found is None and not is_offline:
         found = find(connection, trial.trial)
@@ -230,7 +230,7 @@ def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
     known = found.trial
     if not rules.is_same(known, trial):
         raise ValueError(f"there is another trial {trial.trial} already")
-    if not rules.is_news(known, trial):
+    if not rules.is_superseded(known, trial):
         return known
     new = replace(trial, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
     if new != known:

@@ -64,10 +64,6 @@ class TinyDBHistory(History):
         jobs = {match["job"] for name in names if (match := _FILE.fullmatch(name))}
         return sorted(filter(is_job_name, jobs))
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return list(self.snapshot(job, last).trials)
-
     def count(self, job: str) -> int:
         """See ``History.count``."""
         with self._read(job) as stored:
@@ -239,7 +235,7 @@ class StoredTrials:
         changed = [
             (trial, known)
             for trial, known in pairs
-            if known is None or (known != trial and rules.is_news(known, trial))
+            if known is None or (known != trial and rules.is_superseded(known, trial))
         ]
         self._write(changed, volume_trials)
         new = {trial.trial: trial for trial, _ in changed}
