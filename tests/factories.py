@@ -86,7 +86,7 @@ def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **value
 
 def uuid_of(trial: str) -> str:
     """Return the uuid that ``build_trial`` gives a trial with this id."""
-    return hashlib.md5(trial.encode(), usedforsecurity=False).hexdigest()
+    return hashlib.md5(trial.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def begin(history, choose, last: int | None = None, job: str = "job") -> Trial:

@@ -13,7 +13,7 @@ from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from zeusrun.history.base import Shared
     from zeusrun.history.shared.spool import Entry, Spool
@@ -94,14 +94,3 @@ def add_lost(trial: Trial, remote: Shared, tell: Callable[[str], None]) -> None:
             f"{trial.trial} is now {stored.trial}: the history was restored from a backup, and "
             "another run has the number"
         )
-
-
-def add_all_lost(
-    job: str, found: Iterable[Trial], remote: Shared, tell: Callable[[str], None]
-) -> tuple[str, ...]:
-    """Store those of the ended trials ``found`` that the history has lost; return their ids."""
-    known = {each.uuid for each in remote.trials(job)}
-    lost = [each for each in found if each.status.finished and each.uuid not in known]
-    for trial in sorted(lost, key=rules.place_of):
-        add_lost(trial, remote, tell)
-    return tuple(trial.trial for trial in lost)

@@ -22,7 +22,7 @@ from zeusrun.history.base import (
     UnknownTrialError,
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.delivery import add_all_lost, deliver
+from zeusrun.history.shared.delivery import add_lost, deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
 from zeusrun.history.shared.spool import Spool, newer
 from zeusrun.job_name import check_job_name
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.history.base import Shared
-    from zeusrun.history.shared.copy import State
     from zeusrun.trial import Outcome, Trial
 
 Offline = Literal["fail", "cheapest"]
@@ -92,8 +91,7 @@ class SharedHistory(History):
         try:
             names = self._patience.read(self.remote.jobs)
         except UnavailableError as error:
-            with contextlib.suppress(CopyError):
-                begun.update(self._copy.jobs())
+            begun.update(self._copy.jobs())
             if not begun:
                 raise
             self._tell_offline(error, *begun)
@@ -118,7 +116,7 @@ class SharedHistory(History):
             return self._patience.read(lambda: self.remote.count(job)) + new
         except UnavailableError as error:
             self._offline(job, 0, error)
-            state = self._copy_state(job)
+            state = self._copy.state(job)
             return new + (0 if state is None else state.total)
 
     def unfinished(self, job: str) -> list[Trial]:
@@ -140,7 +138,7 @@ class SharedHistory(History):
                 self._patience.read(lambda: self._copied(job, 0))
             found = self._patience.read(lambda: self.remote.find(self._key(trial)))
         except UnavailableError as error:
-            found = self._copy_find(trial)
+            found = self._copy.find(trial)
             either = found or waiting
             if either is None:
                 raise
@@ -218,7 +216,7 @@ class SharedHistory(History):
         except HistoryError as error:
             known = self._own.get(trial)
             if known is None and not isinstance(error, UnknownTrialError):
-                known = self._copy_find(trial)
+                known = self._copy.find(trial)
             if known is None:
                 raise
             return self._finish_later(known.finish(outcome))
@@ -288,10 +286,14 @@ class SharedHistory(History):
         Trials of an earlier history of this machine stay away: their numbers may be others' by now.
         """
         self.deliver()
+        known = {each.uuid for each in self.remote.trials(job)}
+        lost = [each for each in found if each.status.finished and each.uuid not in known]
         try:
-            names = add_all_lost(job, found, self.remote, self.tell)
+            for trial in sorted(lost, key=rules.place_of):
+                add_lost(trial, self.remote, self.tell)
         except ValueError as error:
             raise HistoryError(f"{self.name} refuses a run of {job}: {error}") from error
+        names = tuple(trial.trial for trial in lost)
         return Restoration(None, None, self.remote.count(job), names, (), None, (), ())
 
     def tell(self, text: str) -> None:
@@ -335,7 +337,7 @@ class SharedHistory(History):
         """
         known = self._own.get(trial)
         if known is None and rules.offline_job(trial) is not None:
-            known = self._copy_find(trial)
+            known = self._copy.find(trial)
         return trial if known is None else known.uuid
 
     # The local copy and what waits.
@@ -344,7 +346,7 @@ class SharedHistory(History):
         """Return the newest trials, by the copy if that can be used."""
         try:
             return self._copy.update(
-                job, last, lambda after, most: self.remote.changes(job, after, most)
+                job, last, lambda after, count: self.remote.changes(job, after, count)
             )
         except CopyError as error:
             self.tell(f"{error}; the history is read without its local copy")
@@ -352,24 +354,11 @@ class SharedHistory(History):
 
     def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
         """Return what is known here; raises the error if that is nothing."""
-        try:
-            known = self._copy.snapshot(job, last)
-        except CopyError:
-            known = None
+        known = self._copy.snapshot(job, last)
         if known is None and not self.spool.merge(job, ()):
             raise error
         self._tell_offline(error, job)
         return known or Snapshot((), "", offline=True)
-
-    def _copy_state(self, job: str) -> State | None:
-        with contextlib.suppress(CopyError):
-            return self._copy.state(job)
-        return None
-
-    def _copy_find(self, trial: str) -> Trial | None:
-        with contextlib.suppress(CopyError):
-            return self._copy.find(trial)
-        return None
 
     def _waiting_trial(self, name: str) -> Trial | None:
         found, key = self.spool.trials(), self._key(name)
@@ -385,7 +374,7 @@ class SharedHistory(History):
         """Tell a user who only reads how old the newest copy of these jobs is: once."""
         if self._only_reads:
             self._only_reads = False
-            known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
+            known = [state.read_at for job in jobs if (state := self._copy.state(job)) is not None]
             then = datetime.fromtimestamp(max(known, default=0.0), timezone.utc).astimezone()
             of = f" of {jobs[0]}" if len(jobs) == 1 else ""
             as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""
