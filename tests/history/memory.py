@@ -28,10 +28,6 @@ class MemoryHistory(History):
         """See ``History.jobs``."""
         return sorted(self._trials)
 
-    def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``."""
-        return [trial for trial in self.trials(job) if not trial.status.finished]
-
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``."""
         return self._trials.get(rules.job_of(trial) or "", {}).get(trial)
@@ -71,7 +67,7 @@ class MemoryHistory(History):
 
     def _add(self, trial: Trial) -> Trial:
         known = self.find(trial.trial)
-        return self._store(trial) if known is None or rules.is_superseded(known, trial) else known
+        return self._store(trial) if rules.is_superseded(known, trial) else known
 
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
         with self._lock:

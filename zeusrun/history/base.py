@@ -122,8 +122,8 @@ class History(Protocol):
         return len(self.trials(job))
 
     def unfinished(self, job: str) -> list[Trial]:
-        """Return the dispatched trials of a job, oldest first."""
-        ...
+        """Return the dispatched trials of a job, oldest first; those among the newest suffice."""
+        return [trial for trial in self.trials(job, NEWEST) if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
         """Return the trial with this id, of any job; ``None`` if there is none."""

@@ -69,8 +69,10 @@ def is_same(known: Trial, trial: Trial) -> bool:
     return (known.uuid, known.job) == (trial.uuid, trial.job)
 
 
-def is_superseded(known: Trial, trial: Trial) -> bool:
-    """Whether a stored trial is replaced by the same one of another history."""
+def is_superseded(known: Trial | None, trial: Trial) -> bool:
+    """Whether the same trial of another history takes the place of a stored one, if any."""
+    if known is None or known == trial:
+        return known is None
     was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
     is_result = (
         known.status in OPEN and trial.status.finished and trial.preemptions >= known.preemptions

@@ -1,4 +1,4 @@
-"""A shared history as a machine uses it: it survives a server that is away."""
+"""A shared history as a machine uses it: it survives a server that does not respond."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from zeusrun.history.base import (
     UnknownTrialError,
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.delivery import add_lost, deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
-from zeusrun.history.shared.spool import Spool, newer
+from zeusrun.history.shared.spool import Spool, add_lost, deliver, newer
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 Offline = Literal["fail", "cheapest"]
-"""What a submit does if the history is away for too long."""
+"""What a submit does if the history does not respond for too long."""
 
 _CONFLICT_S = 0.5  # the longest pause before a submit chooses again
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
@@ -46,9 +45,9 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 class SharedHistory(History):
     """A ``History`` over a remote one, with a local copy and a spool.
 
-    Reads ask the remote history only for what has changed. If it is away, they return the local
-    copy. A request that fails because it is away is made again, after pauses that grow (exponential
-    backoff with full jitter). Results that cannot be delivered wait in the spool.
+    Reads ask the remote history only for what has changed. If it does not respond, they return the
+    local copy. A request that fails for that reason is made again, after pauses that grow
+    (exponential backoff with full jitter). Results that cannot be delivered wait in the spool.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class SharedHistory(History):
             offline: What ``snapshot`` does after that: raise, or return the local copy.
             show: Shows a sentence to the user.
             pause: Waits between two tries of ``snapshot`` and ``begin``; it may raise to give up.
-                ``None``: the caller only reads, and is told if it reads the local copy.
+                ``None``: the caller only reads, and is informed if it reads the local copy.
         """
         self.remote, self.name, self.spool = remote, name, Spool(folder / "spool")
         self._copy = LocalCopy(folder / "copy.db")
@@ -119,16 +118,6 @@ class SharedHistory(History):
             state = self._copy.state(job)
             return new + (0 if state is None else state.total)
 
-    def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``."""
-        check_job_name(job)
-        try:
-            known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
-        except UnavailableError as error:
-            known = self._offline(job, None, error).trials
-        trials = self.spool.merge(job, known)
-        return [trial for trial in trials if not trial.status.finished]
-
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; the id that a trial had offline is found, too."""
         waiting = self._waiting_trial(trial)
@@ -149,7 +138,7 @@ class SharedHistory(History):
         """See ``History.snapshot``. What waits is delivered first.
 
         Raises:
-            UnavailableError: If the history is away for ``wait_s``, unless ``offline`` is
+            UnavailableError: If the history does not respond for ``wait_s``, unless ``offline`` is
                 ``cheapest``: then the snapshot is the local copy, also if no trial could begin
                 since the last success of ``begin`` or ``renew``.
         """
@@ -176,7 +165,7 @@ class SharedHistory(History):
         """See ``History.begin``. A trial with the id of an offline one is only stored here.
 
         Raises:
-            UnavailableError: If the history is away for ``wait_s``.
+            UnavailableError: If the history does not respond for ``wait_s``.
             OfflineError: The same if ``offline`` is ``cheapest``: choose again, offline.
         """
         if rules.is_offline(trial):
@@ -204,7 +193,7 @@ class SharedHistory(History):
         return self._remember(begun)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """See ``History.finish``. If the history is away, the outcome waits in the spool."""
+        """See ``History.finish``. If that fails for now, the outcome waits in the spool."""
         waiting = self._waiting_trial(trial)
         if waiting is not None:  # the trial began offline, or has an outcome that waits
             return self._finish_later(waiting.finish(outcome))
@@ -249,12 +238,12 @@ class SharedHistory(History):
         return self._patience.read(lambda: self.remote.add(trials))
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``History.report_host``; tried once, unless the history was away just now."""
+        """See ``History.report_host``; tried once, unless the history did not respond just now."""
         self._patience.check()
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``History.keep_trace``. If the history is away, the trace waits in the spool."""
+        """See ``History.keep_trace``. If that fails for now, the trace waits in the spool."""
         known = self._own.get(trial)
         if known is not None and self._waiting_trial(trial) is not None:
             self.spool.put("trace", known, trace)
@@ -267,7 +256,7 @@ class SharedHistory(History):
             self.spool.put("trace", known, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``History.keep_settings``; tried once, unless the history was away just now."""
+        """See ``History.keep_settings``; tried once, and not soon after a failure."""
         self._patience.check()
         self.remote.keep_settings(job, settings)
 

@@ -115,12 +115,14 @@ def list_runs(
 
 def read_first(engine: Engine, job: str) -> Trial | None:
     """Return the oldest trial of a job."""
-    return _read_trial(engine, job, TRIALS.c.recurrence, TRIALS.c.attempt)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
+    return _read_trial(engine, query.order_by(TRIALS.c.recurrence, TRIALS.c.attempt))
 
 
 def read_last_ended(engine: Engine, job: str) -> Trial | None:
     """Return the newest trial of a job that has ended."""
-    return _read_trial(engine, job, *NEWEST_FIRST, which=_FINAL)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
+    return _read_trial(engine, query.order_by(*NEWEST_FIRST))
 
 
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
@@ -175,15 +177,8 @@ def _read(engine: Engine, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return connection.execute(query).all()
 
 
-def _read_trial(
-    engine: Engine,
-    job: str,
-    *order: sa.ColumnElement[Any],
-    which: sa.ColumnElement[bool] = sa.true(),
-) -> Trial | None:
-    """Return the first trial of a job in this order."""
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, which)
-    rows = _read(engine, query.order_by(*order).limit(1))
+def _read_trial(engine: Engine, query: sa.Select[Any]) -> Trial | None:
+    rows = _read(engine, query.limit(1))
     return decode_trial(rows[0].record) if rows else None
 
 
