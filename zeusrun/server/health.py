@@ -17,8 +17,6 @@ from zeusrun.server.pages.runs import read_live
 from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import Part
     from zeusrun.server.auth import Access
@@ -50,7 +48,7 @@ def build_health_router(history: SqlHistory) -> APIRouter:
         for head in survey.list_heads(engine):
             if access.covers(head.job):
                 _add_job(families, head.job, *read_totals(head.job, head.changes))
-        _add_running(families, engine, access)
+        _add_running(families, history, access)
         families.add("server_info", "The server; always 1.", 1, version=__version__)
         return PlainTextResponse(families.text(), media_type=CONTENT_TYPE)
 
@@ -82,13 +80,13 @@ def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None
         add_last_run(families, last)
 
 
-def _add_running(families: Families, engine: Engine, access: Access) -> None:
+def _add_running(families: Families, history: SqlHistory, access: Access) -> None:
     """Add the runs that have not ended, with what their launchers sent last."""
-    covered = [each for each in survey.list_running(engine) if access.covers(each[1])]
+    covered = [each for each in survey.list_running(history.engine) if access.covers(each[1])]
     for job, count in Counter(job for _, job in covered).items():
         families.add("running", "Runs that are running, start-up included.", count, job=job)
     newest = [number for number, _ in covered[-_MAX_RUNNING:]]
-    for running in survey.read_running(engine, newest):
+    for running in survey.read_running(history.engine, newest):
         job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
         add_live(families, read_live(running), trial=trial)
         families.add("run_lease_seconds", "Until it counts as LOST.", left_s, job=job, trial=trial)

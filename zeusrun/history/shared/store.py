@@ -112,11 +112,11 @@ class SharedHistory(History):
         waiting = self.spool.entries()
         new = sum(each.kind == "begin" and each.trial.job == job for each in waiting)
         try:
-            return self._patience.read(lambda: self.remote.count(job)) + new
+            total = self._patience.read(lambda: self.remote.count(job))
         except UnavailableError as error:
             self._offline(job, 0, error)
-            state = self._copy.state(job)
-            return new + (0 if state is None else state.total)
+            total = state.total if (state := self._copy.state(job)) is not None else 0
+        return total + new
 
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; the id that a trial had offline is found, too."""
