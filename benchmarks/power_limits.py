@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from timing import describe_machine
 
-from zeusrun.bandit.power import chosen_point, next_limit_w
+from zeusrun.bandit.power import chosen_point, next_lever
 from zeusrun.bandit.problem import PowerObjective, Problem
+from zeusrun.lever import POWER, Lever, power_lever
 from zeusrun.simulate.traces import POWER_COLUMNS, gpus, read_rows
 from zeusrun.trial import PowerPoint
 
@@ -207,7 +208,7 @@ def problem(case: Case, eta_knob: float, objective: PowerObjective) -> Problem:
         gpu_count=1,
         energy_measured=True,
         max_power_w=case.max_power_w,
-        power_limits_w=tuple(case.limits_w.tolist()),
+        levers=tuple(Lever(POWER, limit_w) for limit_w in case.limits_w.tolist()),
         power_objective=objective,
     )
 
@@ -222,13 +223,14 @@ def measured(case: Case, noise: float, rng: Generator) -> list[PowerPoint]:
 
 def walk(asked: Problem, points: Sequence[PowerPoint], start_w: float | None) -> tuple[int, int]:
     """Follow the rule to its choice; return the index of it and the number of probes."""
-    places = {point.power_limit_w: place for place, point in enumerate(points)}
-    profile: dict[float | None, PowerPoint] = {}
-    while (limit := next_limit_w(asked, tuple(profile.values()), start_w)) not in profile:
+    places = {point.lever: place for place, point in enumerate(points)}
+    profile: dict[Lever | None, PowerPoint] = {}
+    start = power_lever(start_w)
+    while (lever := next_lever(asked, tuple(profile.values()), start)) not in profile:
         if asked.energy_weight == 0:
             break  # it is held unseen
-        profile[limit] = points[places[limit]]
-    return places[limit], len(profile)
+        profile[lever] = points[places[lever]]
+    return places[lever], len(profile)
 
 
 def score(case: Case, asked: Problem, choice: int, probes: int) -> Walk:

@@ -32,6 +32,7 @@ LAYERS = (
         "tariff",
         "record_json",
         "reasons",
+        "lever",
     ),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,13 @@ def test_imports_run_downwards_only(name):
 def test_the_picture_of_the_docs_is_drawn_from_the_layers():
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert f"```text\n{draw()}\n```" in page
+
+
+def test_the_files_that_the_docs_name_exist():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*/(?:[a-z_]+\.py)?)`", page))
+    places = (PACKAGE, PACKAGE.parent)
+    assert [each for each in named if not any((place / each).exists() for place in places)] == []
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -32,7 +32,7 @@ class Largest:
     def choose(self, problem, runs, rng):
         return Decision(problem.candidates[-1], Stage.EXPLORE, "the largest")
 
-    def next_limit_w(self, problem, decision, profile):
+    def next_lever(self, problem, decision, profile):
         return None
 
     def review(self, problem, decision, running):
@@ -132,7 +132,7 @@ class Raises(Largest):
     def choose(self, problem, runs, rng):
         return {}["oops"]
 
-    next_limit_w = review = explain = choose
+    next_lever = review = explain = choose
 
 
 class Late(Largest):
@@ -211,7 +211,7 @@ def test_an_error_of_a_plugin_during_a_run_ends_the_run_and_names_it(zeusrun, ba
 @pytest.mark.parametrize(
     ("name", "method", "expected"),
     [
-        ("raises", "next_limit_w", "failed in next_limit_w: KeyError: 'oops'; repair"),
+        ("raises", "next_lever", "failed in next_lever: KeyError: 'oops'; repair"),
         ("raises", "review", "failed in review: KeyError: 'oops'; repair"),
         ("odd", "choose", "it returned batch size 77; the candidates are 16, 32, 64, 128, 256"),
         ("odd", "explain", "it returned something other than a list of ArmBelief"),

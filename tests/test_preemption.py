@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs import only_trial, survivors, wait_for
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 
 
 def job(zeusrun, *args, **changes):
@@ -176,7 +176,7 @@ def test_a_preempted_trial_that_is_cancelled_does_not_go_on(zeusrun):
     assert (done.returncode, done.stdout) == (0, f"job-1-1 is CANCELLED: {reason}\n")
     (ended,) = zeusrun.history()
     changed = {name for name in cut if cut[name] != ended[name]}
-    assert changed == {"status", "reason", "finished_at"}
+    assert changed == {"status", "reason", "reason_code", "finished_at"}
     assert json.loads((Path(cut["run_dir"]) / "trial.json").read_text())["status"] == "CANCELLED"
     again = zeusrun("cancel", "job-1-1").stdout
     assert again == f"job-1-1 had already ended: {reason}\n"

@@ -16,7 +16,7 @@ from zeusrun.files.tail import LineTail
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, find_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, TrialStatus

@@ -239,13 +239,10 @@ def test_the_repr_of_a_job_shows_no_environment(job_file):
 def test_the_schema_knows_the_markers():
     keys = spec_json_schema()["properties"]
     for items in (keys["args"]["items"], keys["env"]["additionalProperties"]):
-        _, *marked = items["anyOf"]
-        assert [[*each["properties"]] for each in marked] == [
-            ["secret"],
-            ["secret_file"],
-            ["plain"],
-        ]
-        assert not any(each["additionalProperties"] for each in marked)
+        _, marked = items["anyOf"]
+        assert [*marked["properties"]] == ["secret", "secret_file", "plain"]
+        assert (marked["minProperties"], marked["maxProperties"]) == (1, 1)
+        assert not marked["additionalProperties"]
 
 
 SECRET_FILE = "args: [--api-key, {secret_file: key}]\nenv: {KEY: {secret_file: ./key}}\n"

@@ -72,7 +72,7 @@ class Scripted:
             for arm in problem.candidates
         ]
 
-    def next_limit_w(self, problem, decision, profile):
+    def next_lever(self, problem, decision, profile):
         return None
 
     def review(self, problem, decision, running):

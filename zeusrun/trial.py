@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zeusrun.lever import Lever, power_lever
 from zeusrun.noise_curve import NoisePoint  # noqa: TC001 - read_fields needs it
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs them
 from zeusrun.record_json import read_fields, write_fields
@@ -72,7 +73,7 @@ class Decision:
     global_batch_size: int  # samples per optimizer step over all ranks
     stage: Stage
     why: str  # a sentence for people
-    power_limit_w: float | None = None  # per GPU, to begin with; ``None``: the limit stays
+    lever: Lever | None = None  # to begin with; ``None``: it stays as it is
     bound: Bound | None = None  # ``None``: the trial is never stopped for its cost
 
     @property
@@ -184,6 +185,11 @@ class PowerPoint(NamedTuple):
     steps_per_s: float  # optimizer steps
     power_w: float  # mean, summed over the job's GPUs
 
+    @property
+    def lever(self) -> Lever | None:
+        """What was held meanwhile."""
+        return power_lever(self.power_limit_w)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -210,8 +216,7 @@ class Outcome:
     power_limit_w: float | None = None  # per GPU, most of the span; ``None``: as dispatched
     energy_counter_j: float | None = None  # over the span, by the devices' counters
     energy_integrated_j: float | None = None  # over the span, by integrating sampled power
-    # What trying other power limits cost more than holding the one chosen. It is part of
-    # ``cost_j``, but not charged to the batch size.
+    # What trying other limits cost above holding the chosen one: in ``cost_j``, not the arm's.
     profiling_cost_j: float | None = None
     shared: bool | None = None  # whether others used the job's GPUs, or its CPUs to their full
     shutdown_s: float | None = None  # from the end of the span to the end of the processes

@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 
 from tests.factories import build_trial
+from zeusrun.bandit.power import first_lever, next_lever, sweep_lever
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.zeus.policy import Zeus
+from zeusrun.lever import POWER, Lever, power_lever
 from zeusrun.trial import Decision, EnergySource, Trial, TrialStatus
 
 PROBLEM = Problem(
@@ -37,8 +39,28 @@ OOM = TrialStatus.OOM
 DISPATCHED = TrialStatus.DISPATCHED
 
 
-def problem(**changes) -> Problem:
-    return dataclasses.replace(PROBLEM, **changes)
+def problem(*, power_limits_w=(), **changes) -> Problem:
+    return dataclasses.replace(PROBLEM, levers=power_levers(power_limits_w), **changes)
+
+
+def power_levers(limits_w):
+    return tuple(Lever(POWER, limit_w) for limit_w in limits_w)
+
+
+def watts(lever: Lever | None) -> float | None:
+    return lever and lever.value
+
+
+def next_limit_w(asked, profile, start_w=None):
+    return watts(next_lever(asked, profile, power_lever(start_w)))
+
+
+def first_limit_w(asked, runs, arm):
+    return watts(first_lever(asked, runs, arm))
+
+
+def sweep_limit_w(asked, profile):
+    return watts(sweep_lever(asked, profile))
 
 
 def trial(arm: int, status: TrialStatus = REACHED, energy_j: float | None = 100.0, **changes):

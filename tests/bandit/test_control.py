@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import flying, run
-from tests.bandit.scripts import MISSED, OOM, problem, trial
+from tests.bandit.scripts import MISSED, OOM, first_limit_w, problem, trial, watts
 from tests.bandit.test_invariants import histories, unhurried
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.control import choose_control, explain_next
-from zeusrun.bandit.power import first_limit_w
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import read_history
+from zeusrun.lever import power_lever
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 names = pytest.mark.parametrize("name", POLICIES)
@@ -83,11 +83,11 @@ def test_its_power_limit_is_the_one_that_the_policy_tries(name):
     asked = problem(**now, recurrence=20)
     fixed = create_policy("fixed").choose(asked, [profiled], np.random.default_rng(0))
     sweeps = name in {"zeus", "grid"}
-    assert found.power_limit_w == (150.0 if sweeps else fixed.power_limit_w)
+    assert watts(found.lever) == (150.0 if sweeps else watts(fixed.lever))
     if not sweeps:  # the limit of a neighbour is where the walk begins
         near = [profiled._replace(arm=128)]
         limit_w = first_limit_w(asked, near, 64)
-        assert control(near, policy=name, **now).power_limit_w == limit_w
+        assert control(near, policy=name, **now).lever == power_lever(limit_w)
 
 
 def test_after_a_control_run_has_missed_the_best_known_follows_and_has_not_failed():

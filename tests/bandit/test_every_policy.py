@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import flying, run
-from tests.bandit.scripts import OOM, REACHED, problem, trial
+from tests.bandit.scripts import OOM, REACHED, problem, trial, watts
 from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import Running
@@ -65,11 +65,11 @@ def test_its_search_over_limits_ends_whatever_is_measured(name, measured):
     policy = create_policy(name)
     now = problem(power_limits_w=LIMITS, max_power_w=250.0, gpu_count=1, eta_knob=0.5)
     decision = policy.choose(now, [], rng())
-    limit, profile = decision.power_limit_w, []
+    limit, profile = watts(decision.lever), []
     while limit not in {point.power_limit_w for point in profile}:
         assert limit in LIMITS
         profile.append(PowerPoint(limit, *measured[LIMITS.index(limit)]))
-        limit = policy.next_limit_w(now, decision, profile)
+        limit = watts(policy.next_lever(now, decision, profile))
     assert len(profile) <= len(LIMITS)
 
 

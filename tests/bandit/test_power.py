@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.bandit.runs import run
-from tests.bandit.scripts import problem
-from zeusrun.bandit.power import first_limit_w, next_limit_w, sweep_limit_w
+from tests.bandit.scripts import first_limit_w, next_limit_w, problem, sweep_limit_w
 from zeusrun.bandit.problem import PowerObjective
 from zeusrun.trial import PowerPoint
 

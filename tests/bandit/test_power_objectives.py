@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bandit.runs import run
-from tests.bandit.scripts import problem
+from tests.bandit.scripts import first_limit_w, next_limit_w, problem, sweep_limit_w
 from tests.bandit.test_power import LIMITS, gpu, job, walk
-from zeusrun.bandit.power import chosen_point, first_limit_w, next_limit_w, sweep_limit_w
+from zeusrun.bandit.power import chosen_point
 from zeusrun.bandit.problem import PowerObjective
 from zeusrun.trial import PowerPoint
 
@@ -151,7 +151,7 @@ def test_any_walk_ends_at_a_limit_that_was_measured(drawn):
         pytest.fail("it never comes to an end")
     assert next_limit_w(now, profile[::-1], start_w) == limit  # in whichever order
     if now.power_objective == TIME or (now.power_objective.name == "cost" and not now.eta_knob):
-        assert limit == now.power_limits_w[-1]
+        assert limit == now.levers[-1].value
     elif known := chosen_point(profile, now):
         assert limit == known.power_limit_w
         assert next_limit_w(now, profile) == limit  # wherever it began
@@ -166,7 +166,7 @@ def test_a_limit_is_chosen_only_if_it_was_measured_fast_enough(drawn):
     profile = {}
     while (limit := next_limit_w(now, tuple(profile.values()), start_w)) not in profile:
         profile[limit] = points[limit]
-    top = points[now.power_limits_w[-1]]
+    top = points[now.levers[-1].value]
     assert points[limit].steps_per_s * factor >= top.steps_per_s * (1 - 1e-9)
 
 

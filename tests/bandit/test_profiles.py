@@ -7,7 +7,16 @@ import dataclasses
 import pytest
 
 from tests.bandit.runs import run
-from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
+from tests.bandit.scripts import (
+    DISPATCHED,
+    MISSED,
+    OOM,
+    REACHED,
+    STOPPED,
+    power_levers,
+    problem,
+    trial,
+)
 from tests.bandit.test_reinterpret import learned
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.observation import STALE, is_stale, merged_profile
@@ -87,7 +96,7 @@ def test_an_epoch_costs_what_lies_between_the_steps_as_well_whether_limits_were_
 
 
 def test_speed_is_priced_at_a_limit_that_may_be_held_today():
-    now = dataclasses.replace(NOW, power_limits_w=(200.0, 250.0))
+    now = dataclasses.replace(NOW, levers=power_levers((200.0, 250.0)))
     assert read_trial(NOW, profiled()).power_limit_w == 100.0
     assert read_trial(now, profiled()).power_limit_w == 200.0
 

@@ -11,7 +11,7 @@ import pytest
 from tests.gpu import fixtures
 from tests.gpu.simulated import SimulatedDevice
 from zeusrun.gpu.power_limits.original_limits import LimitLock, LimitRecord, write_record
-from zeusrun.gpu.snapshot import OpenGpu, read_status
+from zeusrun.gpu.snapshot import read_status
 
 build_library, plain_library = fixtures.build_library, fixtures.plain_library
 gpu_machine, clock = fixtures.gpu_machine, fixtures.clock
@@ -158,7 +158,7 @@ def test_all_shows_the_gpus_that_mig_instances_hide(look, gpu_machine):
 def test_a_gpu_lost_after_it_was_opened_is_a_row_that_says_so(clock):
     device = SimulatedDevice(clock)
     device.fail("GPU is lost")
-    status = read_status(OpenGpu(0, device), nobody)
+    status = read_status(device, {device.uuid: 0}, nobody)
     assert (status.uuid, status.power_w, status.max_power_w) == ("SIM-0", None, 300.0)
     assert "GPU is lost" in status.error
 

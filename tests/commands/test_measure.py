@@ -387,13 +387,6 @@ os.kill(pid, 9)
 """
 
 
-def test_a_process_that_the_command_has_left_behind_is_its_own(measure, busy_machine):
-    leaves = LEAVES.replace("{state!r}", repr(str(busy_machine.state_path).encode()))
-    code, measured, _ = measure(*PYTHON, leaves, **busy_machine.environment)
-    assert code == 0
-    assert (measured["shared"], measured["warnings"]) == (False, [])
-
-
 def test_the_result_is_told_before_the_devices_are_let_go(monkeypatch, capfd):
     class SlowToClose(SimulatedDevice):
         def close(self):

@@ -18,7 +18,7 @@ import pytest
 from tests.factories import DONE, PREEMPTED
 from tests.runs import only_trial, survivors, wait_for
 from zeusrun.analysis.amounts import SAVED
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.trial import TrialStatus
 
 

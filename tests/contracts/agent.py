@@ -21,7 +21,7 @@ import pytest
 
 from tests.factories import CHILDREN, build_trial, load_job, temporary_folder
 from tests.runs import has_ended, survivors, wait_for
-from zeusrun.launcher.processes.command import Placement, build_command, find_torchrun
+from zeusrun.launcher.processes.command import build_command, find_torchrun
 from zeusrun.launcher.rundir.failure import read_failure, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import create_run
 
@@ -118,7 +118,6 @@ class AgentContract:
                 paths,
                 find_torchrun(),
                 inherited,
-                placement=Placement(trial.world_size),
             )
             with paths.torchrun_log.open("wb") as log:
                 argv = [*(parent or ()), *command.argv]

@@ -79,15 +79,6 @@ def test_anyone_else_is_foreign_and_named(launch):
     assert judge.found == frozenset()
 
 
-def test_an_orphan_of_a_measured_command_is_known_by_its_mark(orphan):
-    ours, others, unmarked = orphan(ZEUSRUN_MEASURE="a"), orphan(ZEUSRUN_MEASURE="ab"), orphan()
-    judge = ForeignProcesses(measure="a", first_namespace=True)
-    look(judge)
-    assert look(judge, ours) is False
-    assert look(judge, others) is True
-    assert look(judge, unmarked) is True
-
-
 def test_without_a_list_nothing_is_known():
     judge = ForeignProcesses(first_namespace=True)
     assert judge.check(None) is None

@@ -280,8 +280,8 @@ def test_recent_power_of_samples_far_apart_is_that_of_the_last_two():
 
 def test_between_two_power_samples_the_mean_of_both_counts():
     account = PowerAccount()
-    account.add(1.0, 100.0)
-    account.add(3.0, 200.0)
+    account.sample(1.0, 100.0)
+    account.sample(3.0, 200.0)
     assert account.total_j == 300.0
 
 
@@ -319,11 +319,3 @@ def test_before_the_first_reading_and_in_no_time_it_is_unknown():
     assert LimitSeries().longest_w(0.0, 1.0) is None
     assert read((5.0, 300.0)).longest_w(0.0, 4.0) is None
     assert read((5.0, 300.0)).longest_w(6.0, 6.0) is None
-
-
-def test_energy_never_falls_when_late_processes_are_found_one_after_the_other():
-    series = EnergySeries()
-    for time_s, energy_j in ((0.0, 0.0), (1.0, 1.0), (1.1, 200.0), (3.1, 210.0), (4.1, 500.0)):
-        series.catch_up(time_s, energy_j, 20.0)
-    found = [series.energy_j(n / 10, n / 10 + 0.1) for n in range(41)]
-    assert min(each for each in found if each is not None) >= 0.0

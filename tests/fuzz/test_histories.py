@@ -26,6 +26,7 @@ from zeusrun.history.tinydb.storage import volume_path
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
+from zeusrun.lever import Lever
 from zeusrun.trial import Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.snippet import job_snippet, reports_json
@@ -53,7 +54,7 @@ def problem(trials):
         energy_measured=True,
         learning_rates=dict.fromkeys(sizes),
         max_power_w=300.0,
-        power_limits_w=(80.0, 100.0),
+        levers=(Lever("power", 80.0), Lever("power", 100.0)),
     )
 
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 
-class FakeZeusd:
+class FakeZeusd(socketserver.ThreadingUnixStreamServer):
     """Sets limits by ``set_limit(gpu, milliwatts)``, which returns whether the value is allowed.
 
     Attributes:
@@ -49,14 +49,6 @@ class FakeZeusd:
             for gpu in gpus:
                 gpu["pci_address"] = f"0000:{self.buses[gpu['id']]:02x}:00.0"
         return json.dumps({"gpus": gpus, "cpus": [], "auth_required": self.token is not None})
-
-
-class OnSocket(FakeZeusd, socketserver.ThreadingUnixStreamServer):
-    pass
-
-
-class OnPort(FakeZeusd, socketserver.ThreadingTCPServer):
-    pass
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -104,9 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def running_zeusd(path, set_limit, **settings):
-    """Run one on a socket, or, if ``path`` is ``None``, on a port of this machine."""
-    kind, address = (OnPort, ("127.0.0.1", 0)) if path is None else (OnSocket, str(path))
-    with kind(address, set_limit, **settings) as server:
+    """Run one on a socket."""
+    with FakeZeusd(str(path), set_limit, **settings) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

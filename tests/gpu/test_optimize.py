@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -140,15 +139,6 @@ def test_limits_are_as_found_before_the_training_has_taken_its_leave(zeusrun, ma
     process.send_signal(signal.SIGTERM)
     wait_for(as_found(machine), 15.0, "the limit found")
     assert process.poll() is None
-
-
-def test_a_guard_restores_though_the_folder_of_the_records_is_gone(zeusrun, machine, start):
-    process = start(job(zeusrun))
-    wait_for(changed(machine), what="a probe")
-    process.send_signal(signal.SIGSTOP)
-    shutil.rmtree(zeusrun.home / "gpus")
-    process.kill()
-    wait_for(as_found(machine), 30.0, what="the limit found")
 
 
 def test_after_sigkill_a_guard_restores_the_limits(zeusrun, machine, start):

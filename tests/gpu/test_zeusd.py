@@ -11,7 +11,7 @@ import pytest
 
 from tests.gpu.fake_zeusd import running_zeusd
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.gpu.zeusd import Zeusd, find_zeusd, named_zeusd, naming_zeusd
+from zeusrun.gpu.zeusd import Zeusd, find_zeusd
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_where_either_side_does_not_tell_addresses_the_numbers_must_agree(zeusd,
         zeusd.set_power_limit_w(0, 250.0, 3, pci=pci)
 
 
-# Token and port
+# Token
 
 
 @pytest.mark.parametrize("server", ["today"], indirect=True)
@@ -191,55 +191,3 @@ def test_the_token_of_the_environment_is_sent(server, tmp_path, limits_mw):
     with pytest.raises(LimitRefusedError, match="ZEUSD_TOKEN is not a token") as caught:
         find_zeusd({**where, "ZEUSD_TOKEN": "a\nb"}).set_power_limit_w(0, 200.0, 2)
     assert "a\nb" not in str(caught.value)
-
-
-def test_a_daemon_on_a_port_of_this_machine_is_asked(limits_mw):
-    def set_limit(gpu, milliwatts):
-        limits_mw[gpu] = milliwatts
-        return True
-
-    with running_zeusd(None, set_limit) as server:
-        named = f"localhost:{server.server_address[1]}"
-        find_zeusd({"ZEUSD_HOST_PORT": named}).set_power_limit_w(1, 200.0, 2)
-        assert limits_mw == {1: 200_000}
-        # As zeusd's own client has it, a socket counts before a port.
-        assert find_zeusd({"ZEUSD_HOST_PORT": named, "ZEUSD_SOCK_PATH": "/absent"}) is None
-
-
-def test_a_daemon_on_another_machine_is_not_asked(monkeypatch):
-    class Elsewhere:
-        closed = False
-
-        def getsockname(self):
-            return ("10.0.0.1", 40000)
-
-        def getpeername(self):
-            return ("10.0.0.2", 4938)
-
-        def close(self):
-            self.closed = True
-
-    connection = Elsewhere()
-    monkeypatch.setattr("socket.create_connection", lambda *_: connection)
-    with pytest.raises(LimitRefusedError, match=r"node2:4938\) is on another machine"):
-        Zeusd("node2:4938").set_power_limit_w(0, 200.0, 2)
-    assert connection.closed
-
-
-@pytest.mark.parametrize("text", ["node1", "node1:", ":4938", "localhost:99999", "a..b:1", "x/y:1"])
-def test_what_is_no_host_and_port_says_so(text):
-    with pytest.raises(LimitRefusedError, match="correct ZEUSD_HOST_PORT"):
-        find_zeusd({"ZEUSD_HOST_PORT": text}).set_power_limit_w(0, 200.0, 2)
-
-
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        ({}, None),
-        ({"ZEUSD_SOCK_PATH": "/run/z.sock", "ZEUSD_HOST_PORT": "node1:4938"}, "/run/z.sock"),
-        ({"ZEUSD_HOST_PORT": "node1:4938"}, "node1:4938"),
-    ],
-)
-def test_the_daemon_that_a_job_names_is_found_again_from_its_record(environment, named):
-    assert named_zeusd(environment) == named
-    assert named_zeusd({"ZEUSD_SOCK_PATH": "/own", **naming_zeusd(named)}) == (named or "/own")

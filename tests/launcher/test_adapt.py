@@ -166,7 +166,7 @@ def test_adapting_runs_are_compared_with_each_other_by_their_whole_cost():
 
 def test_the_path_is_shown_whole_or_its_end():
     assert path_text(PATH) == "64 → 128 at epoch 3 → 256 at epoch 7"
-    assert path_text(PATH, most=1) == "64 → … → 256 at epoch 7"
+    assert path_text(PATH, last=1) == "64 → … → 256 at epoch 7"
     assert path_text(PATH[:1]) == "64"
     assert path_text(()) is None
 

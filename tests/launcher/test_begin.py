@@ -18,7 +18,7 @@ from zeusrun.launcher import begin as module
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import reserve_record, write_record
 from zeusrun.trial import TrialStatus
 

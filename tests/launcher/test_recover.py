@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import build_trial
-from zeusrun.choice.preempted import find_preempted
+from zeusrun.choice.attempts import find_preempted
 from zeusrun.launcher.parts import cost_with_earlier, join
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live

@@ -23,7 +23,7 @@ from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
 from zeusrun.commands.options import find_settings
 from zeusrun.commands.runs import logs, show
-from zeusrun.commands.submit import _Told
+from zeusrun.commands.submit import _HistoryMessages
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice
@@ -31,7 +31,7 @@ from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.launcher import heartbeat
 from zeusrun.launcher.events import TrialEnded
-from zeusrun.launcher.heartbeat import Heartbeat
+from zeusrun.launcher.heartbeat import HeartbeatThread
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, reserve_record, write_live
 from zeusrun.maintenance.repair import read_found_trials
@@ -198,7 +198,7 @@ def test_without_its_server_a_submit_ends_with_6_and_leaves_nothing(zeusrun, job
 
 def test_a_signal_in_the_wait_before_another_attempt_names_that():
     signals = SimpleNamespace(received=[])
-    told = _Told("job", None, signals)
+    told = _HistoryMessages("job", None, signals)
     told.pause(0.0)
     for attempt, replaced in ((1, False), (2, True), (3, False)):
         told.note(TrialEnded(build_trial(attempt=attempt), replaced))
@@ -311,7 +311,7 @@ def beat(open_shared, server, zeusrun, job, monkeypatch):
         trial = begin(shared, build_trial(1, uuid="a" * 32))
         paths = create_run(zeusrun.home, "job", trial.trial)
         reserve_record(paths, trial)
-        return trial, paths, Heartbeat(Bare(spec, shared), trial, paths)
+        return trial, paths, HeartbeatThread(Bare(spec, shared), trial, paths)
 
     return start
 

@@ -13,7 +13,7 @@ from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.maintenance.retention import Bounds, OldRun, choose_old, collect, remove
 from zeusrun.trial import Outcome, TrialStatus
 

@@ -124,7 +124,6 @@ def test_a_deferred_occurrence_is_decided_anew_by_the_rules_that_hold_now(spec):
         "HF_HOME",
         "OMP_NUM_THREADS",
         "LC_ALL",
-        "ZEUSD_HOST_PORT",
     ],
 )
 def test_what_libraries_need_is_kept(name):

@@ -10,6 +10,7 @@ import pytest
 from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
+from zeusrun.lever import power_lever
 from zeusrun.simulate.engine import PROBE_S, Setting, run_trial
 from zeusrun.simulate.job import LearningCurve, Rate
 from zeusrun.simulate.replay import ask_about
@@ -18,7 +19,7 @@ from zeusrun.trial import Bound, CurvePoint, Decision, Stage, TrialStatus
 # Of 200 W at most; with an eta_knob of 0.5 a second costs 150 J under 200 W and 125 J under 100 W.
 RATES = {100.0: Rate(200.0, 50.0), 200.0: Rate(100.0, 100.0)}
 FOUR = LearningCurve(4, ((4, 1.0),))
-LOOK = Decision(16, Stage.SPEED_CHECK, "", power_limit_w=200.0)
+LOOK = Decision(16, Stage.SPEED_CHECK, "", power_lever(200.0))
 
 
 def run(decision, *, then=None, rates=RATES, curve=FOUR):
@@ -36,7 +37,7 @@ def at(rate):
 
 
 def bounded(cost_j, limit_w=None):
-    return Decision(16, Stage.EXPLORE, "", limit_w, Bound(cost_j))
+    return Decision(16, Stage.EXPLORE, "", power_lever(limit_w), Bound(cost_j))
 
 
 def spent(trial):

@@ -8,6 +8,7 @@ import pytest
 from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.registry import POLICIES
+from zeusrun.lever import power_lever
 from zeusrun.simulate.engine import PROBE_S
 from zeusrun.simulate.job import LearningCurve, Rate
 from zeusrun.simulate.replay import Arrival, ask_about, replay
@@ -37,7 +38,7 @@ def test_a_run_is_charged_its_epochs():
 def test_the_first_run_pays_for_its_profiling_and_the_second_no_more():
     rates = {8: {100.0: Rate(200.0, 50.0), 200.0: Rate(100.0, 100.0)}}
     made = job(curves={8: [LearningCurve(2, ((2, 1.0),))]}, rates=rates)
-    decision = Decision(8, Stage.EXPLOIT, "", power_limit_w=200.0)
+    decision = Decision(8, Stage.EXPLOIT, "", power_lever(200.0))
     first, second = (played.trial for played in play(Scripted(decision), 2, made))
     # both limits for 12 s each, then the rest of 2 epochs at the lower one
     fast, slow = PROBE_S / 100, PROBE_S / 200
@@ -108,7 +109,7 @@ def test_a_best_batch_size_that_moves_far_leaves_no_recurrence_without_a_model(s
 
 def test_what_is_only_looked_at_is_no_attempt():
     rates = {arm: {200.0: Rate(100.0, 100.0)} for arm in (8, 16)}
-    look = Decision(16, Stage.SPEED_CHECK, "", power_limit_w=200.0)
+    look = Decision(16, Stage.SPEED_CHECK, "", power_lever(200.0))
     policy = Scripted(look, EIGHT, EIGHT)  # asked again with the speed, it goes elsewhere
     looked, reached = play(policy, made=job(rates=rates))
     assert looked.trial.status is TrialStatus.CANCELLED

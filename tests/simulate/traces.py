@@ -65,10 +65,10 @@ class Scripted:
         self.last_attempts.append(problem.last_attempt)
         return self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
 
-    def next_limit_w(self, problem, decision, profile):
-        known = {point.power_limit_w for point in profile}
-        new = [limit for limit in reversed(problem.power_limits_w) if limit not in known]
-        return new[0] if new else problem.power_limits_w[0]
+    def next_lever(self, problem, decision, profile):
+        known = {point.lever for point in profile}
+        new = [limit for limit in reversed(problem.levers) if limit not in known]
+        return new[0] if new else problem.levers[0]
 
     def review(self, problem, decision, running):
         at = (decision.global_batch_size, running.epochs)

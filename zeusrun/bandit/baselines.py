@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.bandit.power import first_limit_w, next_limit_w, sweep_limit_w
+from zeusrun.bandit.power import first_lever, next_lever, sweep_lever
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
 from zeusrun.cost import energy_text
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Observation, Running
     from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.lever import Lever
     from zeusrun.trial import PowerPoint
 
 
 class WalkingPolicy:
     """Measures few power limits on the way to the best one."""
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
+    ) -> Lever | None:
         """Return the next limit of the walk, or its result."""
-        return next_limit_w(problem, profile, decision.power_limit_w)
+        return next_lever(problem, profile, decision.lever)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why the trial cannot reach the target within its bound, or ``None``."""
@@ -38,11 +39,11 @@ class WalkingPolicy:
 class SweepingPolicy(WalkingPolicy):
     """Measures every power limit."""
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
+    ) -> Lever | None:
         """Return the next limit of the sweep, or the best one of all."""
-        return sweep_limit_w(problem, profile)
+        return sweep_lever(problem, profile)
 
 
 class Fixed(WalkingPolicy):
@@ -52,9 +53,9 @@ class Fixed(WalkingPolicy):
 
     def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
         """Choose the default batch size."""
-        limit_w = first_limit_w(problem, runs, problem.default)
+        lever = first_lever(problem, runs, problem.default)
         why = f"{problem.default} is the default, and policy fixed never leaves it"
-        return Decision(problem.default, Stage.EXPLOIT, why, limit_w)
+        return Decision(problem.default, Stage.EXPLOIT, why, lever)
 
     def explain(
         self, problem: Problem, runs: Sequence[Observation], rng: Generator
@@ -83,7 +84,7 @@ class Grid(SweepingPolicy):
         if problem.cost_factor is not None and not tally.not_now.issuperset(tally.costs_j):
             cheapest = min(sum(costs_j) / len(costs_j) for costs_j in tally.costs_j.values())
             bound = Bound(problem.cost_factor * cheapest)
-        return Decision(arm, stage, why, sweep_limit_w(problem, profile), bound)
+        return Decision(arm, stage, why, sweep_lever(problem, profile), bound)
 
     def explain(
         self, problem: Problem, runs: Sequence[Observation], rng: Generator

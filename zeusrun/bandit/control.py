@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.bandit.power import first_limit_w
+from zeusrun.bandit.power import first_lever
 from zeusrun.trial import Decision, Stage
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def choose_control(
         f"one recurrence in {problem.control} runs the default (policy.control), so that what "
         "other batch sizes save stays known"
     )
-    decision = Decision(default, Stage.CONTROL, why, first_limit_w(problem, runs, default))
-    if problem.power_limits_w:
+    decision = Decision(default, Stage.CONTROL, why, first_lever(problem, runs, default))
+    if problem.levers:
         profile = merged_profile([run for run in runs if run.arm == default])
-        limit_w = policy.next_limit_w(problem, decision, profile)
-        decision = replace(decision, power_limit_w=limit_w)
+        lever = policy.next_lever(problem, decision, profile)
+        decision = replace(decision, lever=lever)
     return decision
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.lever import Lever
 
 Pace: TypeAlias = tuple[tuple[int, float], ...]
 """``(epoch, value)`` wherever the best value of a learning curve improved."""
@@ -160,9 +161,9 @@ def merged_profile(runs: Sequence[Observation]) -> tuple[PowerPoint, ...]:
 
     A run that contradicts an older point (``is_stale``) starts a new profile.
     """
-    points: dict[float, PowerPoint] = {}
+    points: dict[Lever, PowerPoint] = {}
     for run in runs:
-        own = {p.power_limit_w: p for p in run.profile if run.local and p.power_limit_w is not None}
+        own = {p.lever: p for p in run.profile if run.local and p.lever is not None}
         if any(is_stale(points[limit], own[limit]) for limit in own.keys() & points.keys()):
             points = {}
         points |= own

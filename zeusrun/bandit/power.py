@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.observation import merged_profile, step_cost_j
+from zeusrun.lever import POWER, Lever
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import PowerPoint
 
-    Points = Mapping[float, PowerPoint]
+    Points = Mapping[Lever, PowerPoint]
 
 # The best limit on average, as a share of the highest, by weight of energy: from the public power
 # traces of the Zeus project (four GPU models, every limit measured).
@@ -41,58 +42,56 @@ RISE = 0.03  # a limit that takes so much more energy than a higher one lies bel
 STEEP = 0.7  # log time lost per log power saved, from which energy may rise again
 
 
-def next_limit_w(
-    problem: Problem, profile: Sequence[PowerPoint], start_w: float | None = None
-) -> float | None:
-    """Return the limit to hold now, in watts per GPU; ``None`` to leave the limit as it is.
+def next_lever(
+    problem: Problem, profile: Sequence[PowerPoint], start: Lever | None = None
+) -> Lever | None:
+    """Return the limit to hold now; ``None`` to leave the limit as it is.
 
     If it is not in the profile, measure it and call again. A limit in the profile is the final
     choice. It does not depend on the order of measurement. The walk needs about two and a half
     probes where a sweep needs six or seven; ``benchmarks/power_limits.py`` measures how good the
-    choice is. It begins at ``start_w``, the choice of a neighbouring batch size, if given.
+    choice is. It begins at ``start``, the choice of a neighbouring batch size, if given.
     """
-    limits, knob = problem.power_limits_w, problem.energy_weight
+    limits, knob = problem.levers, problem.energy_weight
     if knob == 0 or not limits:
         return limits[-1] if limits else None
     points = {
-        point.power_limit_w: point
+        point.lever: point
         for point in profile
-        if point.power_limit_w is not None
-        and point.power_limit_w in limits
-        and step_cost_j(point, problem, knob)
+        if point.lever is not None and point.lever in limits and step_cost_j(point, problem, knob)
     }
     factor = problem.power_objective.factor
     if not points:
         share = 1.0 if factor is not None else float(np.interp(knob, _KNOBS, _STARTS))
-        wanted_w = start_w or share * limits[-1]
-        return min(limits, key=lambda limit: (abs(limit - wanted_w), -limit))
+        wanted_w = start.value if start else share * limits[-1].value
+        return min(limits, key=lambda limit: (abs(limit.value - wanted_w), -limit.value))
     # A limit whose probe showed no speed is not measured again, and never chosen.
-    failed = {point.power_limit_w for point in profile} - points.keys()
+    failed = {point.lever for point in profile} - points.keys()
     limits = tuple(limit for limit in limits if limit not in failed)
-    costs, best_w, unbound = _ranking(problem, points)
+    costs, best, unbound = _ranking(problem, points)
     if unbound:
-        return best_w if limits[-1] in points else limits[-1]
+        return best if limits[-1] in points else limits[-1]
     drawn_w = _drawn_w(problem, points)
     if factor is not None:
-        return _next_feasible_w(limits, points, costs, factor, drawn_w)
+        return _next_feasible(limits, points, costs, factor, drawn_w)
     # Bursts may hide a plateau and then a drop, which the walk would not find.
-    if drawn_w < BURSTY * best_w and limits[0] not in costs:
+    if drawn_w < BURSTY * best.value and limits[0] not in costs:
         return limits[0]
-    alike = [limit for limit in costs if _are_alike(points[limit], points[best_w])]
-    return _neighbour_w(limits, costs, best_w, min(alike), down_first=knob >= DOWN_FIRST)
+    alike = [limit for limit in costs if _are_alike(points[limit], points[best])]
+    return _neighbour(limits, costs, best, min(alike), down_first=knob >= DOWN_FIRST)
 
 
-def _ranking(problem: Problem, points: Points) -> tuple[dict[float, float], float, bool]:
+def _ranking(problem: Problem, points: Points) -> tuple[dict[Lever, float], Lever, bool]:
     """Return the cost of a step by feasible limit, the best limit, and whether no limit binds."""
     factor, knob = problem.power_objective.factor, problem.energy_weight
     allowed = points if factor is None else _feasible(points, factor)
     costs = {limit: step_cost_j(points[limit], problem, knob) or 0.0 for limit in allowed}
-    lowest_w = min(problem.power_limits_w, default=0.0)
+    lowest_w = problem.levers[0].value if problem.levers else 0.0
     unbound = _drawn_w(problem, points) <= UNBOUND * lowest_w
-    best_w = min(costs, key=lambda limit: (costs[limit], limit))
-    if unbound and costs[max(costs)] <= (1 + EQUAL) * costs[best_w]:
-        best_w = max(costs)  # as good as the cheapest
-    return costs, best_w, unbound
+    best = min(costs, key=lambda limit: (costs[limit], limit))
+    if unbound and costs[max(costs)] <= (1 + EQUAL) * costs[best]:
+        best = max(costs)  # as good as the cheapest
+    return costs, best, unbound
 
 
 def _drawn_w(problem: Problem, points: Points) -> float:
@@ -105,28 +104,28 @@ def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:
     return all(abs(own - its) <= ALIKE * abs(its) for own, its in pairs)  # a draw may be 0 W
 
 
-def _neighbour_w(
-    limits: Sequence[float],
-    costs: Mapping[float, float],
-    best_w: float,
-    lowest_alike_w: float,
+def _neighbour(
+    limits: Sequence[Lever],
+    costs: Mapping[Lever, float],
+    best: Lever,
+    lowest_alike: Lever,
     *,
     down_first: bool,
-) -> float:
+) -> Lever:
     """Return the next limit to measure beside the best one, or the best one."""
     for step in (-1, 1) if down_first else (1, -1):
-        at = limits.index(best_w if step > 0 else lowest_alike_w)
+        at = limits.index(best if step > 0 else lowest_alike)
         for index in (at + step, at + 2 * step):
             if not 0 <= index < len(limits):
                 break
             if limits[index] not in costs:
                 return limits[index]
-            if costs[limits[index]] > (1 + CLOSE) * costs[best_w]:
+            if costs[limits[index]] > (1 + CLOSE) * costs[best]:
                 break
-    return best_w
+    return best
 
 
-def _feasible(points: Points, factor: float) -> set[float]:
+def _feasible(points: Points, factor: float) -> set[Lever]:
     """Return the measured limits that take at most ``factor`` times the time of the highest.
 
     Time only grows as the limit falls. So a limit below one that is too slow is excluded, even if
@@ -141,13 +140,13 @@ def _feasible(points: Points, factor: float) -> set[float]:
     return allowed
 
 
-def _next_feasible_w(
-    limits: Sequence[float],
+def _next_feasible(
+    limits: Sequence[Lever],
     points: Points,
-    joules: Mapping[float, float],
+    joules: Mapping[Lever, float],
     factor: float,
     drawn_w: float,
-) -> float:
+) -> Lever:
     """Return the limit to measure next, or the answer: the feasible limit of fewest joules.
 
     The walk ends once the limit below the lowest feasible one is measured as too slow, or energy
@@ -156,44 +155,48 @@ def _next_feasible_w(
     top, lowest = limits[-1], min(joules)
     if top not in points:
         return top
-    best_w = min(joules, key=lambda limit: (joules[limit], limit))
-    too_slow = max(points.keys() - joules.keys(), default=-math.inf)
+    best = min(joules, key=lambda limit: (joules[limit], limit))
+    too_slow = max(points.keys() - joules.keys(), default=Lever(POWER, -math.inf))
     between = [limit for limit in limits if too_slow < limit < lowest]
-    if joules[lowest] <= (1 + RISE) * joules[best_w]:
+    if joules[lowest] <= (1 + RISE) * joules[best]:
         if between:
-            return _promising_w(between, points, top, factor, drawn_w / top)
+            return _promising(between, points, top, factor, drawn_w / top.value)
         if not _is_steep(points, lowest, top):
-            return best_w
-    at = limits.index(best_w)
+            return best
+    at = limits.index(best)
     beside = (limits[index] for index in (at - 1, at + 1) if 0 <= index < len(limits))
-    return next((limit for limit in beside if limit not in points and limit > too_slow), best_w)
+    return next((limit for limit in beside if limit not in points and limit > too_slow), best)
 
 
-def _promising_w(
-    between: Sequence[float], points: Points, top: float, factor: float, share: float
-) -> float:
+def _promising(
+    between: Sequence[Lever], points: Points, top: Lever, factor: float, share: float
+) -> Lever:
     """Return the lowest limit that should be feasible; if none should, the highest of them."""
     slope = max(LEAST_SLOPE, share - DRAW) if len(points) == 1 else 0.0
     slowdowns = {limit: _slowdown(points, limit, top) for limit in points if limit != top}
     slower = [limit for limit, slowdown in slowdowns.items() if slowdown > FLAT]
     if slower:
         near = min(slower, key=lambda limit: abs(slowdowns[limit] - math.log(factor)))
-        slope = slowdowns[near] / (top / near - 1) ** CURVE
-    feasible = (w for w in between if slope * (top / w - 1) ** CURVE <= math.log(factor))
+        slope = slowdowns[near] / (top.value / near.value - 1) ** CURVE
+    feasible = (
+        limit
+        for limit in between
+        if slope * (top.value / limit.value - 1) ** CURVE <= math.log(factor)
+    )
     return next(feasible, between[-1])
 
 
-def _slowdown(points: Points, limit: float, top: float) -> float:
+def _slowdown(points: Points, limit: Lever, top: Lever) -> float:
     """Return the logarithm of the time against that of the highest limit."""
     return math.log(points[top].steps_per_s / points[limit].steps_per_s)
 
 
-def _is_steep(points: Points, limit: float, top: float) -> bool:
+def _is_steep(points: Points, limit: Lever, top: Lever) -> bool:
     """Whether time grows so fast at a limit that energy may have begun to rise."""
     if limit == top:
         return False
-    derivative = CURVE * _slowdown(points, limit, top) / (1 - limit / top)  # of the model
-    return derivative > STEEP
+    # The derivative of the model.
+    return CURVE * _slowdown(points, limit, top) / (1 - limit.value / top.value) > STEEP
 
 
 def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint | None:
@@ -203,7 +206,7 @@ def chosen_point(profile: Sequence[PowerPoint], problem: Problem) -> PowerPoint 
     """
     knob = problem.energy_weight
     points = {
-        math.inf if point.power_limit_w is None else point.power_limit_w: point
+        point.lever or Lever(POWER, math.inf): point
         for point in profile
         if step_cost_j(point, problem, knob)
     }
@@ -223,37 +226,37 @@ def best_limits(problem: Problem, runs: Sequence[Observation]) -> dict[int, tupl
     return best
 
 
-def first_limit_w(problem: Problem, runs: Sequence[Observation], arm: int) -> float | None:
+def first_lever(problem: Problem, runs: Sequence[Observation], arm: int) -> Lever | None:
     """Return the limit to begin a trial with: the next one of the arm's own walk.
 
     An arm without a profile begins at the best limit of its nearest neighbour: the best limits of
     neighbours are rarely more than a step apart.
     """
     profiled = {run.arm for run in runs if run.local and run.profile}
-    if not profiled or not problem.power_limits_w:
-        return next_limit_w(problem, ())
+    if not profiled or not problem.levers:
+        return next_lever(problem, ())
     near = min(profiled, key=lambda other: (abs(math.log(other / arm)), other))
     profile = merged_profile([run for run in runs if run.arm == near])
     if near == arm:
-        return next_limit_w(problem, profile)
+        return next_lever(problem, profile)
     best = chosen_point(profile, problem)
-    return next_limit_w(problem, (), best.power_limit_w if best else None)
+    return next_lever(problem, (), best.lever if best else None)
 
 
-def sweep_limit_w(problem: Problem, profile: Sequence[PowerPoint]) -> float | None:
+def sweep_lever(problem: Problem, profile: Sequence[PowerPoint]) -> Lever | None:
     """Return the limit to hold now, measuring all of them from the highest down.
 
     You et al. (NSDI 2023), just-in-time profiling. Where only time counts, none is measured: the
     highest is the fastest.
     """
-    limits = problem.power_limits_w
+    limits = problem.levers
     if not limits:
         return None
     if problem.energy_weight == 0:
         return limits[-1]
-    measured = {point.power_limit_w for point in profile}
+    measured = {point.lever for point in profile}
     for limit in reversed(limits):
         if limit not in measured:
             return limit
-    best = chosen_point([point for point in profile if point.power_limit_w in limits], problem)
-    return limits[-1] if best is None else best.power_limit_w
+    best = chosen_point([point for point in profile if point.lever in limits], problem)
+    return limits[-1] if best is None else best.lever

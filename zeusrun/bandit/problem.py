@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zeusrun.lever import Lever
+
 
 @dataclass(frozen=True)
 class PowerObjective:
@@ -63,7 +65,7 @@ class Problem:
     # Samples that count as an epoch, if trainings report the metric within epochs: then all that
     # is said of epochs is about so many samples.
     unit: int | None = None
-    power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set
+    levers: tuple[Lever, ...] = ()  # to choose from, ascending; empty: nothing may be set
     power_objective: PowerObjective = PowerObjective()
     learn_from_shared: bool = False  # whether disturbed trials count for speed and cost
     variant: str | None = None  # ``Trial.variant`` of the trials that count

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.observation import Observation, Running
     from zeusrun.bandit.problem import Problem
+    from zeusrun.lever import Lever
     from zeusrun.trial import PowerPoint
 
 
@@ -42,10 +43,10 @@ class Policy(Protocol):
         if its batch size is still the choice.
         """
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        """Return the power limit to hold now, per GPU; ``None`` to leave it as it is.
+    ) -> Lever | None:
+        """Return the power limit to hold now; ``None`` to leave it as it is.
 
         A limit that is not in ``profile`` is held and measured; then the method is called again.
         A limit in ``profile`` is held to the end. ``profile`` includes points of earlier trials.
@@ -86,11 +87,11 @@ class _PluginPolicy:
                 raise ValueError(f"it returned batch size {size}; the candidates are {known}")
             return decision
 
-    def next_limit_w(
+    def next_lever(
         self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> float | None:
-        with blame("policy", self.name, "next_limit_w"):
-            return self._policy.next_limit_w(problem, decision, profile)
+    ) -> Lever | None:
+        with blame("policy", self.name, "next_lever"):
+            return self._policy.next_lever(problem, decision, profile)
 
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         with blame("policy", self.name, "review"):

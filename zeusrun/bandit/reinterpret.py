@@ -268,8 +268,8 @@ def _without_profiling(problem: Problem, trial: Trial, spent_j: float, epochs: i
 
 def _best_epoch_j(problem: Problem, trial: Trial) -> tuple[PowerPoint | None, float | None]:
     """Return the point that the power objective chooses, and the cost of an epoch there."""
-    today = problem.power_limits_w
-    may_be_held = [point for point in trial.power_profile if point.power_limit_w in today]
+    today = problem.levers
+    may_be_held = [point for point in trial.power_profile if point.lever in today]
     best = chosen_point(may_be_held or trial.power_profile, problem)
     step_j = None if best is None else step_cost_j(best, problem)
     if step_j is None or problem.samples_per_epoch is None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.lever import Lever
     from zeusrun.trial import Trial
 
 
@@ -24,7 +25,7 @@ class Machine:
     gpu_count: int = 0
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
     max_power_w: float | None = None  # summed over the devices
-    power_limits_w: tuple[float, ...] = ()  # per GPU, ascending; empty: no limit may be set
+    levers: tuple[Lever, ...] = ()  # to choose from, ascending; empty: nothing may be set
     power_limit_w: float | None = None  # in force on each GPU; ``None`` without a common one
 
 

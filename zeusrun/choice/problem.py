@@ -64,7 +64,7 @@ def build_problem(
         learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
         micro_batch_sizes=_split_sizes(spec, machine, sizes),
         max_power_w=machine.max_power_w,
-        power_limits_w=machine.power_limits_w,
+        levers=machine.levers,
         power_objective=PowerObjective(spec.power_limit.objective, spec.power_limit.factor),
         learn_from_shared=spec.policy.learn_from_shared,
         variant=spec.variant,

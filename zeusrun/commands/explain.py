@@ -17,13 +17,12 @@ from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.choice.preempted import why_not_continued
+from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.moment import read_moment
 from zeusrun.target import describe_target
 from zeusrun.view.explain import describe_choice, explain_table, in_samples
 from zeusrun.view.export import print_json
@@ -41,7 +40,7 @@ def explain(
     submission = compose(spec)
     trials = submission.history.trials(spec.name, NEWEST)
     policy, machine = submission.policy, submission.measure()
-    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
+    moment = submission.read_moment(trials)
     number = next_recurrence(trials, moment.unrecorded)
     problem = build_problem(spec, machine, trials, number, moment.fingerprint)
     changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from zeusrun.commands.options import AsJson, console
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.files.home import home_directory
-from zeusrun.gpu.snapshot import open_gpus, read_status
+from zeusrun.gpu.snapshot import read_gpus
 from zeusrun.launcher.context import job_devices
 from zeusrun.launcher.power.control import held_by
 from zeusrun.maintenance.measure import measure as run_measured
@@ -34,11 +34,7 @@ def gpu(
 ) -> None:
     """Show this machine's GPUs as a new job would see them."""
     holder_of = functools.partial(held_by, home_directory(os.environ))
-    with contextlib.ExitStack() as stack:
-        gpus = open_gpus(os.environ, everything=everything)
-        for each in gpus:
-            stack.callback(each.close)
-        statuses = [read_status(each, holder_of) for each in gpus]
+    statuses = read_gpus(os.environ, holder_of, everything=everything)
     shown = console()
     if as_json:
         print_json([status.to_json() for status in statuses])

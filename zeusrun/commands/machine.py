@@ -39,16 +39,13 @@ def describe_machine(home: Path) -> dict[str, Any]:
 
 
 def _describe_gpus(home: Path) -> list[dict[str, Any]]:
-    from zeusrun.gpu.snapshot import open_gpus, read_status  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - psutil takes 20 ms
     from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - see above
 
-    with contextlib.ExitStack() as stack:
-        gpus = open_gpus(os.environ, everything=True)
-        for each in gpus:
-            stack.callback(each.close)
-        records = [read_status(each, lambda uuid: held_by(home, uuid)).to_json() for each in gpus]
+    gpus = read_gpus(os.environ, lambda uuid: held_by(home, uuid), everything=True)
     return [
-        {name: value for name, value in each.items() if name != "processes"} for each in records
+        {name: value for name, value in each.to_json().items() if name != "processes"}
+        for each in gpus
     ]
 
 

@@ -21,7 +21,7 @@ from zeusrun.history.registry import (
     remember_choice,
 )
 from zeusrun.job_name import list_known
-from zeusrun.launcher.rundir.place import files_of, newest_here
+from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text
 from zeusrun.plugins import check_extra
 

@@ -12,7 +12,7 @@ from zeusrun.commands.options import console, find_trial, job_name, known_job, o
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
-from zeusrun.launcher.rundir.place import files_of
+from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.view.terminal_plot import LEAST_WIDTH, draw_plot
 

@@ -18,7 +18,7 @@ from zeusrun.export.destination import check_output, write_output
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.place import files_of, newest_here
+from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
 from zeusrun.view.report.belief import build_belief, unknown_belief
 from zeusrun.view.report.canvas import LIGHT, drawing

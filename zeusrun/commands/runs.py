@@ -29,9 +29,8 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
-from zeusrun.launcher.rundir.lock import lease_of
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
-from zeusrun.launcher.rundir.place import files_of, find_place
+from zeusrun.launcher.rundir.ownership import files_of, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line

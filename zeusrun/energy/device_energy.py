@@ -49,9 +49,6 @@ class EnergyTrack:
         self._dropped = False  # the counter, for the rest of the run
         self._counter = CounterAccount(is_model=self._is_model, max_power_w=max_power_w)
         self._power = PowerAccount()
-        # The last step of the counter less the total of sampled power then, which continues from
-        # there if the counter is dropped; None if power was not sampled by then.
-        self._offset_j: float | None = 0.0
         self._last: tuple[float, Reading] | None = None
         self._missing_since_s: float | None = None
         self._error = ""  # of the last reading that failed
@@ -64,19 +61,15 @@ class EnergyTrack:
             return self._lose()
         self._missing_since_s, self._last = None, (time_s, reading)
         if reading.power_w is not None:
-            self._power.add(time_s, reading.power_w)
+            self._power.sample(time_s, reading.power_w)
         if self._dropped:
             return ()
-        utilization = None if reading.health is None else reading.health.utilization
-        complaint = self._counter.add(time_s, reading.energy_j, reading.power_w, utilization)
-        if complaint is not None:
-            self._dropped = True
-            remedy = "sampled power is integrated instead" if self._power else _UNKNOWN
-            return (f"the energy counter of {self._name} {complaint}; {remedy}",)
-        if self._counter.series.last_s == time_s:
-            total_j = self._power.total_j
-            self._offset_j = None if total_j is None else (reading.energy_j or 0.0) - total_j
-        return ()
+        complaint = self._counter.add(time_s, reading.energy_j, reading.power_w)
+        if complaint is None:
+            return ()
+        self._dropped = True
+        remedy = "sampled power is integrated instead" if self._power else _UNKNOWN
+        return (f"the energy counter of {self._name} {complaint}; {remedy}",)
 
     def miss(self, time_s: float, error: str) -> tuple[str, ...]:
         """Record that the device did not answer; its energy is unknown until it does."""
@@ -92,7 +85,7 @@ class EnergyTrack:
         if self._last is None or self.failed or self._counts():
             return ()
         if self._power.last_s is not None:
-            silent = self._power.has_gap or self._last[0] - self._power.last_s > REACH_S
+            silent = bool(self._power.gaps_s) or self._last[0] - self._power.last_s > REACH_S
             why = "reported no power for too long; its energy is unknown for that time"
         else:
             silent = not self._dropped  # there was a warning at that time
@@ -115,11 +108,13 @@ class EnergyTrack:
 
     @property
     def cumulative_j(self) -> float | None:
-        """Cumulative joules with an arbitrary origin: the counter, continued by sampled power."""
+        """Cumulative joules with an arbitrary origin; ``None`` once the counter was dropped.
+
+        Sampled power takes the place of a counter that has never answered.
+        """
         if self._last is not None and not self._dropped:
             return self._last[1].energy_j
-        total_j, offset_j = self._power.total_j, self._offset_j
-        return None if total_j is None or offset_j is None else offset_j + total_j
+        return None if self._counter.series else self._power.total_j
 
     def energy_j(self, since_s: float, until_s: float) -> float | None:
         """Return the joules of a window; ``None`` if the device failed or was not sampled there."""

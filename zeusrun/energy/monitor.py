@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import name_of
 from zeusrun.energy.device_energy import LOST_S, Accounts, EnergyTrack
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from recording the trial
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
-_Answer = TypeVar("_Answer")
 
 
 class _Metered(NamedTuple):
@@ -100,8 +100,9 @@ class EnergyMonitor(Meter):
             if track.failed:
                 continue
             time_s = self._clock()
+            self._asked = name
             try:
-                reading = self._ask(name, device.read)
+                reading = device.read()
             except DeviceError as error:
                 with self._lock:
                     found += [(name, text) for text in track.miss(time_s, str(error))]
@@ -113,6 +114,7 @@ class EnergyMonitor(Meter):
             run_s, limit_w = time_s - self._started_s, reading.power_limit_w
             row = PowerRow(run_s, device.uuid, power_w, limit_w, cumulative_j, reading.health)
             rows.append(row)
+        self._asked = None
         with self._lock:
             self._limits.add(self._clock(), limits_w)
             self._warnings += _merged(found)
@@ -194,13 +196,6 @@ class EnergyMonitor(Meter):
             self._stop.set()
             self._give_up(f"{type(error).__name__}: {error}")
 
-    def _ask(self, name: str, query: Callable[[], _Answer]) -> _Answer:
-        self._asked = name
-        try:
-            return query()
-        finally:
-            self._asked = None
-
     def _check_sharing(self) -> None:
         """Check once a second which processes compute on the GPUs."""
         if self._sharing is None or not self._sharing.is_due(self._clock()):
@@ -208,10 +203,11 @@ class EnergyMonitor(Meter):
         listed: dict[str, frozenset[int] | None] = {}
         for name, device, _ in self._metered:
             if device.is_gpu:
-                try:
-                    listed[name] = self._ask(name, device.compute_processes)
-                except DeviceError:  # it is read ten times a second, and that warns the user
-                    listed[name] = None
+                self._asked, listed[name] = name, None
+                # It is read ten times a second, and that warns the user of an error.
+                with contextlib.suppress(DeviceError):
+                    listed[name] = device.compute_processes()
+        self._asked = None
         self._warn(self._sharing.check(listed))
 
     def _judge(self) -> None:

@@ -21,7 +21,6 @@ COLUMNS = (
 # The file grows by about 100 bytes a row. With eight GPUs that is 30 MB in the first hour at 10 Hz,
 # and 3 MB in each later hour at 1 Hz.
 _DENSE_S = 3600.0
-_NOTHING_KNOWN = Health()
 
 
 class PowerRow(NamedTuple):
@@ -36,20 +35,12 @@ class PowerRow(NamedTuple):
 
     def to_line(self) -> str:
         """Return the line of the file, in the order of ``COLUMNS``."""
-        watts_and_joules = (self.power_w, self.power_limit_w, self.energy_j)
-        health = self.health or _NOTHING_KNOWN
-        sensors = (
-            health.utilization,
-            health.temperature_c,
-            health.sm_clock_mhz,
-            health.memory_clock_mhz,
-        )
-        reasons = health.throttle_reasons
+        *sensors, reasons = vars(self.health or Health()).values()
         cells = [
             f"{self.time_s:.3f}",
             self.uuid,
-            *("" if value is None else f"{value:.3f}" for value in watts_and_joules),
-            *("" if value is None else f"{value:g}" for value in sensors),
+            *(_cell(each, ".3f") for each in (self.power_w, self.power_limit_w, self.energy_j)),
+            *(_cell(each, "g") for each in sensors),
             "" if reasons is None else "+".join(reasons) or "none",  # NVML's own word
         ]
         return ",".join(cells) + "\n"
@@ -96,3 +87,7 @@ class PowerCsv:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -133,31 +133,26 @@ def _read_pieces(file: BinaryIO, size: int, points: int) -> list[_Piece]:
 
 def _read_samples(lines: Sequence[bytes], *, cut: bool = False) -> _Piece:
     """Sum rows over the devices; a device that comes again begins the next sample."""
-    samples: list[_Sample] = []
-    known: set[bytes] = set()
-    rows: dict[bytes, _Sample] = {}
-    groups = []
+    groups: list[dict[bytes, _Sample]] = [{}]
     for uuid, row in _read_rows(lines):
-        if uuid in rows:
-            groups.append(rows)
-            rows = {}
-        rows[uuid] = row
-        known.add(uuid)
-    groups.append(rows)
+        if uuid in groups[-1]:
+            groups.append({})
+        groups[-1][uuid] = row
+    known = {uuid for group in groups for uuid in group}
     if cut:  # the devices of the first and of the last one may be missing
         groups = groups[1:-1] if len(groups) > 2 else groups[-1:]
-    for group in groups:
-        if len(group) == len(known) and group:
-            limits = [row.limit_w for row in group.values()]
-            samples.append(
-                _Sample(
-                    next(iter(group.values())).time_s,
-                    sum(row.power_w for row in group.values()),
-                    None if None in limits else sum(limit or 0.0 for limit in limits),
-                    tuple({reason for row in group.values() for reason in row.reasons}),
-                )
-            )
-    return samples, known
+    whole = [[*group.values()] for group in groups if group and len(group) == len(known)]
+    return [_add_up(rows) for rows in whole], known
+
+
+def _add_up(rows: Sequence[_Sample]) -> _Sample:
+    limits = [row.limit_w for row in rows]
+    return _Sample(
+        rows[0].time_s,
+        sum(row.power_w for row in rows),
+        None if None in limits else sum(limit or 0.0 for limit in limits),
+        tuple({reason for row in rows for reason in row.reasons}),
+    )
 
 
 def _read_rows(lines: Sequence[bytes]) -> Iterator[tuple[bytes, _Sample]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.energy.cpu_times import read_stat
@@ -25,8 +24,6 @@ _FOUND_CHECKS = 3
 
 # CUDA's Multi-Process Service computes for its clients, which may or may not be ours.
 _MPS = "nvidia-cuda-mps"  # the kernel cuts names to 15 letters
-MEASURE_VARIABLE = "ZEUSRUN_MEASURE"
-"""Environment variable that marks the processes of one ``zeusrun measure``."""
 
 # PROC_PID_INIT_INO of the kernel: the pid namespace in which the machine started.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -36,22 +33,12 @@ class ForeignProcesses:
     """Finds the processes that are not the job's. Make one for each run.
 
     A process is the job's if it or one of its ancestors is this process (the watchdog adopts the
-    orphans of a run), or has the mark of ``zeusrun measure`` in its environment. ``found`` are the
-    foreign ones at the last check, as NVML numbers them.
+    orphans of a run). ``found`` are the foreign ones at the last check, as NVML numbers them.
     """
 
-    def __init__(
-        self,
-        *,
-        measure: str | None = None,
-        first_namespace: bool | None = None,
-    ) -> None:
-        """Prepare. ``measure`` is the ``ZEUSRUN_MEASURE`` of a command, which its orphans keep.
-
-        ``first_namespace`` says whether process ids are NVML's; ``None``: find out.
-        """
+    def __init__(self, *, first_namespace: bool | None = None) -> None:
+        """Prepare. ``first_namespace`` says whether process ids are NVML's; ``None``: find out."""
         self.found: frozenset[int] = frozenset()
-        self._mark = os.fsencode(f"{MEASURE_VARIABLE}={measure}") if measure else None
         self._comparable = in_first_pid_namespace() if first_namespace is None else first_namespace
         self._before: frozenset[int] | None = None
 
@@ -83,25 +70,7 @@ class ForeignProcesses:
         if process is None:
             # It ended, or is hidden (mount option hidepid): a hidden one is another user's.
             return True if _is_forbidden(pid) else None
-        return None if process.name.startswith(_MPS) else not self._owns(pid)
-
-    def _owns(self, pid: int) -> bool:
-        while pid > 0:  # in a container this process may be number 1
-            if pid == os.getpid() or self._is_marked(pid):
-                return True
-            process = read_stat(pid)
-            if process is None:
-                break
-            pid = process.parent
-        return False
-
-    def _is_marked(self, pid: int) -> bool:
-        if self._mark is None:
-            return False
-        try:
-            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
+        return None if process.name.startswith(_MPS) else not _is_ours(pid)
 
 
 class Sharing:
@@ -173,4 +142,13 @@ def _is_forbidden(pid: int) -> bool:
         return True
     except (ProcessLookupError, OverflowError):
         pass
+    return False
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 0:  # in a container this process may be number 1
+        if pid == os.getpid():
+            return True
+        process = read_stat(pid)
+        pid = 0 if process is None else process.parent
     return False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -15,12 +15,10 @@ from zeusrun.gpu.cuda_visible import parse_visible
 from zeusrun.gpu.nvml import gpus_of_job, gpus_of_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.energy.device import Device
     from zeusrun.trial import EnergySource
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -67,80 +65,74 @@ class GpuStatus:
         return {**asdict(self), "energy_source": source and source.value}
 
 
-class OpenGpu(NamedTuple):
-    """An open GPU, or the error why it could not be opened; ``cuda_index`` as in ``GpuStatus``."""
+def read_gpus(
+    environment: Mapping[str, str],
+    held_by: Callable[[str], str | None],
+    *,
+    everything: bool = False,
+) -> list[GpuStatus]:
+    """Read the GPUs that a job in this environment sees, or ``everything``.
 
-    cuda_index: int | None
-    device: Device | None
-    error: str | None = None
-
-    def close(self) -> None:
-        """Close the GPU. More than once is fine."""
-        if self.device is not None:
-            self.device.close()
-
-
-def open_gpus(environment: Mapping[str, str], *, everything: bool = False) -> list[OpenGpu]:
-    """Open the GPUs that a job in this environment sees, or ``everything``; the caller closes them.
-
-    ``DeviceError`` if NVML cannot list the GPUs, or a ``CUDA_VISIBLE_DEVICES`` that counts is not
-    usable.
+    ``held_by`` returns the run that holds the power limit of a UUID. ``DeviceError`` if NVML cannot
+    list the GPUs, or a ``CUDA_VISIBLE_DEVICES`` that counts is not usable.
     """
-    if not everything:
-        return _open_visible(environment)
-    indices = {}
-    with contextlib.suppress(DeviceError):  # an unusable variable hides nothing here
-        for gpu in _open_visible(environment):
-            if gpu.device is not None:
-                indices[gpu.device.uuid] = gpu.cuda_index
-            gpu.close()
-    return _open_machine(indices)
+    found: Sequence[Device | DeviceError] = []
+    indices: dict[str, int] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            visible = gpus_of_job(environment, None)
+        except DeviceError as error:
+            if isinstance(error, VisibleGpusError) and not everything:
+                raise  # submit refuses the variable, too
+            everything = True  # a GPU is lost, so CUDA's order of the others is unknown
+        else:
+            _close_all(stack, visible)
+            found, indices = visible, _cuda_indices(visible, environment)
+        if everything:
+            found = gpus_of_machine()
+            _close_all(stack, found)
+        return [read_status(each, indices, held_by) for each in found]
 
 
-def _open_machine(indices: Mapping[str, int | None]) -> list[OpenGpu]:
-    return [
-        OpenGpu(None, None, str(each))
-        if isinstance(each, DeviceError)
-        else OpenGpu(indices.get(each.uuid), each)
-        for each in gpus_of_machine()
-    ]
+def _close_all(stack: contextlib.ExitStack, found: Sequence[Device | DeviceError]) -> None:
+    for each in found:
+        if not isinstance(each, DeviceError):
+            stack.callback(each.close)
 
 
-def _open_visible(environment: Mapping[str, str]) -> list[OpenGpu]:
-    try:
-        devices = gpus_of_job(environment, None)
-        # Parse it afterwards: without a GPU the variable does not matter.
-        entries = parse_visible(environment.get(_VISIBLE)) if devices else ()
-    except VisibleGpusError:  # submit refuses the variable, too
-        raise
-    except DeviceError:
-        # A GPU is lost, so CUDA's order of the others is unknown.
-        return _open_machine({})
+def _cuda_indices(visible: Sequence[Device], environment: Mapping[str, str]) -> dict[str, int]:
+    """Return CUDA's numbers by UUID; none if CUDA's order is unknown."""
+    # Without a GPU the variable does not matter, and may be unusable.
+    entries = parse_visible(environment.get("CUDA_VISIBLE_DEVICES")) if visible else ()
     by_index = any(isinstance(entry, int) for entry in entries or [0])
-    in_pci_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    unknown_order = by_index and not in_pci_order and len({device.model for device in devices}) > 1
-    return [OpenGpu(None if unknown_order else i, device) for i, device in enumerate(devices)]
+    ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if by_index and not ordered and len({device.model for device in visible}) > 1:
+        return {}
+    return {device.uuid: index for index, device in enumerate(visible)}
 
 
-def read_status(gpu: OpenGpu, held_by: Callable[[str], str | None]) -> GpuStatus:
-    """Read a GPU now; ``held_by`` returns the run that holds the power limit of a UUID."""
-    device = gpu.device
-    if device is None:
-        return GpuStatus(cuda_index=gpu.cuda_index, error=gpu.error)
-    identity: dict[str, Any] = {
-        "cuda_index": gpu.cuda_index,
-        "uuid": device.uuid,
-        "model": device.model,
-        "max_power_w": device.max_power_w,
-    }
+def read_status(
+    device: Device | DeviceError,
+    indices: Mapping[str, int],
+    held_by: Callable[[str], str | None],
+) -> GpuStatus:
+    """Read a GPU now, or return why it could not be opened; ``indices`` are CUDA's, by UUID."""
+    if isinstance(device, DeviceError):
+        return GpuStatus(error=str(device))
+    status = GpuStatus(
+        cuda_index=indices.get(device.uuid),
+        uuid=device.uuid,
+        model=device.model,
+        max_power_w=device.max_power_w,
+    )
     try:
         reading = device.read()
         range_w = device.power_limit_range_w() if isinstance(device, LimitableDevice) else None
         pids = device.compute_processes()
     except DeviceError as error:
-        return GpuStatus(**identity, error=str(error))
-    return GpuStatus(
-        **identity,
+        return replace(status, error=str(error))
+    return replace(
+        status,
         power_w=reading.power_w,
         power_limit_w=reading.power_limit_w,
         power_limit_range_w=range_w,

@@ -1,7 +1,7 @@
 """A client of ``zeusd``, the daemon of the Zeus project that sets power limits for other users.
 
-It uses HTTP over a Unix socket or a TCP port; source: the documentation of zeusd, "HTTP API
-Reference". zeusrun never starts a zeusd.
+It uses HTTP over a Unix socket; source: the documentation of zeusd, "HTTP API Reference". zeusrun
+never starts a zeusd.
 """
 
 from __future__ import annotations
@@ -22,26 +22,24 @@ if TYPE_CHECKING:
 
     from zeusrun.gpu.cuda_visible import PciAddress
 
-# What zeusd's own client reads, in this order, and the token that it sends.
-SOCKET_VARIABLE, PORT_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN"
+# What zeusd's own client reads, and the token that it sends.
+SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
 _MAX_ANSWER_BYTES = 1 << 20
 _TIMEOUT_S = 3.0  # usually milliseconds; a hanging daemon must not delay training
-_HIGHEST_PORT = (1 << 16) - 1
-_HOST_PORT = re.compile(r"\[?([^/]+?)\]?:([0-9]{1,5})")
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.[0-9a-f]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Zeusd:
-    """A daemon behind a Unix socket (a path) or a port (``host:port``)."""
+    """A daemon behind a Unix socket."""
 
-    address: Path | str
+    path: Path
     timeout_s: float = _TIMEOUT_S
     token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"zeusd ({self.address})"
+        return f"zeusd ({self.path})"
 
     def set_power_limit_w(
         self, nvml_index: int, watts: float, gpu_count: int, pci: PciAddress | None = None
@@ -95,7 +93,9 @@ class Zeusd:
     def _request(self, method: str, target: str) -> tuple[int, str]:
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - 20 ms, seldom needed
 
-        connection = HTTPConnection("localhost", timeout=self.timeout_s)
+        connection = HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.settimeout(self.timeout_s)
         headers = {}
         if self.token:
             if not self.token.isascii() or not self.token.isprintable():
@@ -105,7 +105,7 @@ class Zeusd:
             headers["Authorization"] = f"Bearer {self.token}"
         sent = False
         try:
-            connection.sock = self._connect()
+            connection.sock.connect(str(self.path))
             sent = method == "POST"
             connection.request(method, target, headers=headers)
             response = connection.getresponse()
@@ -121,62 +121,16 @@ class Zeusd:
         finally:
             connection.close()
 
-    def _connect(self) -> socket.socket:
-        if isinstance(self.address, str):
-            return self._connect_to_port(self.address)
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.settimeout(self.timeout_s)
-        try:
-            connected.connect(str(self.address))
-        except OSError:
-            connected.close()
-            raise
-        return connected
-
-    def _connect_to_port(self, address: str) -> socket.socket:
-        """Connect to a port of this machine; another machine's daemon would set the wrong GPU."""
-        found = _HOST_PORT.fullmatch(address)
-        refused = LimitRefusedError(f"{self} is not a host:port; correct {PORT_VARIABLE}")
-        if found is None or int(found[2]) > _HIGHEST_PORT:
-            raise refused
-        try:
-            connected = socket.create_connection((found[1], int(found[2])), self.timeout_s)
-        except UnicodeError:  # not a valid host name
-            raise refused from None
-        if connected.getsockname()[0] != connected.getpeername()[0]:
-            connected.close()
-            raise LimitRefusedError(
-                f"{self} is on another machine, or in another network namespace; use the daemon of "
-                f"this machine, or set its socket by {SOCKET_VARIABLE}"
-            )
-        return connected
-
 
 def find_zeusd(environment: Mapping[str, str]) -> Zeusd | None:
     """Return the daemon that an environment names, or the one at the default socket, if any."""
     token = environment.get(TOKEN_VARIABLE, "").strip() or None
-    host_port = environment.get(PORT_VARIABLE)
-    if host_port and not environment.get(SOCKET_VARIABLE):
-        return Zeusd(host_port, token=token)
     path = Path(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
     except OSError:
         return None
     return Zeusd(path, token=token) if is_socket else None
-
-
-def named_zeusd(environment: Mapping[str, str]) -> str | None:
-    """Return the daemon's address in an environment: a socket or ``host:port``; else ``None``."""
-    return environment.get(SOCKET_VARIABLE) or environment.get(PORT_VARIABLE) or None
-
-
-def naming_zeusd(named: str | None) -> dict[str, str]:
-    """Return the variables for the address of a daemon (see ``named_zeusd``); none for ``None``."""
-    if named is None:
-        return {}
-    by_port = _HOST_PORT.fullmatch(named) is not None
-    return {SOCKET_VARIABLE: "" if by_port else named, PORT_VARIABLE: named if by_port else ""}
 
 
 def _read_gpus(discovered: Any) -> dict[int, PciAddress | None]:  # noqa: ANN401 - any JSON

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptResult:
     """An attempt as it is recorded, and the order that stopped it, if any."""
 
     trial: Trial
@@ -54,7 +54,7 @@ class Ended:
 
 def run(
     submission: Submission, made: Sequence[Attempt], emit: Emit, signals: CaughtSignals
-) -> Ended | NothingLeft:
+) -> AttemptResult | NothingLeft:
     """Make the next attempt of a recurrence; ``made`` are those before it.
 
     Raises ``ZeusrunError`` if it could not be started, or its outcome could not be recorded.
@@ -66,9 +66,9 @@ def run(
         with _finish_if_it_fails(submission, begun):
             _announce(submission, begun, made)
             training = open_run(submission, begun, signals)
-            with start_ranks(training) as ranks:
-                supervise(training, ranks)
-            outcome = conclude(training, ranks.exit)
+            with start_ranks(training):
+                supervise(training)
+            outcome = conclude(training)
         return _finish(submission, begun, outcome, training.stopping.order)
 
 
@@ -135,9 +135,9 @@ def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> 
 
 def _finish(
     submission: Submission, begun: Begun, outcome: Outcome, stop: StopOrder | None
-) -> Ended:
+) -> AttemptResult:
     """Record an outcome, and show it."""
-    ended = Ended(_record(submission.history, begun, outcome), stop)
+    ended = AttemptResult(_record(submission.history, begun, outcome), stop)
     reached = ended.trial.status is TrialStatus.REACHED
     late = {ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED}
     if reached and stop is not None and stop.cause in late:

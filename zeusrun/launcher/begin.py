@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.choice.choose import Choice, NothingLeft, choose_trial
-from zeusrun.choice.offline import choose_offline
+from zeusrun.choice.choose import Choice, NothingLeft, choose_offline, choose_trial
 from zeusrun.clock import timestamp
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.files.home import runs_directory, unwritable_home
@@ -19,12 +18,10 @@ from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError
 from zeusrun.history.rules import is_offline, offline_name
 from zeusrun.launcher.context import check_descriptors
-from zeusrun.launcher.moment import read_moment
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
-from zeusrun.launcher.rundir.lock import lease_of, remove_run, remove_unbegun
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import find_own, lease_of, remove_run, remove_unbegun
 from zeusrun.launcher.rundir.record import has_begun, reserve_record
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.rundir.lock import Lease
+    from zeusrun.launcher.rundir.ownership import Lease
     from zeusrun.redaction import Mask
     from zeusrun.trial import Trial
 
@@ -105,7 +102,7 @@ def _choose(
 ) -> Choice | NothingLeft:
     spec, trials = submission.spec, snapshot.trials
     chooser, machine = submission.chooser, submission.measure()
-    moment = read_moment(spec, submission.history, submission.home, submission.host, trials)
+    moment = submission.read_moment(trials)
     if snapshot.offline:
         name = offline_name(spec.name, moment.uuid)
         return choose_offline(chooser, machine, trials, made, moment, name=name)

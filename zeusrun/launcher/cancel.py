@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import BusyError
-from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import find_own, lease_of
 from zeusrun.launcher.rundir.record import write_record
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus

@@ -8,14 +8,23 @@ import platform
 import resource
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from zeusrun.choice.inputs import Chooser, Machine
+from zeusrun.choice.attempts import find_preempted
+from zeusrun.choice.inputs import Chooser, Machine, Moment
+from zeusrun.clock import timestamp
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
+from zeusrun.files.home import runs_directory
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.launcher.processes.command import Placement, build_command
+from zeusrun.jobfile.fingerprint import take_fingerprint
+from zeusrun.launcher.processes.command import build_command
+from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.ownership import find_own
+from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs
+from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +37,6 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.processes.command import Command, Torchrun
-    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
 
@@ -60,10 +68,7 @@ class Submission:
 
         ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
         """
-        placement, environment = Placement(self.world_size), self.environment
-        return build_command(
-            self.spec, trial, paths, self.torchrun, environment, placement=placement, most=most
-        )
+        return build_command(self.spec, trial, paths, self.torchrun, self.environment, most=most)
 
     @property
     def chooser(self) -> Chooser:
@@ -86,8 +91,29 @@ class Submission:
             if self.devices
             else None,
             max_power_w=sum(known_w) if known_w and len(known_w) == len(most_w) else None,
-            power_limits_w=self.limits.limits_w if optimizes and self.limits else (),
+            levers=self.limits.levers if optimizes and self.limits else (),
             power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
+        )
+
+    def read_moment(self, trials: Sequence[Trial]) -> Moment:
+        """Return what holds now for a choice of the job's next trial; ``trials`` are its newest."""
+        job, home, history = self.spec.name, self.home, self.history
+        now, runs = take_fingerprint(self.spec), runs_directory(home, job)
+        known = max((trial.recurrence for trial in trials), default=0)
+        newer = [(n, name) for n, name in numbered_runs(home, job) if n is not None and n > known]
+        preempted = find_preempted(_own_trials(history, home, self.host, trials))
+        paths = None if preempted is None else find_own(history, home, preempted)
+        return Moment(
+            now=timestamp(),
+            uuid=uuid4().hex,
+            runs=runs,
+            fingerprint=now.parts,
+            script=now.script,
+            unrecorded=tuple(
+                run for run in sorted(newer, reverse=True) if has_begun(RunPaths(runs / run[1]))
+            ),
+            preempted=preempted,
+            has_files=paths is not None and paths.job_copy.is_file(),
         )
 
     def close(self) -> None:
@@ -146,3 +172,18 @@ def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int
             "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
         )
     return gpu_count or cpu_count
+
+
+def _own_trials(
+    history: History, home: Path, host: str, trials: Sequence[Trial]
+) -> Sequence[Trial]:
+    """Return the trials that this machine can continue, and those that it ran."""
+    if not trials or not history.is_shared(trials[0].job):
+        return trials
+    preempted = TrialStatus.PREEMPTED
+    return [
+        each
+        for each in trials
+        if (each.host in {None, host} and each.status is not preempted)
+        or (each.status is preempted and find_own(history, home, each) is not None)
+    ]

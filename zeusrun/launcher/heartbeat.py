@@ -30,7 +30,7 @@ def hold_lease(
 ) -> AbstractContextManager[object]:
     """Keep the lease of a trial until the end of the block, if its history is shared."""
     shared = submission.history.is_shared(trial.job)
-    return Heartbeat(submission, trial, paths) if shared else nullcontext()
+    return HeartbeatThread(submission, trial, paths) if shared else nullcontext()
 
 
 def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
@@ -41,7 +41,7 @@ def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
             history.keep_trace(trial.uuid, trace.to_json())
 
 
-class Heartbeat:
+class HeartbeatThread:
     """Renews the lease of a trial every ``HEARTBEAT_S`` while it is entered.
 
     First it sends the job file, without secrets, and what the machine reports of itself. Each
@@ -67,7 +67,7 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        well = self._try(self._introduce)
+        well = self._try(self._send_settings)
         while not self._ended.wait(HEARTBEAT_S if well else _AGAIN_S):
             well = self._try(self._beat)
 
@@ -85,7 +85,7 @@ class Heartbeat:
             return False
         return True
 
-    def _introduce(self) -> None:
+    def _send_settings(self) -> None:
         job, host = self._trial.job, self._submission.host
         with suppress(HistoryError, ValueError):  # the next run says it again
             self._history.trials(job, 0)  # for the copy: an outage then does not hide this run

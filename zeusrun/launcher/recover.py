@@ -1,16 +1,21 @@
-"""Trials that did not end in one piece: those of dead launchers, and preempted ones."""
+"""Puts right what dead launchers have left: limits, orphan processes, trials that did not end."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import timestamp
+from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
+from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.parts import join
-from zeusrun.launcher.processes.control_group import end_group
-from zeusrun.launcher.processes.descendants import end_run
-from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.power.control import restore_limits
+from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
+from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.reasons import ReasonCode
@@ -21,14 +26,39 @@ from zeusrun.trial import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from zeusrun.history.base import History
-    from zeusrun.launcher.rundir.layout import RunPaths
+    from zeusrun.launcher.context import Submission
+    from zeusrun.launcher.events import Emit
 
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
 _DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
+
+
+def clean_up(submission: Submission, emit: Emit) -> None:
+    """Put right what dead launchers have left: power limits, orphan processes, lost trials."""
+    history, home, job = submission.history, submission.home, submission.spec.name
+    restored, problems, _ = restore_limits(home)
+    for limit in restored:
+        emit(Noted(limit.text))
+    for text in problems:
+        emit(Warned(text))
+    for orphans in end_orphans(home, job):
+        emit(Noted(f"ended {orphans.text}"))
+        if orphans.problem is not None:
+            emit(Warned(orphans.problem))
+    recovered: list[Trial] = []
+    with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
+        recovered = recover_lost(history, job, timestamp(), home)
+    for lost in recovered:
+        emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
+        for warning in lost.warnings:
+            emit(Warned(f"{lost.trial}: {warning}"))
+    dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
+    if dead:
+        emit(FoundLost(dead))
 
 
 def recover_lost(history: History, job: str, finished_at: str, home: Path) -> list[Trial]:
@@ -99,3 +129,65 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
     ended = Outcome(status, reason, finished_at, reason_code=_DIED)
     return outcome_so_far(trial, paths, ended)
+
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """The orphan processes of one run, each as ``name (pid)``."""
+
+    run: str
+    names: tuple[str, ...]
+    left: tuple[str, ...] = ()  # those that could not be killed
+
+    @property
+    def text(self) -> str:
+        """Which processes, and of which run."""
+        ending = "" if len(self.names) == 1 else "es"
+        return f"{len(self.names)} orphan process{ending} of {self.run}: {_some(self.names)}"
+
+    @property
+    def problem(self) -> str | None:
+        """Which processes could not be killed, and what to do."""
+        if not self.left:
+            return None
+        return f"orphan processes of {self.run} could not be killed: {_some(self.left)}; kill them"
+
+
+def end_orphans(home: Path, job: str | None = None, *, dry_run: bool = False) -> Iterator[Orphans]:
+    """End the orphan processes of all runs of a home, or of one job; ``dry_run`` only names them.
+
+    One scan finds the processes of all runs, however many runs there are. The lease of a run is
+    held while its processes are killed, so that nobody continues the run.
+    """
+    for run_dir, processes in sorted(scan_processes().of_runs.items()):
+        paths = RunPaths(Path(run_dir))
+        if not _is_of(paths.run_dir, home) or job not in {None, paths.run_dir.parent.name}:
+            continue
+        name, lock = paths.run_dir.name, RunLock(paths)
+        if dry_run:
+            if not lock.is_held() and (names := names_of(processes)):
+                yield Orphans(name, names)
+        elif lock.acquire_or_gone():
+            try:
+                done = end_run(run_dir)
+                end_group(paths)
+            finally:
+                lock.release()
+            if done.names:
+                yield Orphans(name, done.names, done.left)
+
+
+def _is_of(run_dir: Path, home: Path) -> bool:
+    """Whether a run directory is one of a home, which may have several paths."""
+    runs = run_dir.parent.parent
+    try:
+        return runs.name == "runs" and runs.parent.samefile(home)
+    except OSError:
+        return False
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")

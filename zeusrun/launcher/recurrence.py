@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
-from zeusrun.clock import timestamp
 from zeusrun.errors import DeviceError, ExitCode
-from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
-from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.orphans import end_orphans
-from zeusrun.launcher.power.control import open_limits, restore_limits
+from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recover import clean_up
 from zeusrun.launcher.redact import restore_secrets
 from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
+from zeusrun.lever import POWER, Lever
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -57,29 +56,10 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
     spec = restore_secrets(submission.spec, submission.environment)
     submission = replace(submission, spec=spec)
     with CaughtSignals() as signals:
-        restored, problems, _ = restore_limits(submission.home)
-        for limit in restored:
-            emit(Noted(limit.text))
-        for text in problems:
-            emit(Warned(text))
+        clean_up(submission, emit)
         exposed = find_exposed(spec.secrets, spec.source)
         for text in [*exposed, *find_unused_choices(spec), *find_lost_save(spec)]:
             emit(Warned(text))
-        name, home = submission.spec.name, submission.home
-        for orphans in end_orphans(home, name):
-            emit(Noted(f"ended {orphans.text}"))
-            if orphans.problem is not None:
-                emit(Warned(orphans.problem))
-        recovered: list[Trial] = []
-        with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
-            recovered = recover_lost(submission.history, name, timestamp(), home)
-        for lost in recovered:
-            emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
-            for warning in lost.warnings:
-                emit(Warned(f"{lost.trial}: {warning}"))
-        dead = tuple(trial for trial in recovered if trial.status is TrialStatus.LOST)
-        if dead:
-            emit(FoundLost(dead))
         with _limits(submission, emit) as limits:
             return _recur(replace(submission, limits=limits), emit, signals)
 
@@ -108,7 +88,7 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
     try:
         with holder:
             if fixed_w is not None:
-                holder.check(fixed_w)
+                holder.check(Lever(POWER, fixed_w))
             elif holder.refused is not None:
                 emit(Noted(f"power limits are not changed: {holder.refused}"))
             yield holder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
@@ -69,21 +70,13 @@ def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
             progress = advance(progress, event, trial, lambda _since, _until: None)
     except OSError as error:
         warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
-    begun_t, active_t = progress.training_t, progress.active_t
-    time_s = None if begun_t is None or active_t is None else active_t - begun_t
+    now_t = progress.active_t or progress.now_t
+    outcome = outcome_now(trial, replace(progress, now_t=now_t), None, bare.status)
     return replace(
-        bare,
-        time_s=time_s,
-        epochs=progress.epochs if progress.curve else None,
-        steps=progress.steps,
-        best_metric=progress.best_value,
-        curve=progress.curve,
-        samples=progress.samples,
-        progress=progress.in_epochs,
-        by_samples=progress.by_samples,
-        by_reports=progress.by_reports,
-        batch_sizes=progress.batch_sizes,
-        **progress.statistics._asdict(),
+        outcome,
+        reason=bare.reason,
+        reason_code=bare.reason_code,
+        finished_at=bare.finished_at,
+        startup_s=None,  # torchrun's start is not among the events
         warnings=tuple(warnings),
-        interruptions=progress.ranks.interruptions(begun_t, time_s),
     )

@@ -17,12 +17,7 @@ from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
-from zeusrun.gpu.power_limits.original_limits import (
-    LimitLock,
-    is_elsewhere,
-    is_held,
-    recorded_gpus,
-)
+from zeusrun.gpu.power_limits.original_limits import LimitLock, abandoned_gpus
 from zeusrun.jobfile.tariffs import TARIFF_FILE, load_home_tariffs
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.plugins import find_damaged_packages
@@ -167,14 +162,13 @@ def _check_limits(home: Path) -> list[Check]:
     """Return a line for each limit that a dead launcher has left changed."""
     directory = limits_directory(home)
     try:
-        recorded = recorded_gpus(directory)
+        abandoned = abandoned_gpus(directory)
     except DeviceError as error:
         return [Check("power limit", well=False, found=str(error))]
     advice = "`zeusrun repair` restores it"
     return [
         Check("power limit", False, f"a dead run left the limit of {uuid} changed", advice)
-        for uuid in recorded
-        if not is_held(uuid, directory) and not is_elsewhere(directory, uuid)
+        for uuid in abandoned
     ]
 
 

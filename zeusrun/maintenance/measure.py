@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from zeusrun.energy.monitor import EnergyMonitor
-from zeusrun.energy.sharing import MEASURE_VARIABLE, ForeignProcesses
+from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import ExitCode, NotStartedError
 from zeusrun.launcher.processes.programs import run_foreground
 
@@ -67,10 +66,9 @@ def measure(argv: Sequence[str], devices: Sequence[Device]) -> Measurement:
     It has this process's terminal, streams, signals and environment. ``NotStartedError`` if it
     could not be started.
     """
-    mark = uuid.uuid4().hex  # in the environment of all processes that the command starts
-    monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses(measure=mark))
+    monitor = EnergyMonitor(devices, None, foreign=ForeignProcesses())
     try:
-        ended = run_foreground(argv, {**os.environ, MEASURE_VARIABLE: mark}, monitor)
+        ended = run_foreground(argv, dict(os.environ), monitor)
     except OSError as error:
         raise _not_started(argv[0], error) from error
     span = (ended.started_t, ended.ended_t)

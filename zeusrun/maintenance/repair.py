@@ -10,12 +10,10 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
-from zeusrun.launcher.orphans import end_orphans
 from zeusrun.launcher.power.control import restore_limits
-from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recover import end_orphans, recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, run_names
-from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import find_own, runs_here
+from zeusrun.launcher.rundir.ownership import find_own, lease_of, runs_here
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:

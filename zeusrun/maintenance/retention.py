@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.choice.preempted import list_preempted
+from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.rundir.lock import RunLock
-from zeusrun.launcher.rundir.place import runs_here
+from zeusrun.launcher.rundir.ownership import RunLock, runs_here
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.rundir.lock import lease_of
-from zeusrun.launcher.rundir.place import files_of, find_own
+from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.launcher.rundir.record import Live, read_live
 from zeusrun.trial import Outcome
 

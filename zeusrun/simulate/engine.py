@@ -15,6 +15,7 @@ from zeusrun.bandit.observation import Running, merged_profile
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j
+from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.job import watts
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, Trial, TrialStatus
 
@@ -76,13 +77,13 @@ def run_trial(
 def _restrict_limits(setting: Setting, decision: Decision) -> tuple[Setting, Decision]:
     """Let a batch size use only the power limits under which it was measured."""
     arm = decision.global_batch_size
-    limits_w = tuple(sorted(setting.job.rates[arm]))
-    if decision.power_limit_w is None or limits_w == setting.problem.power_limits_w:
+    levers = tuple(Lever(POWER, limit_w) for limit_w in sorted(setting.job.rates[arm]))
+    if decision.lever is None or levers == setting.problem.levers:
         return setting, decision
-    problem = replace(setting.problem, power_limits_w=limits_w)
+    problem = replace(setting.problem, levers=levers)
     known = merged_profile([run for run in setting.runs if run.arm == arm])
-    limit_w = setting.policy.next_limit_w(problem, decision, known)
-    return replace(setting, problem=problem), replace(decision, power_limit_w=limit_w)
+    lever = setting.policy.next_lever(problem, decision, known)
+    return replace(setting, problem=problem), replace(decision, lever=lever)
 
 
 class _Simulation:
@@ -104,16 +105,16 @@ class _Simulation:
         self._reason = ""
         self._measured: dict[float, PowerPoint] = {}  # in this trial
         self._known: dict[float | None, PowerPoint] = {}  # in all trials of the batch size
-        if decision.power_limit_w is not None:
+        if decision.lever is not None:
             own = [run for run in setting.runs if run.arm == self._arm]
             self._known = {point.power_limit_w: point for point in merged_profile(own)}
-        self._hold(decision.power_limit_w)
+        self._hold(decision.lever)
         self._in_speed_check = self._probing and decision.stage is Stage.SPEED_CHECK
 
-    def _hold(self, limit_w: float | None) -> None:
+    def _hold(self, lever: Lever | None) -> None:
         """Hold a power limit; ``None`` is the highest."""
-        self._probing = limit_w is not None and limit_w not in self._known
-        self._limit_w = max(self._rates) if limit_w is None else limit_w
+        self._limit_w = max(self._rates) if lever is None else lever.value
+        self._probing = lever is not None and self._limit_w not in self._known
         self._rate = self._rates[self._limit_w]
 
     def _train(self, share: float) -> None:
@@ -193,7 +194,7 @@ class _Simulation:
                 return
             self.status, self._decision = None, decision
         profile = tuple(self._known.values())
-        self._hold(setting.policy.next_limit_w(setting.problem, self._decision, profile))
+        self._hold(setting.policy.next_lever(setting.problem, self._decision, profile))
 
     def build_trial(self, attempt: int, name: str) -> Trial:
         problem, decision, curve = self._setting.problem, self._decision, self._curve

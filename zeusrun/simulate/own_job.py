@@ -23,6 +23,7 @@ from zeusrun.bandit.auto.spread import SDS90
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
+from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
 from zeusrun.simulate.job import LearningCurve, SimulatedJob
 from zeusrun.simulate.own_rates import fit_line, guess_rates, learn_rates
@@ -142,7 +143,10 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         learning_rates={},
         micro_batch_sizes={},
         samples_per_epoch=problem.samples_per_epoch or SAMPLES_PER_EPOCH,
-        power_limits_w=tuple(sorted({limit for arm in arms.values() for limit in arm.rates})),
+        levers=tuple(
+            Lever(POWER, limit_w)
+            for limit_w in sorted({limit for arm in arms.values() for limit in arm.rates})
+        ),
         variant=None,
     )
     return Model(

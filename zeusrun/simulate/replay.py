@@ -15,6 +15,7 @@ from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
 from zeusrun.choice.inputs import Machine
 from zeusrun.choice.problem import build_problem
 from zeusrun.jobfile.spec import sketch_spec
+from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial
 from zeusrun.trial import TrialStatus
 
@@ -62,7 +63,7 @@ def ask_about(job: SimulatedJob, eta_knob: float, cost_factor: float | None) -> 
         gpu_count=1,
         energy_measured=True,
         max_power_w=job.max_power_w,
-        power_limits_w=job.power_limits_w,
+        levers=tuple(Lever(POWER, limit_w) for limit_w in job.power_limits_w),
     )
     problem = build_problem(spec, machine, (), 1)
     # ``replay`` counts the attempts.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.bandit.runs import flying, run, speed_checked
-from tests.bandit.scripts import problem
+from tests.bandit.scripts import power_levers, problem, watts
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.observation import Running
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
@@ -393,18 +393,18 @@ def test_it_says_that_the_job_has_moved():
 
 def test_power_limits_are_walked_and_then_held():
     now = dataclasses.replace(
-        JOB, power_limits_w=(100.0, 150.0, 200.0, 250.0), max_power_w=250.0, gpu_count=1
+        JOB, levers=power_levers((100.0, 150.0, 200.0, 250.0)), max_power_w=250.0, gpu_count=1
     )
     policy = Auto()
     decision = policy.choose(now, [], np.random.default_rng(0))
-    assert decision.power_limit_w == 150
+    assert watts(decision.lever) == 150
     profile = [PowerPoint(150.0, 9.0, 150.0)]
-    limit = policy.next_limit_w(now, decision, profile)
+    limit = watts(policy.next_lever(now, decision, profile))
     assert limit == 200
     profile.append(PowerPoint(200.0, 9.5, 200.0))
-    assert policy.next_limit_w(now, decision, profile) == 100
+    assert watts(policy.next_lever(now, decision, profile)) == 100
     profile.append(PowerPoint(100.0, 6.0, 100.0))
-    assert policy.next_limit_w(now, decision, profile) == 150
+    assert watts(policy.next_lever(now, decision, profile)) == 150
 
 
 def test_explain_says_all_that_is_believed():

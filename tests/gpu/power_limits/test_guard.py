@@ -13,7 +13,7 @@ from zeusrun.launcher.processes.guard import GuardProcess
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"])
 def test_a_signal_that_is_meant_for_the_launcher_does_not_end_the_guard(tmp_path, name):
-    guard = GuardProcess(tmp_path, os.environ, {}, [])
+    guard = GuardProcess(tmp_path, os.environ, [], [])
     os.kill(guard._process.pid, getattr(signal, f"SIG{name}"))
     guard.dismiss()
     assert guard._process.returncode == 0
@@ -32,10 +32,10 @@ def test_a_guard_that_is_killed_while_it_starts_is_started_once_more(tmp_path, t
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     if times == 1:
-        guard = GuardProcess(tmp_path, environment, {}, [])
+        guard = GuardProcess(tmp_path, environment, [], [])
         assert guard.is_alive()
         guard.dismiss()
     else:
         with pytest.raises(DeviceError, match="no guard could be started"):
-            GuardProcess(tmp_path, environment, {}, [])
+            GuardProcess(tmp_path, environment, [], [])
     assert kills.read_text() == "xx"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from zeusrun.errors import DeviceError
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.launcher.power import control as limits_module
 from zeusrun.launcher.power.control import LimitControl
+from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount
 
 PROBED_W = 150.0
@@ -30,7 +30,6 @@ class Running:
         self.guard = NoGuard()
         self.holder = LimitHolder([self.device], tmp_path, self.start_guard)
         self.warnings = []
-        monkeypatch.setattr(limits_module, "read_slowest", lambda *_: self.count())
         monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: self.now_t))
         self.fixed_w = fixed_w
         self.control = self.attempt(fixed_w or 300.0)
@@ -39,16 +38,16 @@ class Running:
         return LimitControl(
             self.holder,
             [self.device],
-            [Path("rank0.clock")],
+            self.count,
             self.warnings.append,
             trial="job-1-1",
             problem=problem(
                 power_limits_w=(100.0, PROBED_W, 300.0), max_power_w=300.0, gpu_count=1
             ),
             known=(),
-            original_w=original_w,
-            fixed_w=self.fixed_w,
-            next_limit_w=next_limit_w,
+            original=power_lever(original_w),
+            fixed=power_lever(self.fixed_w),
+            next_lever=lambda profile: power_lever(next_limit_w(profile)),
         )
 
     def start_guard(self, found_w, descriptors):
@@ -78,7 +77,7 @@ def test_a_cap_set_during_a_probe_stays_and_the_user_is_told_once(running):
     assert running.device.power_limit_w() == PROBED_W
     running.device.set_power_limit_w(120.0)
     running.train(30.0)
-    running.control.let_go()
+    running.control.restore()
     assert running.device.power_limit_w() == 120.0
     assert running.control.report(None).profile == ()
     (warning,) = [text for text in running.warnings if "changes no power limit" in text]
@@ -91,7 +90,7 @@ def test_a_cap_set_under_a_fixed_limit_stays_and_the_user_is_told(tmp_path, monk
         running.control.begin()
         running.train(1.0)
         running.device.set_power_limit_w(120.0)
-        running.control.let_go()
+        running.control.restore()
         (warning,) = running.warnings
     assert "stays at 120 W: it is not the 200 W" in warning
     assert running.device.power_limit_w() == 120.0
@@ -112,7 +111,7 @@ def test_a_probe_cut_short_under_another_limit_is_not_kept(running, at_once):
     running.train(9.0)
     running.device.set_power_limit_w(120.0)
     running.control.wind_down(at_once=at_once)
-    running.control.let_go()
+    running.control.restore()
     assert running.control.report(None).profile == ()
     assert running.device.power_limit_w() == 120.0
 
@@ -127,11 +126,11 @@ def test_a_policy_that_chooses_no_limit_has_the_original_one_measured(running):
 def test_what_somebody_else_has_set_is_not_told_again_in_the_next_attempt(running):
     running.train(4.0)
     running.device.set_power_limit_w(120.0)
-    running.control.let_go()
+    running.control.restore()
     assert len(running.warnings) == 1
     running.control = running.attempt(120.0, lambda _profile: None)  # none is left to choose from
     running.train(4.0)
-    running.control.let_go()
+    running.control.restore()
     assert len(running.warnings) == 1
 
 
@@ -149,7 +148,7 @@ def test_what_somebody_else_sets_is_told_though_limits_are_left_alone_already(ru
     assert len(running.warnings) == 1
     change(120.0)
     running.train(10.0)
-    running.control.let_go()
+    running.control.restore()
     first, second = running.warnings
     assert "not now" in first
     assert "stays at 120 W" in second
@@ -172,6 +171,6 @@ def test_where_neither_guard_nor_gpu_answers_a_guard_is_started_now_and_then(run
 
 def test_a_limit_that_was_put_back_is_not_shown_as_held(running):
     running.train(4.0)
-    assert running.control.held_w == PROBED_W
-    running.control.let_go()
-    assert running.control.held_w is None
+    assert running.control.held == power_lever(PROBED_W)
+    running.control.restore()
+    assert running.control.held is None

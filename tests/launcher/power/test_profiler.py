@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bandit.scripts import problem
+from tests.bandit.scripts import next_limit_w, problem, watts
 from zeusrun.bandit.observation import step_cost_j
-from zeusrun.bandit.power import next_limit_w
 from zeusrun.bandit.problem import PowerObjective
 from zeusrun.launcher.power.profiler import CHECK_EVERY_S, Profiling, objective_weights
+from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import PowerPoint
 
@@ -47,7 +47,7 @@ class Gpu:
         if self.done < 1:
             return
         count = StepCount(int(self.done), 0.0, self.last_t)
-        wanted_w = profiling.advance(count, self.now_t, self.energy_j, **options)
+        wanted_w = watts(profiling.advance(count, self.now_t, self.energy_j, **options))
         self.limit_w = 250.0 if wanted_w is None else wanted_w
         if not self.held or self.held[-1] != wanted_w:
             self.held.append(wanted_w)
@@ -66,7 +66,8 @@ class Gpu:
 
 
 def begin(now, known=(), original_w=250.0, rule=next_limit_w):
-    return Profiling(now, known, original_w, lambda profile: rule(now, profile))
+    original = power_lever(original_w)
+    return Profiling(now, known, original, lambda profile: power_lever(rule(now, profile)))
 
 
 def best_w(now, gpu):
@@ -78,8 +79,8 @@ def test_the_best_limit_is_found_and_held(eta_knob):
     now, gpu = job(eta_knob), Gpu()
     profiling = begin(now)
     gpu.train(profiling, 80.0)
-    assert profiling.chosen_w == best_w(now, gpu)
-    assert gpu.held[-1] == profiling.chosen_w
+    assert watts(profiling.chosen) == best_w(now, gpu)
+    assert gpu.held[-1] == watts(profiling.chosen)
     assert not profiling.probing
     assert len(profiling.points) <= 5
     assert profiling.stepped_under == profiling.points.keys()
@@ -103,7 +104,7 @@ def test_a_known_profile_is_used_at_once_and_only_checked():
     profiling = begin(now, known)
     gpu.train(profiling, 30.0)
     assert gpu.held == [best_w(now, gpu)]
-    assert list(profiling.points) == [best_w(now, gpu)]  # measured again, at no cost
+    assert [*map(watts, profiling.points)] == [best_w(now, gpu)]  # measured again, at no cost
     assert profiling.extra_cost_j() is None
 
 
@@ -114,8 +115,8 @@ def test_an_interrupted_profile_continues_in_the_next_trial():
     (point,) = first.points.values()
     second = begin(now, [point])
     gpu.train(second, 60.0)
-    assert point.power_limit_w not in second.points or second.chosen_w == point.power_limit_w
-    assert second.chosen_w == best_w(now, gpu)
+    assert point.lever not in second.points or watts(second.chosen) == point.power_limit_w
+    assert watts(second.chosen) == best_w(now, gpu)
 
 
 def test_a_probe_cut_short_by_the_end_of_the_training_is_kept_if_it_is_fair():
@@ -135,9 +136,9 @@ def test_a_profile_that_no_longer_holds_is_measured_anew():
     gpu.wanted_w = 160.0  # other data: now it draws less
     profiling = begin(now, known)
     gpu.train(profiling, 120.0)
-    assert profiling.chosen_w == best_w(now, gpu)
-    truth = gpu.point(profiling.chosen_w)
-    assert profiling.points[profiling.chosen_w].power_w == pytest.approx(truth.power_w, rel=0.01)
+    assert watts(profiling.chosen) == best_w(now, gpu)
+    truth = gpu.point(watts(profiling.chosen))
+    assert profiling.points[profiling.chosen].power_w == pytest.approx(truth.power_w, rel=0.01)
 
 
 def test_one_odd_window_does_not_throw_a_profile_away():
@@ -168,7 +169,7 @@ def test_a_job_whose_speed_wanders_is_not_followed_for_ever():
         gpu.train(profiling, 180.0)
     changes = [limit for limit in gpu.held if limit is not None]
     assert len(changes) < 20
-    assert profiling.chosen_w is not None
+    assert watts(profiling.chosen) is not None
 
 
 def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
@@ -180,7 +181,7 @@ def test_during_an_evaluation_a_limit_that_is_only_tried_is_let_go():
     assert gpu.held == [tried_w, None]
     gpu.train(profiling, 8.0)
     assert gpu.held == [tried_w, None, tried_w]
-    assert profiling.stepped_under == {tried_w}
+    assert profiling.stepped_under == {power_lever(tried_w)}
     gpu.train(profiling, 60.0)
     for point in profiling.points.values():
         assert point.power_w == pytest.approx(gpu.point(point.power_limit_w).power_w, rel=0.01)
@@ -203,7 +204,7 @@ def test_short_epochs_with_short_evaluations_do_not_change_the_limit_for_ever():
         gpu.train(profiling, 2.0)
         gpu.asleep_until = gpu.now_t + 2.5
         gpu.train(profiling, 2.5)
-    assert profiling.chosen_w is not None
+    assert watts(profiling.chosen) is not None
     assert len(gpu.held) < 60
 
 
@@ -218,7 +219,7 @@ def test_a_limit_that_takes_long_to_set_is_measured_from_then_on():
     gpu.limit_w = wanted_w
     profiling.settle(gpu.now_t)
     gpu.train(profiling, 12.0)
-    point = profiling.points[wanted_w]
+    point = profiling.points[power_lever(wanted_w)]
     assert point.power_w == pytest.approx(gpu.point(wanted_w).power_w, rel=0.01)
 
 
@@ -242,8 +243,8 @@ def test_while_it_is_told_to_wait_it_asks_for_nothing_else():
 def test_without_limits_to_choose_from_the_one_found_is_measured():
     gpu, profiling = Gpu(), begin(job(power_limits_w=()))
     gpu.train(profiling, 30.0)
-    assert list(profiling.points) == [250.0]
-    assert profiling.chosen_w == 250.0
+    assert [*map(watts, profiling.points)] == [250.0]
+    assert watts(profiling.chosen) == 250.0
     assert set(gpu.held) == {250.0}
 
 
@@ -252,7 +253,7 @@ def test_what_trying_costs_more_is_told():
     profiling = begin(now)
     gpu.train(profiling, 100.0)
     spent = 0.5 * gpu.energies[-1][1] + 0.5 * 250.0 * gpu.now_t
-    throughout = gpu.done * step_cost_j(gpu.point(profiling.chosen_w), now)
+    throughout = gpu.done * step_cost_j(gpu.point(watts(profiling.chosen)), now)
     extra = profiling.extra_cost_j()
     assert extra > 0
     assert extra == pytest.approx(spent - throughout, rel=0.25)
@@ -274,20 +275,20 @@ def test_a_limit_that_could_not_be_held_is_not_measured():
     gpu.train(profiling, 30.0)
     profiling.finish()
     assert not profiling.points
-    assert profiling.chosen_w is None
+    assert watts(profiling.chosen) is None
     assert gpu.held[-1] is None
 
 
 def test_steps_after_limits_were_given_up_are_not_what_trying_costs():
     gpu, profiling = Gpu(), begin(job())
     gpu.train(profiling, 80.0)
-    chosen_w, extra_j = profiling.chosen_w, profiling.extra_cost_j()
+    chosen, extra_j = profiling.chosen, profiling.extra_cost_j()
     gpu.train(profiling, 10.0)
     assert profiling.extra_cost_j() == extra_j  # the choice costs nothing more than itself
     profiling.give_up("somebody else has set one", released=True)
     gpu.train(profiling, 60.0)
     assert profiling.extra_cost_j() == extra_j
-    assert profiling.stepped_under > {chosen_w}
+    assert profiling.stepped_under > {chosen}
 
 
 def test_where_the_limit_found_is_unknown_it_is_measured_and_the_search_is_over():
@@ -309,8 +310,8 @@ class WatchedGpu(Gpu):
         self.forced_w = None
         self.answers = True
 
-    def is_in_force(self, limit_w):
-        return self.limit_w == limit_w if self.answers else None
+    def is_in_force(self, lever):
+        return self.limit_w == lever.value if self.answers else None
 
     def tick(self, profiling, **options):
         told_w = self.limit_w
@@ -320,7 +321,9 @@ class WatchedGpu(Gpu):
 
 def begin_watched(gpu, known=()):
     now = job()
-    return Profiling(now, known, 250.0, lambda p: next_limit_w(now, p), gpu.is_in_force)
+    return Profiling(
+        now, known, power_lever(250.0), lambda p: power_lever(next_limit_w(now, p)), gpu.is_in_force
+    )
 
 
 @pytest.mark.parametrize("seconds", [1.0, 6.0, 9.0])
@@ -336,11 +339,12 @@ def test_a_limit_that_somebody_else_has_changed_is_not_measured(seconds):
     assert gpu.held[-1] is None
 
 
-def test_a_limit_that_a_driver_ignores_is_found_out_at_once():
+def test_a_limit_that_a_driver_ignores_is_found_out_and_not_measured():
     gpu = WatchedGpu()
     gpu.forced_w = 250.0
     profiling = begin_watched(gpu)
-    gpu.train(profiling, 1.0)
+    gpu.train(profiling, 15.0)
+    assert not profiling.points
     assert "150 W is not in force" in profiling.failure
 
 
@@ -351,7 +355,7 @@ def test_a_probe_that_ends_early_is_kept_only_if_its_limit_is_in_force_at_the_en
     gpu.train(profiling, 8.0)
     gpu.limit_w = gpu.limit_w if forced_w is None else forced_w
     profiling.finish()
-    assert list(profiling.points) == ([150.0] if forced_w is None else [])
+    assert [*map(watts, profiling.points)] == ([150.0] if forced_w is None else [])
 
 
 def test_what_was_measured_before_a_pause_counts_only_if_the_limit_was_in_force_as_it_began():
@@ -377,7 +381,7 @@ def test_a_limit_that_cannot_be_read_for_a_while_is_measured_once_it_can(begins)
     gpu.answers = True
     gpu.train(profiling, 15.0)
     assert profiling.failure is None
-    assert 150.0 in profiling.points
+    assert power_lever(150.0) in profiling.points
 
 
 def test_only_what_the_objective_compares_must_be_known_well():

@@ -16,7 +16,6 @@ from tests.factories import load_job
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes import command
 from zeusrun.launcher.processes.command import (
-    Placement,
     Torchrun,
     build_command,
     find_torchrun,
@@ -42,9 +41,7 @@ def spec(tmp_path):
 def build(spec, torchrun=MODERN, environment=None, **of):
     values = {"learning_rate": 0.1, **of}
     made = trial(**values)
-    return build_command(
-        spec, made, PATHS, torchrun, environment or {}, placement=Placement(made.world_size)
-    )
+    return build_command(spec, made, PATHS, torchrun, environment or {})
 
 
 def test_the_argument_vector_is_torchrun_then_worker_then_script(spec, tmp_path):

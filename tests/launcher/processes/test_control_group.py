@@ -12,7 +12,7 @@ import pytest
 
 from tests.runs import has_ended, wait_for
 from zeusrun.launcher.processes.command import Command
-from zeusrun.launcher.processes.control_group import _own_group, end_group, make_group
+from zeusrun.launcher.processes.descendants import _own_group, end_group, make_group
 from zeusrun.launcher.processes.torchrun import StopLevel, TorchrunProcess
 from zeusrun.launcher.rundir.layout import create_run
 
@@ -130,7 +130,7 @@ def test_where_no_group_can_be_made_a_run_has_none(paths, mount):
     program = """
 import sys
 from pathlib import Path
-from zeusrun.launcher.processes.control_group import make_group
+from zeusrun.launcher.processes.descendants import make_group
 from zeusrun.launcher.rundir.layout import RunPaths
 paths = RunPaths(Path(sys.argv[1]))
 print(make_group(paths), paths.control_group.exists())

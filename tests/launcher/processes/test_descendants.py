@@ -14,7 +14,7 @@ import pytest
 from tests.runs import wait_for
 from zeusrun.launcher.processes import descendants
 from zeusrun.launcher.processes.descendants import (
-    Ended,
+    Sweep,
     end_run,
     find_started_ranks,
     scan_processes,
@@ -114,7 +114,7 @@ def test_one_scan_tells_many_runs_apart(start, tmp_path):
 def test_what_could_not_be_ended_in_time_is_named(start, tmp_path, monkeypatch):
     monkeypatch.setattr(descendants, "_SWEEP_S", 0.0)
     process = start("sleep", "600")
-    assert end_run(str(tmp_path)) == Ended((), (f"sleep ({process.pid})",))
+    assert end_run(str(tmp_path)) == Sweep((), (f"sleep ({process.pid})",))
 
 
 STARTS = """

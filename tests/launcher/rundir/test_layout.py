@@ -26,7 +26,7 @@ from zeusrun.launcher.rundir.layout import (
     reopen_run,
     write_stop,
 )
-from zeusrun.launcher.rundir.lock import RunLock, remove_unbegun
+from zeusrun.launcher.rundir.ownership import RunLock, remove_unbegun
 from zeusrun.sidecar.orders import ENDING
 from zeusrun.trial import TrialStatus
 
@@ -150,7 +150,7 @@ def test_looking_does_not_take_the_lock_away(tmp_path):
 def test_a_launcher_that_was_killed_is_known_to_be_dead(tmp_path):
     paths = create_run(tmp_path, "job", "job-1-1")
     program = (
-        "import sys; from pathlib import Path; from zeusrun.launcher.rundir.lock import *;"
+        "import sys; from pathlib import Path; from zeusrun.launcher.rundir.ownership import *;"
         "lock = RunLock(RunPaths(Path(sys.argv[1]))); lock.acquire(); print('held', flush=True);"
         "sys.stdin.read()"
     )

@@ -17,7 +17,7 @@ from tests.history.memory import MemoryHistory
 from tests.launcher.values import report, started
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.lock import RunLock
+from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import read_outcome, reserve_record, write_record
 from zeusrun.sidecar.step_clock import StepClock
 from zeusrun.sidecar.writer import EventWriter

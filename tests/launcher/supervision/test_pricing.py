@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from zeusrun.jobfile.tariffs import load_tariffs
-from zeusrun.launcher.supervision.pricing import price_at_end, price_outcome
+from zeusrun.launcher.supervision.outcome import price_at_end, price_outcome
 from zeusrun.tariff import Tariff, Tariffs, from_points, parse_time
 
 TRIAL = build_trial(started_at="2026-11-23T07:00:00.000+00:00")

@@ -18,7 +18,7 @@ from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
-from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.events import Ended, Spawned, Started
@@ -55,9 +55,9 @@ def paths(tmp_path):
 
 
 def ask(paths, event):
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
-    return ranks.ask_for_stack(0, paths.rank_stack(0))
+    return ranks.ask_for_stack(0)
 
 
 def test_a_rank_tells_its_stacks_and_goes_on(start, paths):
@@ -94,7 +94,7 @@ def test_a_process_of_no_run_or_of_another_is_no_rank(paths, tmp_path):
     for environment in ({}, {"ZEUSRUN_RUN_DIR": str(tmp_path / "other")}):
         with subprocess.Popen([sys.executable, "-c", FOR_EVER], env=environment) as stranger:
             try:
-                ranks = RankProcesses(paths.run_dir)
+                ranks = RunningRanks(paths)
                 ranks.take(Started(0.0, 0, stranger.pid))
                 assert ranks.state(0) is None
                 assert not ranks.kill()
@@ -107,7 +107,7 @@ def test_a_process_of_no_run_or_of_another_is_no_rank(paths, tmp_path):
     "pid", [0, 1, os.getpid(), 2**31, 2**53 - 1], ids=["0", "1", "own", "2**31", "2**53"]
 )
 def test_a_pid_that_is_none_of_ours_is_no_rank(paths, pid):
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(Started(0.0, 0, pid))
     assert ranks.state(0) is None
 
@@ -116,7 +116,7 @@ def test_a_rank_is_killed_with_what_it_has_started(start, paths):
     spawn = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {FOR_EVER!r}])\n"
     event, process = start(spawn + "print('ready')\n" + FOR_EVER)
     (child,) = psutil.Process(process.pid).children()
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     assert ranks.all_live()
     assert ranks.kill()
@@ -124,12 +124,12 @@ def test_a_rank_is_killed_with_what_it_has_started(start, paths):
     gone, _ = psutil.wait_procs([child], timeout=30)
     assert gone == [child]
     assert not ranks.all_live()
-    assert not ranks.ask_for_stack(0, paths.rank_stack(0))
+    assert not ranks.ask_for_stack(0)
 
 
 def test_a_rank_that_is_stopped_says_so(start, paths):
     event, process = start("print('ready')\n" + FOR_EVER)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     process.send_signal(signal.SIGSTOP)
     while ranks.state(0) != "stopped":
@@ -154,7 +154,7 @@ def test_a_rank_that_handles_sigterm_is_asked_once_and_none_of_its_children(star
     )
     event, process = start(child + HANDLER)
     (left,) = psutil.Process(process.pid).children()
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     assert ranks.ask_to_end()
     while process.poll() is None:
@@ -171,11 +171,11 @@ def test_a_rank_that_handles_sigterm_is_asked_once_and_none_of_its_children(star
 def test_a_rank_whose_name_is_no_text_is_asked_all_the_same(start, paths, name):
     rename = f"open('/proc/self/comm', 'wb', 0).write({name!r})\n"
     event, process = start("import time\n" + rename + HANDLER)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     assert ranks.ask_to_end()
     assert process.wait() == 1
-    assert not ranks.ask_for_stack(0, paths.rank_stack(0))
+    assert not ranks.ask_for_stack(0)
 
 
 class StartedAnew(psutil.Process):
@@ -196,7 +196,7 @@ def test_a_restarted_rank_is_asked_although_one_with_its_pid_was(start, paths, m
         "got.append(1)", "(got.append(1), print('got', len(got)))"
     )
     event, process = start("import time\n" + twice)
-    ranks, log = RankProcesses(paths.run_dir), paths.rank_log(0)
+    ranks, log = RunningRanks(paths), paths.rank_log(0)
     ranks.take(event)
     assert ranks.ask_to_end()
     wait_for(lambda: "got 1" in log.read_text())
@@ -217,7 +217,7 @@ print("ready")
 def test_a_rank_without_a_handler_leaves_its_files_whole(start, paths, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     event, process = start(HOLDS_A_FILE + FOR_EVER)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     assert ranks.ask_to_end()
     assert process.wait() == 0
@@ -253,7 +253,7 @@ finally:
 
 def test_processes_that_train_for_a_rank_leave_before_it(start, paths):
     event, process = start(STARTS_TWO)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     for child in psutil.Process(process.pid).children():
         ranks.take(Spawned(event.t, child.pid, 2, followed=True))
@@ -269,14 +269,14 @@ def test_processes_that_train_for_a_rank_leave_before_it(start, paths):
 def test_torchrun_is_to_end_ranks_that_do_not_leave_in_time(start, paths, monkeypatch):
     monkeypatch.setattr("zeusrun.launcher.supervision.ranks._LEAVE_S", 0.0)
     event, process = start("print('ready')\n" + FOR_EVER)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     assert not ranks.ask_to_end()
     assert process.poll() is None
 
 
 def test_torchrun_is_to_end_ranks_that_have_died_or_are_unknown(start, paths):
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     assert not ranks.ask_to_end()
     event, process = start("print('ready')\n" + FOR_EVER)
     ranks.take(event)
@@ -294,7 +294,7 @@ def test_without_descriptors_of_processes_a_rank_is_asked_all_the_same(
         raise OSError(number, os.strerror(number))
 
     event, process = start("import time\n" + HANDLER)
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     ranks.take(event)
     monkeypatch.setattr("os.pidfd_open", refuse)
     assert ranks.ask_to_end()
@@ -303,7 +303,7 @@ def test_without_descriptors_of_processes_a_rank_is_asked_all_the_same(
 
 def test_ranks_that_are_not_all_known_are_left_to_torchrun(start, paths):
     event, process = start("import time\n" + HANDLER)
-    ranks = RankProcesses(paths.run_dir, world_size=2)
+    ranks = RunningRanks(paths, world_size=2)
     ranks.take(event)
     assert not ranks.ask_to_end()
     assert process.poll() is None
@@ -313,7 +313,7 @@ def test_ranks_of_the_script_are_looked_for_more_and_more_rarely_until_a_step_is
     paths, monkeypatch
 ):
     looks, found = [], {}
-    ranks = RankProcesses(paths.run_dir)
+    ranks = RunningRanks(paths)
     monkeypatch.setattr(
         "zeusrun.launcher.supervision.ranks.find_started_ranks", lambda _: looks.append(1) or found
     )

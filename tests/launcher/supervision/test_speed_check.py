@@ -21,6 +21,7 @@ from zeusrun.launcher.supervision.speed_check import (
     measure_speed,
     read_speed_check,
 )
+from zeusrun.lever import power_lever
 from zeusrun.metrics.progress import take_step_clock
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import Decision, PowerPoint, Stage, TrialStatus
@@ -103,7 +104,9 @@ def test_an_epoch_of_known_length_takes_most_of_its_steps(steps, enough):
 
 
 def test_speed_and_power_are_those_between_the_first_step_and_the_last():
-    assert measure_speed(stepped(11, 5.0), 200.0, ten_watts) == PowerPoint(200.0, 2.0, 10.0)
+    assert measure_speed(stepped(11, 5.0), power_lever(200.0), ten_watts) == PowerPoint(
+        200.0, 2.0, 10.0
+    )
 
 
 @pytest.mark.parametrize("progress", [LAUNCHED, stepped(1, 0.0), stepped(2, 0.0)])

@@ -14,7 +14,7 @@ from zeusrun.bandit.auto import explain
 from zeusrun.bandit.auto.beliefs import Assessment, assess, newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import PROVEN, was_bounded
 from zeusrun.bandit.baselines import WalkingPolicy
-from zeusrun.bandit.power import first_limit_w
+from zeusrun.bandit.power import first_lever
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Auto(WalkingPolicy):
         index, stage, why = _select(now)
         arm = problem.candidates[index]
         bound = _bound(now, index, proven=stage in PROVEN)
-        return Decision(arm, stage, why, first_limit_w(problem, runs, arm), bound)
+        return Decision(arm, stage, why, first_lever(problem, runs, arm), bound)
 
     def explain(
         self, problem: Problem, runs: Sequence[Observation], rng: Generator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.bandit.baselines import SweepingPolicy
 from zeusrun.bandit.observation import merged_profile
-from zeusrun.bandit.power import sweep_limit_w
+from zeusrun.bandit.power import sweep_lever
 from zeusrun.bandit.tally import (
     CostBelief,
     Tally,
@@ -71,9 +71,9 @@ class Zeus(SweepingPolicy):
                 f"{energy_text(drawn[second])} for {second}, after {known} "
                 f"{'run' if known == 1 else 'runs'}"
             )
-        profile = merged_profile(tally.results.get(arm, ())) if problem.power_limits_w else ()
-        limit_w = sweep_limit_w(problem, profile)
-        return Decision(arm, stage, why, limit_w, _bound(problem, tally, step))
+        profile = merged_profile(tally.results.get(arm, ())) if problem.levers else ()
+        lever = sweep_lever(problem, profile)
+        return Decision(arm, stage, why, lever, _bound(problem, tally, step))
 
     def explain(
         self, problem: Problem, runs: Sequence[Observation], rng: Generator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import math
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,9 +18,10 @@ from zeusrun.gpu.power_limits.original_limits import (
     set_limit,
     write_record,
 )
+from zeusrun.lever import POWER, Lever
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -58,8 +59,8 @@ class LimitHolder:
     Attributes:
         refused: Why the limits are not changed; ``None`` if they may be changed.
         taken: A sentence on a limit that somebody else has set meanwhile; ``None`` for none.
-        limits_w: Limits per GPU that may be tried, ascending: from the lowest that all GPUs accept
-            to the lowest original one, which somebody has set on purpose; none if refused.
+        levers: Limits that may be tried, ascending: from the lowest that all GPUs accept to the
+            lowest original one, which somebody has set on purpose; none if refused.
         unrestored: What could not be restored on leaving the block; its record stays.
     """
 
@@ -67,22 +68,20 @@ class LimitHolder:
         self,
         devices: Sequence[Device],
         directory: Path,
-        start_guard: Callable[[Mapping[str, float], Sequence[int]], Guard],
-        zeusd: str | None = None,
+        start_guard: Callable[[Sequence[str], Sequence[int]], Guard],
     ) -> None:
         """Prepare; nothing is locked, read or written yet.
 
-        ``start_guard`` gets the original watts by UUID and file descriptors to inherit, and returns
-        once the guard is ready, or raises a ``DeviceError``. For ``zeusd`` see ``LimitRecord``.
+        ``start_guard`` gets UUIDs and file descriptors to inherit, and returns once the guard is
+        ready, or raises a ``DeviceError``.
         """
         self.refused: str | None = None
         self.taken: str | None = None
-        self.limits_w: tuple[float, ...] = ()
+        self.levers: tuple[Lever, ...] = ()
         self.unrestored: str | None = None
         self._devices = [device for device in devices if isinstance(device, LimitableDevice)]
         self._directory = directory
         self._start_guard = start_guard
-        self._zeusd = zeusd
         self._locks: list[LimitLock] = []
         self._guard: Guard | None = None
         self._original_w: dict[str, float] = {}
@@ -96,10 +95,10 @@ class LimitHolder:
             self._lock_all()
             self.refused = self._prepare()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         if self.refused is not None:
-            self._let_go()
+            self._release()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -109,23 +108,23 @@ class LimitHolder:
         except DeviceError as failure:
             self.unrestored = str(failure)
         finally:
-            self._let_go()
+            self._release()
         with contextlib.suppress(OSError):  # then it is unknown whether there are records
             if not any(record_path(self._directory, uuid).exists() for uuid in self._original_w):
                 self.unrestored = None  # the guard has restored it
         if self.taken != taken_before:
             self.unrestored = self.unrestored or self.taken
 
-    def hold(self, watts: float, trial: str) -> None:
+    def hold(self, lever: Lever, trial: str) -> None:
         """Let a trial set a limit on every GPU, until the next call or the end of the block.
 
         If that fails, the original limits are restored as far as possible. It raises
         ``LimitRefusedError`` if somebody else has set a limit since, or permission is missing, and
         ``DeviceError`` if a GPU cannot be held to it.
         """
-        self._trial = trial
+        self._trial, watts = trial, lever.value
         try:
-            self.check(watts)
+            self.check(lever)
             left_w = {u: self._set_w.get(u, (w,)) for u, w in self._original_w.items()}
             for device in self._devices:
                 self._check_own(device, left_w[device.uuid])
@@ -145,21 +144,20 @@ class LimitHolder:
             raise
 
     def keep_guarded(self) -> None:
-        """Ensure that records and a guard exist while limits are changed; call it regularly.
+        """Ensure that a guard runs while limits are changed; call it regularly.
 
-        If they cannot be replaced, it restores the original limits and raises a ``DeviceError``.
+        If none can be started, it restores the original limits and raises a ``DeviceError``.
         """
         if self._set_w:
             try:
-                for uuid in self._set_w:
-                    self._ensure_record(uuid)
                 self._ensure_guard()
             except DeviceError:
                 self.restore()
                 raise
 
-    def check(self, watts: float) -> None:
+    def check(self, lever: Lever) -> None:
         """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
+        watts = lever.value
         if self.refused is not None:
             raise LimitRefusedError(
                 f"a power limit of {watts:g} W cannot be held: {self.refused}. "
@@ -185,8 +183,6 @@ class LimitHolder:
                     self._take_over(stays)
             except DeviceError as error:
                 problems.append(str(error))
-                with contextlib.suppress(DeviceError):
-                    self._ensure_record(device.uuid)
         if problems:
             raise DeviceError("; ".join(problems))
 
@@ -203,7 +199,7 @@ class LimitHolder:
     def _take_over(self, why: str) -> None:
         """Change nothing any more, because somebody else sets limits. Keep the first reason."""
         self.taken = self.refused = self.taken or why
-        self.limits_w = ()
+        self.levers = ()
 
     def _set(self, device: LimitableDevice, watts: float) -> None:
         uuid = device.uuid
@@ -220,21 +216,15 @@ class LimitHolder:
         self._set_w[uuid] = (watts,)
 
     def _record(self, uuid: str) -> LimitRecord:
-        original_w, set_w = self._original_w[uuid], self._set_w[uuid]
-        return LimitRecord(uuid, original_w, self._trial, self._zeusd, set_w)
-
-    def _ensure_record(self, uuid: str) -> None:
-        """Write a record again if somebody has deleted it: only it contains the original limit."""
-        if not os.path.exists(record_path(self._directory, uuid)):  # noqa: PTH110 - raises nothing
-            write_record(self._directory, self._record(uuid))
+        return LimitRecord(uuid, self._original_w[uuid], self._trial, self._set_w[uuid])
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and not self._guard.is_alive():
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
-            held = [number for lock in self._locks for number in lock.filenos()]
-            self._guard = self._start_guard(self._original_w, held)
+            held = [number for lock in self._locks for number in lock.descriptors]
+            self._guard = self._start_guard(list(self._original_w), held)
 
     def _lock_all(self) -> None:
         # Lock in the same order everywhere, so that no two launchers wait for each other.
@@ -275,10 +265,11 @@ class LimitHolder:
                 device.set_power_limit_w(self._original_w[device.uuid])
         except DeviceError as error:  # it is reported but cannot be set, as on some laptops
             return str(error)
-        self.limits_w = limit_grid_w(lowest_w, min(self._original_w.values()))
+        grid_w = limit_grid_w(lowest_w, min(self._original_w.values()))
+        self.levers = tuple(Lever(POWER, watts) for watts in grid_w)
         return None
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._guard is not None:
             self._guard.dismiss()
             self._guard = None
@@ -293,22 +284,17 @@ def limit_grid_w(lowest_w: float, highest_w: float) -> tuple[float, ...]:
         return (highest_w,)
     fitting = (step for step in _STEPS_W if (highest_w - lowest_w) / step <= _MOST_STEPS)
     step_w = next(fitting, _STEPS_W[-1])
-    multiples = (
-        step_w * number for number in range(int(lowest_w // step_w), int(highest_w // step_w) + 1)
-    )
     # Leave out multiples less than half a step from an end: their results would be the same.
-    inner = (
-        watts for watts in multiples if lowest_w + step_w / 2 <= watts <= highest_w - step_w / 2
-    )
-    return (lowest_w, *inner, highest_w)
+    first, last = math.ceil(lowest_w / step_w + 0.5), math.floor(highest_w / step_w - 0.5)
+    return (lowest_w, *(step_w * number for number in range(first, last + 1)), highest_w)
 
 
 def _busy(directory: Path, device: Device) -> BusyError:
     try:
         record = read_record(directory, device.uuid)
+        who = "another zeusrun" if record is None else f"trial {record.trial}"
     except DeviceError:
-        record = None
-    who = "another zeusrun" if record is None else f"trial {record.trial}"
+        who = "another zeusrun"
     return BusyError(
         f"{name_of(device)}: {who} holds its power limit. Wait for it to end, give this job other "
         "GPUs by CUDA_VISIBLE_DEVICES, or set power_limit.mode to 'observe'"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.files.atomic import replace_file, temporary_path
-from zeusrun.files.lock import FileLock, is_locked
+from zeusrun.files.atomic import replace_file
+from zeusrun.files.lock import FileLock
 from zeusrun.files.private import make_folder
 from zeusrun.files.version import check_version
 
@@ -49,16 +49,14 @@ class LimitRecord:
         uuid: UUID of the GPU.
         original_w: Its limit before zeusrun changed it.
         trial: The trial that changed it.
-        zeusd: Socket or ``host:port`` of the job's daemon; ``None`` for none.
         set_w: The limit that zeusrun set last and the one it was about to set; empty at first.
         host: The machine of the GPU: several machines may share the directory.
-        boot_id: See random(4); ``None`` if unknown. A power limit does not outlive a boot.
+        boot_id: See random(4); ``None`` if unknown.
     """
 
     uuid: str
     original_w: float
     trial: str
-    zeusd: str | None = None
     set_w: tuple[float, ...] = ()
     host: str = field(default_factory=platform.node)
     boot_id: str | None = field(default_factory=_read_boot_id)
@@ -68,12 +66,6 @@ class LimitRecord:
         """Whether the GPU is in another machine; a container may have its own host name."""
         same_boot = self.boot_id is not None and self.boot_id == _read_boot_id()
         return self.host != platform.node() and not same_boot
-
-    @property
-    def is_of_earlier_boot(self) -> bool:
-        """Whether the machine was booted since, so that no limit of zeusrun is in force."""
-        boot_id = _read_boot_id()
-        return None not in (self.boot_id, boot_id) and self.boot_id != boot_id
 
 
 def record_path(directory: Path, uuid: str) -> Path:
@@ -100,12 +92,11 @@ def read_record(directory: Path, uuid: str) -> LimitRecord | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         check_version(content, _VERSION, path, DeviceError)
-        zeusd, boot_id = content["zeusd"], content["boot_id"]
+        boot_id = content["boot_id"]
         return LimitRecord(
             uuid,
             _watts(content["original_w"]),
             str(content["trial"]),
-            None if zeusd is None else str(zeusd),
             tuple(_watts(watts) for watts in content["set_w"]),
             str(content["host"]),
             None if boot_id is None else str(boot_id),
@@ -125,13 +116,20 @@ def _watts(value: float) -> float:
     return float(value)
 
 
-def is_elsewhere(directory: Path, uuid: str) -> bool:
-    """Whether the record of a GPU belongs to another machine that shares the directory."""
-    try:
-        record = read_record(directory, uuid)
-    except DeviceError:
-        return False
-    return record is not None and record.is_elsewhere
+def abandoned_gpus(directory: Path) -> list[str]:
+    """Return the UUIDs of the GPUs of this machine that a dead launcher has left changed.
+
+    ``DeviceError`` if that is unknown.
+    """
+    found = []
+    for uuid in recorded_gpus(directory):
+        with contextlib.suppress(DeviceError):  # unreadable: it may be of this machine
+            record = read_record(directory, uuid)
+            if record is None or record.is_elsewhere:
+                continue
+        if not is_held(uuid, directory):
+            found.append(uuid)
+    return found
 
 
 def recorded_gpus(directory: Path) -> list[str]:
@@ -146,16 +144,6 @@ def recorded_gpus(directory: Path) -> list[str]:
             "give yourself access, or set ZEUSRUN_HOME to another folder"
         ) from error
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-
-
-def _half_recorded_gpus(directory: Path) -> list[str]:
-    """Return the UUIDs of the GPUs whose record a killed process has only begun to write."""
-    with contextlib.suppress(OSError):
-        end = temporary_path(Path(_SUFFIX)).name
-        return [
-            each.name.removesuffix(end) for each in directory.iterdir() if each.match(f"*{end}")
-        ]
-    return []
 
 
 def set_limit(device: LimitableDevice, watts: float) -> None:
@@ -185,16 +173,17 @@ def put_back(directory: Path, device: LimitableDevice, record: LimitRecord) -> s
         if stays is None:
             _set_again(device, original_w)
     except DeviceError as error:
+        by_hand = ""
+        if device.uuid.startswith("GPU-"):  # NVIDIA's
+            by_hand = f"; `nvidia-smi -i {device.uuid} -pl {original_w:g}` sets it by hand"
         raise DeviceError(
             f"the power limit of {name_of(device)} is not restored (to {original_w:g} W): "
-            f"{error}. `zeusrun repair` tries again; `nvidia-smi -i {device.uuid} -pl "
-            f"{original_w:g}` sets it by hand"
+            f"{error}. `zeusrun repair` tries again{by_hand}"
         ) from error
     path = record_path(directory, device.uuid)
     try:
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
     except OSError as error:
         raise DeviceError(f"{path} cannot be removed: {error.strerror or error}") from error
     return stays
@@ -210,8 +199,8 @@ class LimitLock:
 
     def __init__(self, uuid: str, directory: Path) -> None:
         self._uuid, self._directory = uuid, directory
-        self._socket: socket.socket | None = None
-        self._file: FileLock | None = None
+        self._held = contextlib.ExitStack()
+        self.descriptors: list[int] = []  # a guard inherits them, and so the lock
 
     def acquire(self) -> bool:
         """Take the lock; return whether it was free. ``DeviceError`` if there are no such locks."""
@@ -223,45 +212,34 @@ class LimitLock:
             if error.errno == errno.EADDRINUSE:
                 return False
             raise DeviceError(f"{self._uuid}: its limit cannot be locked: {error}") from error
-        self._socket = name
-        lock = FileLock(_lock_path(self._directory, self._uuid))
-        try:
+        self._held.callback(name.close)
+        self.descriptors.append(name.fileno())
+        lock = FileLock(self._directory / f"{self._uuid}.lock")
+        # If the file cannot exist, there is no record either, and no need for its lock.
+        with contextlib.suppress(OSError):
             make_folder(self._directory)
             if not lock.acquire():
                 self.release()
                 return False
-            self._file = lock
-        except OSError:
-            pass  # the file cannot exist, so there is no record either, and no need for its lock
+            self._held.callback(lock.release)
+            self.descriptors.append(lock.fileno())
         return True
-
-    def filenos(self) -> list[int]:
-        """Return the descriptors that a guard inherits."""
-        return [held.fileno() for held in (self._socket, self._file) if held is not None]
 
     def release(self) -> None:
         """Release the lock. More than once is fine."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._file is not None:
-            self._file.release()
-            self._file = None
+        self._held.close()
+        self.descriptors.clear()
 
 
 def is_held(uuid: str, directory: Path) -> bool:
-    """Whether a process holds the lock of a GPU now, in any network namespace; takes no lock."""
-    name = f"@zeusrun/power-limit/{uuid}"
+    """Whether a process holds the lock of a GPU now; it takes a free lock for a moment."""
+    lock = LimitLock(uuid, directory)
     try:
-        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        return not lock.acquire()
+    except DeviceError:
         return True  # if unknown, assume that the holder is alive
-    bound = any(line.endswith(f" {name}") for line in lines)
-    return bound or is_locked(_lock_path(directory, uuid)) is True
-
-
-def _lock_path(directory: Path, uuid: str) -> Path:
-    return directory / f"{uuid}.lock"
+    finally:
+        lock.release()
 
 
 class Restored(NamedTuple):
@@ -273,54 +251,51 @@ class Restored(NamedTuple):
 
 def repair_limits(
     directory: Path,
-    open_gpu: Callable[[LimitRecord], LimitableDevice],
+    open_gpu: Callable[[str], LimitableDevice],
     *,
     dry_run: bool = False,
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore every limit on record that no running zeusrun holds; ``dry_run`` changes nothing.
 
-    ``open_gpu`` raises a ``DeviceError`` if the GPU is absent. Records of other machines that share
-    the directory stay. It returns the restored limits, a sentence for each limit that could not be
-    restored, and the GPUs that a process holds.
+    ``open_gpu`` opens a GPU by its UUID, or raises a ``DeviceError``. Records of other machines
+    that share the directory stay. It returns the restored limits, a sentence for each limit that
+    could not be restored, and the GPUs that a process holds.
     """
     restored, problems, held = [], [], []
-    for uuid in sorted({*recorded_gpus(directory), *_half_recorded_gpus(directory)}):
+    try:
+        recorded = recorded_gpus(directory)
+    except DeviceError as error:
+        return [], [str(error)], []
+    for uuid in recorded:
         lock = LimitLock(uuid, directory)
         try:
             if not lock.acquire():
                 held.append(uuid)  # by its launcher, or by a guard that is about to restore it
                 continue
-            if not dry_run:
-                temporary_path(record_path(directory, uuid)).unlink(missing_ok=True)
             record = read_record(directory, uuid)
             if record is None or record.is_elsewhere:
                 continue
-            with contextlib.closing(_opened(directory, open_gpu, record)) as device:
+            before = f"{record.original_w:g} W, the value before {record.trial}"
+            try:
+                opened = open_gpu(uuid)
+            except DeviceError as error:
+                problems.append(
+                    f"a power limit is not restored ({before}): {error}. If this GPU was removed "
+                    f"for good, delete its record: {record_path(directory, uuid)}"
+                )
+                continue
+            with contextlib.closing(opened) as device:
                 if dry_run:
                     stays = _why_it_stays(device, record)
                 else:
                     stays = put_back(directory, device, record)
             verb = "is to be restored to" if dry_run else "is restored to"
-            text = f"the power limit of {uuid} {verb} {record.original_w:g} W, the value before "
-            restored.append(Restored(uuid, stays or text + record.trial))
+            restored.append(Restored(uuid, stays or f"the power limit of {uuid} {verb} {before}"))
         except DeviceError as error:
             problems.append(str(error))
         finally:
             lock.release()
     return restored, problems, held
-
-
-def _opened(
-    directory: Path, open_gpu: Callable[[LimitRecord], LimitableDevice], record: LimitRecord
-) -> LimitableDevice:
-    try:
-        return open_gpu(record)
-    except DeviceError as error:
-        before = f"{record.original_w:g} W, the value before {record.trial}"
-        raise DeviceError(
-            f"a power limit is not restored ({before}): {error}. If this GPU was removed for good, "
-            f"delete its record: {record_path(directory, record.uuid)}"
-        ) from error
 
 
 def _set_again(device: LimitableDevice, original_w: float) -> None:
@@ -339,10 +314,9 @@ def _why_it_stays(device: LimitableDevice, record: LimitRecord) -> str | None:
     # Recognise zeusrun's limits by their watts: a container may have its own boot id.
     if now_w is None or any(is_same_limit(now_w, w) for w in (record.original_w, *record.set_w)):
         return None
-    if record.is_of_earlier_boot:
-        why = f"the machine was booted after {record.trial} had changed it"
-    elif record.set_w:
-        why = f"it is not the {record.set_w[-1]:g} W of {record.trial}, so somebody else has set it"
-    else:
+    if not record.set_w:
         return None
-    return f"the power limit of {name_of(device)} stays at {now_w:g} W: {why}"
+    return (
+        f"the power limit of {name_of(device)} stays at {now_w:g} W: it is not the "
+        f"{record.set_w[-1]:g} W of {record.trial}, so somebody else or a reboot has set it"
+    )

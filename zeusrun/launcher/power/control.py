@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from zeusrun.energy.device import LimitableDevice, is_same_limit
 from zeusrun.errors import DeviceError
 from zeusrun.files.home import limits_directory
-from zeusrun.gpu.nvml import gpu_by_uuid
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
-from zeusrun.gpu.zeusd import named_zeusd, naming_zeusd
+from zeusrun.gpu.registry import open_device
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
-from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
+    from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import PowerPoint
@@ -44,21 +43,15 @@ def open_limits(
         return None
     directory = limits_directory(home)
     start_guard = functools.partial(GuardProcess, directory, environment)
-    return LimitHolder(devices, directory, start_guard, named_zeusd(environment))
+    return LimitHolder(devices, directory, start_guard)
 
 
 def restore_limits(
     home: Path, *, dry_run: bool = False
 ) -> tuple[list[Restored], list[str], list[str]]:
     """Restore the power limits that dead launchers have left changed; see ``repair_limits``."""
-    try:
-        return repair_limits(
-            limits_directory(home),
-            lambda record: gpu_by_uuid(record.uuid, {**os.environ, **naming_zeusd(record.zeusd)}),
-            dry_run=dry_run,
-        )
-    except DeviceError as error:
-        return [], [str(error)], []
+    open_gpu = functools.partial(open_device, environment=os.environ)
+    return repair_limits(limits_directory(home), open_gpu, dry_run=dry_run)
 
 
 def held_by(home: Path, uuid: str) -> str | None:
@@ -76,63 +69,63 @@ def held_by(home: Path, uuid: str) -> str | None:
 class LimitControl:
     """The power limits of one trial.
 
-    Without a holder, or without permission, it only measures; without GPUs or ``clocks``, the step
-    clocks of all ranks, not even that. ``fixed_w`` is the only limit to hold; ``None`` to let the
-    policy choose by ``next_limit_w``, given the profile so far. For ``problem``, ``known`` and
-    ``original_w`` see ``Profiling``.
+    Without a holder, or without permission, it only measures; without GPUs or ``slowest``, the step
+    clock of the rank that is furthest behind, not even that. ``fixed`` is the only limit to hold;
+    ``None`` to let the policy choose by ``next_lever``, given the profile so far. For ``problem``,
+    ``known`` and ``original`` see ``Profiling``.
     """
 
     def __init__(
         self,
         holder: LimitHolder | None,
         gpus: Sequence[Device],
-        clocks: Sequence[Path],
+        slowest: Callable[[], StepCount | None] | None,
         warn: Callable[[str], None],
         *,
         trial: str,
         problem: Problem,
         known: Sequence[PowerPoint],
-        original_w: float | None,
-        fixed_w: float | None,
-        next_limit_w: Callable[[Sequence[PowerPoint]], float | None],
+        original: Lever | None,
+        fixed: Lever | None,
+        next_lever: Callable[[Sequence[PowerPoint]], Lever | None],
     ) -> None:
-        self._holder, self._gpus, self._clocks, self._warn = holder, gpus, clocks, warn
-        self._trial, self._original_w, self._fixed_w = trial, original_w, fixed_w
-        self._next_limit_w = next_limit_w
-        self.held_w: float | None = None  # per GPU; ``None``: the original limit
+        self._holder, self._gpus, self._slowest, self._warn = holder, gpus, slowest, warn
+        self._trial, self._original, self._fixed = trial, original, fixed
+        self._next_lever = next_lever
+        self.held: Lever | None = None  # ``None``: the original limit
         # Somebody else may have set a limit in an earlier attempt, which has warned of it.
         self._warned_of = None if holder is None else holder.taken
         self._failed, self._released = self._warned_of is not None, False
         self._retry_t = 0.0
-        self._measures = bool(gpus and clocks)
-        self._profiling = Profiling(problem, known, original_w, self._ask, self._is_in_force)
+        self._measures = bool(gpus and slowest)
+        self._profiling = Profiling(problem, known, original, self._ask, self._is_in_force)
 
-    def let_go(self) -> None:
+    def restore(self) -> None:
         """Restore the original limits; what fails is tried again at the end of the submit."""
         self._profiling.finish()  # while the limit that it measures is still in force
         if self._holder is not None:
             with contextlib.suppress(DeviceError):
                 self._holder.restore()
-                self.held_w = None
+                self.held = None
             self._check_taken()
 
     def begin(self) -> None:
         """Hold the fixed limit, if there is one, before anything starts; raises ``DeviceError``."""
-        if self._holder is not None and self._fixed_w is not None:
-            self._holder.hold(self._fixed_w, self._trial)
-            self.held_w = self._fixed_w
+        if self._holder is not None and self._fixed is not None:
+            self._holder.hold(self._fixed, self._trial)
+            self.held = self._fixed
 
     def advance(self, now_t: float, energy_between: EnergyBetween, *, wait: bool) -> None:
         """Read the step clocks, and hold the limit that is wanted now; see ``Profiling``."""
         self._keep_guarded(now_t)
-        count = read_slowest(self._clocks) if self._measures else None
+        count = self._slowest() if self._slowest and self._measures else None
         if count is None:
             return
         failure = self._profiling.failure
-        wanted_w = self._profiling.advance(count, now_t, energy_between, wait=wait)
+        wanted = self._profiling.advance(count, now_t, energy_between, wait=wait)
         if self._profiling.failure != failure:
             self._warn(str(self._profiling.failure))
-        if self._hold(wanted_w):
+        if self._hold(wanted):
             self._profiling.settle(time.monotonic())
 
     def wind_down(self, *, at_once: bool) -> None:
@@ -141,7 +134,7 @@ class LimitControl:
             return
         if at_once:
             self._released = True
-            self.let_go()
+            self.restore()
             return
         self._keep_guarded(time.monotonic())
         if self.probing:
@@ -157,10 +150,10 @@ class LimitControl:
         return LimitsReport(profile, self._profiling.extra_cost_j())
 
     @property
-    def stepped_under(self) -> frozenset[float | None]:
-        """The limits, in watts per GPU, under which steps were taken so far."""
+    def stepped_under(self) -> frozenset[Lever | None]:
+        """The limits under which steps were taken so far."""
         if not self._measures:
-            return frozenset([self.held_w or self._original_w])
+            return frozenset([self.held or self._original])
         return frozenset(self._profiling.stepped_under)
 
     @property
@@ -168,31 +161,31 @@ class LimitControl:
         """Whether a limit is held only to be measured."""
         return self._profiling.probing
 
-    def _ask(self, profile: Sequence[PowerPoint]) -> float | None:
-        return self._next_limit_w(profile) if self._fixed_w is None else None
+    def _ask(self, profile: Sequence[PowerPoint]) -> Lever | None:
+        return self._next_lever(profile) if self._fixed is None else None
 
-    def _is_in_force(self, limit_w: float) -> bool | None:
+    def _is_in_force(self, lever: Lever) -> bool | None:
         """Whether every GPU that has a limit has this one now; ``None`` if one does not answer."""
         gpus = [gpu for gpu in self._gpus if isinstance(gpu, LimitableDevice)]
         try:
             read_w = [gpu.power_limit_w() for gpu in gpus]
         except DeviceError:
             return None  # the meter gets the same error, and warns
-        return all(read is None or is_same_limit(read, limit_w) for read in read_w)
+        return all(read is None or is_same_limit(read, lever.value) for read in read_w)
 
-    def _hold(self, wanted_w: float | None) -> bool:
+    def _hold(self, wanted: Lever | None) -> bool:
         """Hold a limit, or restore the original one for ``None``; return whether it has changed."""
         holder = self._holder
         if holder is None or holder.refused is not None or self._failed:
             return False
-        if self._fixed_w is not None or wanted_w == self.held_w:
+        if self._fixed is not None or wanted == self.held:
             return False
         try:
-            if wanted_w is None:
+            if wanted is None:
                 holder.restore()
             else:
-                holder.hold(wanted_w, self._trial)
-            self.held_w = wanted_w
+                holder.hold(wanted, self._trial)
+            self.held = wanted
         except DeviceError as error:
             self._leave_alone(str(error))
         self._check_taken()
@@ -219,15 +212,7 @@ class LimitControl:
             self._leave_alone(str(self._holder.taken))
 
     def _leave_alone(self, why: str) -> None:
-        self._failed, self.held_w, self._warned_of = True, None, why
+        self._failed, self.held, self._warned_of = True, None, why
         why = f"zeusrun changes no power limit from now on: {why}"
         self._profiling.give_up(why, released=True)
         self._warn(why)
-
-
-def read_slowest(clocks: Sequence[Path]) -> StepCount | None:
-    """Return the step clock of the rank that is furthest behind; ``None`` until all have one."""
-    counts = [count for path in clocks if (count := read_step_clock(path)) is not None]
-    if len(counts) < len(clocks):
-        return None
-    return min(counts, key=lambda count: (count.steps, -count.last_step_t))

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeusrun.lever import Lever, limit_of
 from zeusrun.trial import PowerPoint
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Measured(NamedTuple):
             return True
         return self.seconds >= ENDLESS_S
 
-    def point(self, limit_w: float | None) -> PowerPoint:
+    def point(self, lever: Lever | None) -> PowerPoint:
         """Return it as a point of the power profile."""
-        return PowerPoint(limit_w, self.steps / self.seconds, self.energy_j / self.seconds)
+        return PowerPoint(limit_of(lever), self.steps / self.seconds, self.energy_j / self.seconds)
 
 
 @dataclass

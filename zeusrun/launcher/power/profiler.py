@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
     from zeusrun.trial import PowerPoint
@@ -36,12 +37,12 @@ NO_LIMITS = LimitsReport()
 
 
 class Profiling:
-    """The search of one trial, while its training goes on. Limits are in watts per GPU.
+    """The search of one trial, while its training goes on.
 
     Limits are probed one after another as the policy asks for them. Then its choice is held, and
     measured again from time to time. ``known`` is the profile of the batch size from earlier
-    trials, ``original_w`` the limit in force before anything is changed, ``ask`` the policy's
-    ``next_limit_w``, and ``is_in_force`` returns whether every GPU has a limit now; ``None`` if
+    trials, ``original`` the limit in force before anything is changed, ``ask`` the policy's
+    ``next_lever``, and ``is_in_force`` returns whether every GPU has a limit now; ``None`` if
     that cannot be read.
     """
 
@@ -49,29 +50,26 @@ class Profiling:
         self,
         problem: Problem,
         known: Sequence[PowerPoint],
-        original_w: float | None,
-        ask: Callable[[Sequence[PowerPoint]], float | None],
-        is_in_force: Callable[[float], bool | None] = lambda _limit_w: True,
+        original: Lever | None,
+        ask: Callable[[Sequence[PowerPoint]], Lever | None],
+        is_in_force: Callable[[Lever], bool | None] = lambda _lever: True,
     ) -> None:
-        self.points: dict[float | None, PowerPoint] = {}  # by limit, in order of measurement
-        self.chosen_w: float | None = None  # by the policy
+        self.points: dict[Lever | None, PowerPoint] = {}  # by limit, in order of measurement
+        self.chosen: Lever | None = None  # by the policy
         self.failure: str | None = None  # why nothing is measured any more
-        self.stepped_under: set[float | None] = set()
-        self._problem, self._original_w, self._ask = problem, original_w, ask
+        self.stepped_under: set[Lever | None] = set()
+        self._problem, self._original, self._ask = problem, original, ask
         self._is_in_force = is_in_force
         self._weights = objective_weights(problem)
-        self._known = {point.power_limit_w: point for point in known}
-        self._limit_w: float | None = None  # the one that is measured, or the choice
+        self._known = {point.lever: point for point in known}
+        self._lever: Lever | None = None  # the one that is measured, or the choice
         self._probe: Probe | None = None
         self._before: Probe | None = None  # the last one that ended
-        self._best_w: float | None = None  # the choice, whether it is still held or not
+        self._best: Lever | None = None  # the choice, whether it is still held or not
         self._begun = self._decided = self._paused = self._doubted = False
-        # Whether the limit was in force when the probe, or its last part, began, and when it was
-        # released for a pause.
-        self._confirmed = self._kept = False
         self._profiles = 1
         self._check_t = 0.0
-        self._held_steps: Counter[float | None] = Counter()  # while limits were tried
+        self._held_steps: Counter[Lever | None] = Counter()  # while limits were tried
         self._counted = 0
 
     @property
@@ -81,7 +79,7 @@ class Profiling:
 
     def advance(
         self, count: StepCount, now_t: float, energy_between: EnergyBetween, *, wait: bool = False
-    ) -> float | None:
+    ) -> Lever | None:
         """Add the step clock of the slowest rank, about ten times a second; return the limit.
 
         ``None`` is the original one. While ``wait``, no new limit is tried.
@@ -91,30 +89,30 @@ class Profiling:
             self._follow(count, now_t)
         stepped = count.steps > self._counted
         if stepped and not self._paused:
-            self.stepped_under.add(self._limit_w)
+            self.stepped_under.add(self._lever)
             if self.failure is None:  # later steps are not the price of trying limits
-                self._held_steps[self._limit_w] += count.steps - self._counted
+                self._held_steps[self._lever] += count.steps - self._counted
         self._counted = count.steps
         if self.failure is not None:
-            return self.chosen_w
+            return self.chosen
         if self._paused and stepped and self._probe is not None:
-            self._paused = self._confirmed = False
+            self._paused = False
             self._probe.hold_again(now_t, count.steps)
         try:
             self._measure(count, now_t, energy_between, wait=wait, stepped=stepped)
             pauses = self.probing and self._probe is not None and self._probe.pauses(now_t)
             if pauses and not self._paused:
-                self._kept = self._confirmed and self._is_held()
+                self._is_held()  # else what was measured is false
         except ValueError as error:
             self.give_up(f"{error}: power limits are not tried any more")
-            return self.chosen_w
+            return self.chosen
         if pauses:
             self._paused = True  # do not slow down an evaluation, a checkpoint or a data stall
             return None
         between_probes = self.probing and self._probe is None
         if between_probes and now_t - count.last_step_t > PAUSE_S:
             return None  # likewise: the next limit waits for the next step
-        return self._limit_w
+        return self._lever
 
     def settle(self, now_t: float) -> None:
         """Settle from now on, because setting the limit has taken time until now."""
@@ -126,45 +124,44 @@ class Profiling:
         self.failure = why
         self._probe = None
         if released:
-            self.chosen_w = None
-        if self.chosen_w is None:
-            self._limit_w = self._original_w
+            self.chosen = None
+        if self.chosen is None:
+            self._lever = self._original
 
     def finish(self) -> None:
         """Keep the measurement of an interrupted probe, before the limit is restored."""
-        if self._probe is None or self._limit_w in self._known:
+        if self._probe is None or self._lever in self._known:
             return
         measured = self._probe.measured(self._weights)
         if measured is None or measured.error > FAIR_ERROR:
             return
         with contextlib.suppress(ValueError):  # another limit is in force: the point is false
-            if self._was_held():
-                self.points[self._limit_w] = measured.point(self._limit_w)
+            if self._paused or self._is_held():
+                self.points[self._lever] = measured.point(self._lever)
 
     def extra_cost_j(self) -> float | None:
         """Return the joules above those of holding the best limit; ``None`` if that is unknown."""
         points = self._known | self.points
         costs_j = {
-            limit_w: cost_j
-            for limit_w in self._held_steps
-            if limit_w in points and (cost_j := step_cost_j(points[limit_w], self._problem))
+            lever: cost_j
+            for lever in self._held_steps
+            if lever in points and (cost_j := step_cost_j(points[lever], self._problem))
         }
         if len(costs_j) < 2:
             return None
-        best_w = self._best_w if self._decided else min(costs_j, key=lambda w: costs_j[w])
-        if best_w not in costs_j:
+        best = self._best if self._decided else min(costs_j, key=lambda lever: costs_j[lever])
+        if best not in costs_j:
             return None
         return sum(
-            self._held_steps[limit_w] * (cost_j - costs_j[best_w])
-            for limit_w, cost_j in costs_j.items()
+            self._held_steps[lever] * (cost_j - costs_j[best]) for lever, cost_j in costs_j.items()
         )
 
     def _follow(self, count: StepCount, now_t: float) -> None:
         """Hold the limit that the policy asks for, to measure it or because it is the choice."""
-        wanted_w = self._ask(tuple(self._known.values()))
-        self._limit_w = self._original_w if wanted_w is None else wanted_w
-        self._decided = wanted_w is None or wanted_w in self._known
-        self.chosen_w = self._best_w = self._limit_w if self._decided else None
+        wanted = self._ask(tuple(self._known.values()))
+        self._lever = self._original if wanted is None else wanted
+        self._decided = wanted is None or wanted in self._known
+        self.chosen = self._best = self._lever if self._decided else None
         self._probe = self._next(count, now_t)
 
     def _measure(
@@ -182,40 +179,34 @@ class Profiling:
             elif self._decided and now_t >= self._check_t:
                 self._probe = self._next(count, now_t)
             return
-        if not self._paused and not self._confirmed and now_t > self._probe.held_t:
-            self._confirmed = self._is_held()
-            if not self._confirmed:  # it cannot be read now
-                self._probe.hold_again(now_t, count.steps)
         self._probe.add(count)
         if not self._probe.meter(now_t, energy_between):
             return
         measured = self._probe.measured(self._weights)
-        if measured is None or not measured.enough or not self._was_held():
+        if measured is None or not measured.enough or not (self._paused or self._is_held()):
             return
-        self._take(measured.point(self._limit_w), count, now_t)
+        self._take(measured.point(self._lever), count, now_t)
 
     def _is_held(self) -> bool:
-        """Whether the measured limit is in force; raises ``ValueError`` if another one is."""
-        if self._limit_w is None:  # the GPUs have none
-            return True
-        in_force = self._is_in_force(self._limit_w)
-        if in_force is False:
-            limit = f"a limit of {self._limit_w:g} W"
-            raise ValueError(f"{limit} is not in force: somebody else sets them")
+        """Whether the measured limit is in force; raises ``ValueError`` if another one is.
+
+        False if it cannot be read now.
+        """
+        lever = self._lever
+        in_force = True if lever is None else self._is_in_force(lever)
+        if lever is not None and in_force is False:
+            raise ValueError(
+                f"a limit of {lever.value:g} W is not in force: somebody else sets them"
+            )
         return in_force is True
 
-    def _was_held(self) -> bool:
-        """Whether it was in force until now or, if it was released for a pause, until then."""
-        return self._kept if self._paused else self._confirmed and self._is_held()
-
     def _next(self, count: StepCount, now_t: float) -> Probe:
-        self._confirmed = False
         before = self._probe or self._before
         return Probe(now_t, count.steps) if before is None else before.next(now_t, count.steps)
 
     def _take(self, point: PowerPoint, count: StepCount, now_t: float) -> None:
         """Keep a point. One that contradicts the known profile is measured once more first."""
-        limit_w, before = self._limit_w, self._known.get(self._limit_w)
+        lever, before = self._lever, self._known.get(self._lever)
         contradicts = before is not None and is_stale(before, point)
         if contradicts and not self._doubted:
             self._doubted = True
@@ -224,11 +215,11 @@ class Profiling:
         self._doubted = False
         if contradicts and self._profiles < MOST_PROFILES:
             self._profiles += 1
-            self._decided, self.chosen_w = False, None
+            self._decided, self.chosen = False, None
             self._known.clear()
             self.points.clear()
-        self.points.pop(limit_w, None)
-        self.points[limit_w] = self._known[limit_w] = point
+        self.points.pop(lever, None)
+        self.points[lever] = self._known[lever] = point
         self._before, self._probe = self._probe, None
         self._check_t = now_t + CHECK_EVERY_S
 

@@ -96,24 +96,15 @@ def _read(path: Path) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where the ranks of one run are started, in torchrun's own words; by default on this host."""
-
-    nproc_per_node: int
-    nnodes: str = "1"
-    rdzv_backend: str = "c10d"
-    rdzv_endpoint: str = "localhost:0"  # any free port, so that jobs do not clash
-
-    def flags(self, rdzv_id: str) -> list[str]:
-        """Return torchrun's options."""
-        return [
-            f"--nnodes={self.nnodes}",
-            f"--nproc-per-node={self.nproc_per_node}",
-            f"--rdzv-backend={self.rdzv_backend}",
-            f"--rdzv-endpoint={self.rdzv_endpoint}",
-            f"--rdzv-id={rdzv_id}",
-        ]
+def place_ranks(ranks: int, rdzv_id: str) -> list[str]:
+    """Return torchrun's options that start so many ranks on this host."""
+    return [
+        "--nnodes=1",
+        f"--nproc-per-node={ranks}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",  # any free port, so that jobs do not clash
+        f"--rdzv-id={rdzv_id}",
+    ]
 
 
 @dataclass(frozen=True)
@@ -161,7 +152,6 @@ def build_command(
     torchrun: Torchrun,
     environment: Mapping[str, str],
     *,
-    placement: Placement,
     most: int | None = None,
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
@@ -171,7 +161,8 @@ def build_command(
     """
     values = placeholder_values(spec, trial, paths)
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
-    flags = [*placement.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
+    ranks = trial.world_size
+    flags = [*place_ranks(ranks, trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:
@@ -203,7 +194,7 @@ def build_command(
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.
-            **({"OMP_NUM_THREADS": "1"} if placement.nproc_per_node > 1 else {}),
+            **({"OMP_NUM_THREADS": "1"} if ranks > 1 else {}),
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
@@ -216,7 +207,7 @@ def build_command(
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
         cwd=spec.workdir_path(values),
-        ranks=placement.nproc_per_node,
+        ranks=ranks,
     )
 
 

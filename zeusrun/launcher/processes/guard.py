@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, cast
 
 from zeusrun.errors import DeviceError
+from zeusrun.launcher.processes.torchrun import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,6 @@ _GUARD_MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from zeusrun.gpu.power_limits.guard import main; main()"
 )
-
-_LONGEST_S = 1e6  # poll(2) takes milliseconds as a C integer
 
 
 class GuardProcess:
@@ -35,55 +33,44 @@ class GuardProcess:
         self,
         directory: Path,
         environment: Mapping[str, str],
-        original_w: Mapping[str, float],
+        uuids: Sequence[str],
         descriptors: Sequence[int],
     ) -> None:
         """Start it, and wait until it is ready; raises ``DeviceError``.
 
-        ``directory`` contains the records, ``original_w`` the limits to restore, in watts by UUID.
-        The process keeps ``descriptors`` open. If it is killed before it is ready, another follows.
+        ``directory`` contains the records of the GPUs with these UUIDs. The process keeps
+        ``descriptors`` open. If it is killed before it is ready, another follows.
         """
-        limits = [f"{uuid}={watts!r}" for uuid, watts in original_w.items()]
-        command = [sys.executable, "-c", _GUARD_MAIN, str(directory), *limits]
+        command = [sys.executable, "-c", _GUARD_MAIN, str(directory), *uuids]
         for _ in range(2):
-            if self._start(command, environment, descriptors):
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+                    command,
+                    env=dict(environment),
+                    cwd="/",
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=tuple(descriptors),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise DeviceError(f"no guard could be started: {error}") from error
+            stdout = cast("IO[bytes]", self._process.stdout).fileno()
+            if is_readable(stdout, self._READY_S) and os.read(stdout, 64) != b"":
                 return
-            errors, was_killed = self._end()
-            if not was_killed:
+            errors = b""
+            try:
+                errors = self._process.communicate(timeout=1.0)[1]
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
+                    errors = self._process.communicate(timeout=self._GONE_S)[1]
+                break
+            if self._process.returncode != -signal.SIGKILL:
                 break
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         raise DeviceError(f"no guard could be started: {''.join(last) or 'it does not answer'}")
-
-    def _start(
-        self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
-    ) -> bool:
-        """Start the process; return whether it is ready."""
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                command,
-                env=dict(environment),
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=tuple(descriptors),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise DeviceError(f"no guard could be started: {error}") from error
-        stdout = cast("IO[bytes]", self._process.stdout).fileno()
-        return is_readable(stdout, self._READY_S) and os.read(stdout, 64) != b""
-
-    def _end(self) -> tuple[bytes, bool]:
-        """End a process that is not ready; return its errors, and whether SIGKILL has ended it."""
-        try:
-            errors = self._process.communicate(timeout=1.0)[1]
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
-                return self._process.communicate(timeout=self._GONE_S)[1], False
-            return b"", False
-        return errors, self._process.returncode == -signal.SIGKILL
 
     def is_alive(self) -> bool:
         """Whether it still runs."""
@@ -96,13 +83,3 @@ class GuardProcess:
             self._process.wait(self._GONE_S)
         for stream in (self._process.stdout, self._process.stderr):
             cast("IO[bytes]", stream).close()
-
-
-def is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a descriptor can be read or its other end is closed; return whether it is so.
-
-    ``select`` would refuse descriptors from 1024 on, which a user's shell may have open.
-    """
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(min(timeout_s, _LONGEST_S) * 1000))

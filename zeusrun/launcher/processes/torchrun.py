@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,9 +24,13 @@ from typing import IO, TYPE_CHECKING, cast
 import psutil
 
 from zeusrun.errors import LaunchError, advice_on
-from zeusrun.launcher.processes.control_group import end_group, make_group
-from zeusrun.launcher.processes.descendants import end_children, end_run, names_of
-from zeusrun.launcher.processes.guard import is_readable
+from zeusrun.launcher.processes.descendants import (
+    end_children,
+    end_group,
+    end_run,
+    make_group,
+    names_of,
+)
 from zeusrun.launcher.rundir.layout import open_torchrun_log, prepare_to_stop, write_stop
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 _LET_LIVE = 0  # instead of a signal's number
+_LONGEST_POLL_S = 1e6  # poll(2) takes milliseconds as a C integer
 _MARGIN_S = 5.0  # torchrun needs about 1 s after its grace to notice and go
 
 
@@ -132,7 +138,7 @@ class TorchrunProcess:
         self.exit = ProcessExit(self._code, ended_t, outlived + more, left)
 
     def _end_watchdog(self, *, let_live: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Let the watchdog kill the rest; return ``Ended`` as a tuple."""
+        """Let the watchdog kill the rest; return ``Sweep`` as a tuple."""
         left: tuple[str, ...] = ()
         if let_live:
             self._send(_LET_LIVE)
@@ -203,3 +209,13 @@ def _terminal(command: Command) -> Iterator[tuple[int, ...]]:
     finally:
         for descriptor in found:
             os.close(descriptor)
+
+
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Wait until a descriptor can be read or its other end is closed; return whether it is so.
+
+    ``select`` would refuse descriptors from 1024 on, which a user's shell may have open.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000))

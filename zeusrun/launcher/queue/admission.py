@@ -15,7 +15,7 @@ from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.rundir.layout import ask_to_cancel
-from zeusrun.launcher.rundir.place import find_own
+from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import read_live
 
 if TYPE_CHECKING:

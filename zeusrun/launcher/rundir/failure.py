@@ -145,9 +145,9 @@ def run_deleted(paths: RunPaths) -> Failure | None:
     return None
 
 
-def _code_of(said: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:
+def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> ReasonCode:
     """Return what an error is by what Python says: ``ImportError: cannot import name``."""
-    return ReasonCode.CANNOT_IMPORT if _BROKEN.search(said) else otherwise
+    return ReasonCode.CANNOT_IMPORT if _BROKEN.search(message_text) else otherwise
 
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
@@ -190,23 +190,23 @@ def _from_worker(path: Path, restarts: int, oom_kills: int | None, mask: Mask) -
         name, message = raised
     first_line = _shortened(next(iter(mask.cut_text(message).strip().splitlines()), ""))
     exited = kind == "exit"
-    said = ": ".join(filter(None, ("" if exited else name, first_line)))
+    message_text = ": ".join(filter(None, ("" if exited else name, first_line)))
     frames = [
         frame
         for frame in re.findall(r'File "([^"]+)", line (\d+)', "" if exited else trace)
         if not frame[0].endswith("/zeusrun/worker/run.py")  # it rejected the script's value
     ]
     where = f"{Path(frames[-1][0]).name}:{frames[-1][1]}: " if frames else ""
-    memory = kind == "out_of_memory" or (oom_kills and _KILLED_CHILD.search(said))
-    lost_peer = _LOST_PEER.search(said) is not None
+    memory = kind == "out_of_memory" or (oom_kills and _KILLED_CHILD.search(message_text))
+    lost_peer = _LOST_PEER.search(message_text) is not None
     return Failure(
         rank,
-        f"rank {rank}{' at ' if where else ': '}{where}{said}",
-        ReasonCode.OUT_OF_MEMORY if memory else _code_of(said),
-        _without_numbers(f"{where}{said}") if exit_code is None else said,
+        f"rank {rank}{' at ' if where else ': '}{where}{message_text}",
+        ReasonCode.OUT_OF_MEMORY if memory else _code_of(message_text),
+        _without_numbers(f"{where}{message_text}") if exit_code is None else message_text,
         exit_code,
         lost_peer=lost_peer,
-        is_own=not (exited or lost_peer or "DataLoader worker" in said),
+        is_own=not (exited or lost_peer or "DataLoader worker" in message_text),
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.rundir.lock import Lease
+    from zeusrun.launcher.rundir.ownership import Lease
 
 _POLL_S = 0.2
 

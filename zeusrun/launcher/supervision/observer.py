@@ -10,16 +10,14 @@ from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import Seen
-from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.supervision.messages import Messages
-    from zeusrun.launcher.supervision.ranks import RankProcesses
+    from zeusrun.launcher.supervision.ranks import RunningRanks
     from zeusrun.metrics.base import MetricSource
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.events import Event
@@ -36,19 +34,18 @@ class Look(NamedTuple):
     came: bool  # whether an epoch, or a report within one, was among them
 
 
-class Observer:
+class RunObserver:
     """Reads what the ranks of one trial write."""
 
     def __init__(
         self,
         trial: Trial,
-        paths: RunPaths,
         sources: Mapping[str, MetricSource],
-        ranks: RankProcesses,
+        ranks: RunningRanks,
         messages: Messages,
     ) -> None:
         """``sources`` are open; nothing is read yet."""
-        self._trial, self._clock, self._sources = trial, paths.rank_clock(0), sources
+        self._trial, self._sources = trial, sources
         self._ranks, self._messages = ranks, messages
 
     def observe(
@@ -57,7 +54,7 @@ class Observer:
         """Return the progress with what came since, and the events that came."""
         events = self._read(before, final=final)
         # After the events, so that no report comes before the steps that led to it.
-        progress = take_step_clock(before, read_step_clock(self._clock))
+        progress = take_step_clock(before, self._ranks.count())
         came = False
         for event in events:
             self._ranks.take(event)

@@ -1,4 +1,4 @@
-"""The processes of the ranks: known from their events, checked before every signal."""
+"""The running ranks of a trial: all that needs their processes, their clocks and their files."""
 
 from __future__ import annotations
 
@@ -12,27 +12,46 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from zeusrun.files.private import open_for_reading
 from zeusrun.launcher.processes.descendants import find_started_ranks
+from zeusrun.launcher.processes.torchrun import ProcessExit, TorchrunProcess
 from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
+from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zeusrun.launcher.processes.command import Command
+    from zeusrun.launcher.processes.torchrun import StopLevel
+    from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
+    from zeusrun.sidecar.step_clock import StepCount
 
 _FIRST_LOOK_S = 2.0  # after the launch
 _LATER = 1.5  # times as late is the next look
 _LEAVE_S = 5.0  # for a rank that does not save: it may wait in C for a rank that has left
 
+_MOST_BYTES = 1 << 20  # of stacks: a hundred threads of a hundred frames
 _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
-class RankProcesses:
-    """The living ranks of one run."""
+class RunningRanks:
+    """The ranks of one run, as torchrun on this host runs them.
 
-    def __init__(self, run_dir: Path, world_size: int = 1) -> None:
-        """Prepare; no rank is known yet."""
-        self._run_dir, self._world_size = str(run_dir), world_size
+    Their processes are known from their events, and are checked before every signal.
+    """
+
+    exit: ProcessExit
+
+    def __init__(self, paths: RunPaths, world_size: int = 1) -> None:
+        """Prepare; nothing runs, and no rank is known yet."""
+        self._paths, self._run_dir, self.world = paths, str(paths.run_dir), range(world_size)
+        self._oom_kills: int | None = None  # of the machine before the run
+        self._torchrun: TorchrunProcess | None = None
+        self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
+        self._sizes: dict[int, int] = {}  # of the same at the last look
         self._processes: dict[int, psutil.Process] = {}
         self._ended: set[int] = set()  # their script has ended
         self._gone: set[int] = set()  # their process had ended at the last request
@@ -40,6 +59,53 @@ class RankProcesses:
         self._left_t: dict[psutil.Process, float] = {}  # when those without a handler were asked
         self._training: set[psutil.Process] = set()  # beside or instead of a rank that started them
         self._look_s = _FIRST_LOOK_S
+
+    @contextlib.contextmanager
+    def run(self, command: Command, grace_period_s: float) -> Iterator[None]:
+        """Start torchrun; on leaving, nothing of the run is left, and ``exit`` is known.
+
+        Raises:
+            LaunchError: If it could not be started.
+        """
+        self._oom_kills = count_oom_kills()
+        self._torchrun = TorchrunProcess(command, self._paths, grace_period_s)
+        with self._torchrun:
+            yield
+        self.exit = self._torchrun.exit
+
+    @property
+    def torchrun(self) -> TorchrunProcess:
+        """The running torchrun."""
+        if self._torchrun is None:
+            raise RuntimeError("no rank was started")
+        return self._torchrun
+
+    def step(self, level: StopLevel) -> bool:
+        """End the run as firmly as ``level`` says, wait a tick; return whether it still runs."""
+        self.torchrun.stop(level, self.ask_to_end)
+        self.torchrun.wait()
+        return self.torchrun.is_running()
+
+    def count(self, rank: int = 0) -> StepCount | None:
+        """Return the step clock of a rank; ``None`` before its first step."""
+        return read_step_clock(self._paths.rank_clock(rank))
+
+    def counts(self) -> dict[int, StepCount]:
+        """Return the step clocks of the ranks that have made a step."""
+        counts = ((rank, self.count(rank)) for rank in self.world)
+        return {rank: count for rank, count in counts if count is not None}
+
+    def slowest(self) -> StepCount | None:
+        """Return the step clock of the rank that is furthest behind; ``None`` until all step."""
+        counts = self.counts()
+        if len(counts) < len(self.world):
+            return None
+        return min(counts.values(), key=lambda count: (count.steps, -count.last_step_t))
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes the kernel has killed for memory since; ``None``: unknown."""
+        now, before = count_oom_kills(), self._oom_kills
+        return None if now is None or before is None else now - before
 
     def take(self, event: Event) -> None:
         """Remember the process of a rank that starts, or of one that trains in its place.
@@ -85,7 +151,7 @@ class RankProcesses:
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
         died = self._gone - self._ended - left.keys()  # its last events have been read since
         self._gone = self._processes.keys() - left.keys()
-        if len(self._processes) < self._world_size or died:
+        if len(self._processes) < len(self.world) or died:
             return False
         training = {process for process in self._training if _state(process) is not None}
         able = [each for each in training.union(left.values()) if _handles(each, signal.SIGTERM)]
@@ -127,12 +193,18 @@ class RankProcesses:
         process = self._processes.get(rank)
         return None if process is None else _state(process)
 
-    def ask_for_stack(self, rank: int, file: Path) -> bool:
-        """Ask a rank to write its stacks into a file; return whether it will.
+    def ask_for_stacks(self) -> None:
+        """Ask every rank to write its stacks into a file."""
+        sizes = {rank: _size_of(self._paths.rank_stack(rank)) for rank in self.world}
+        self._offsets = {rank: sizes[rank] for rank in self.world if self.ask_for_stack(rank)}
+        self._sizes = dict(self._offsets)
+
+    def ask_for_stack(self, rank: int) -> bool:
+        """Ask a rank to write its stacks into its file; return whether it will.
 
         Without a handler it would die; without the open file it would write elsewhere.
         """
-        process = self._processes.get(rank)
+        process, file = self._processes.get(rank), self._paths.rank_stack(rank)
         if process is None or STACK_SIGNAL is None:
             return False
         try:
@@ -141,6 +213,21 @@ class RankProcesses:
         except OSError:  # it ends just now
             return False
         return _send(process, STACK_SIGNAL)
+
+    def have_answered(self) -> bool:
+        """Whether all ranks that were asked have written their stacks, and write no more."""
+        before = self._sizes
+        self._sizes = {rank: _size_of(self._paths.rank_stack(rank)) for rank in self._offsets}
+        written = all(self._sizes[rank] > offset for rank, offset in self._offsets.items())
+        return written and self._sizes == before
+
+    def stacks(self) -> dict[int, str]:
+        """Return what each rank wrote when it was asked; empty where there is no answer."""
+        asked = self._offsets
+        return {
+            rank: read_stack(self._paths.rank_stack(rank), asked[rank]) if rank in asked else ""
+            for rank in self.world
+        }
 
     def kill(self) -> bool:
         """Kill every rank and its children, as stuck data loaders; return whether any is known."""
@@ -189,3 +276,63 @@ def _has_open(pid: int, path: Path) -> bool:
             if os.path.samestat(descriptor.stat(), wanted):
                 return True
     return False
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file; 0 if there is none."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def read_stack(path: Path, offset: int) -> str:
+    """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
+    try:
+        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.seek(offset)
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def count_oom_kills(root: Path = Path("/")) -> int | None:
+    """Return the out-of-memory kills so far in this process's control group, else on this host.
+
+    ``None`` if the kernel does not count. ``memory.events`` of cgroup v2, ``memory.oom_control`` of
+    v1 and ``/proc/vmstat`` have a line ``oom_kill N`` (Linux 4.13 and later).
+    """
+    for path in (*_control_group_files(root), root / "proc/vmstat"):
+        try:
+            found = _COUNT.search(path.read_text(encoding="ascii", errors="replace"))
+        except OSError:
+            continue
+        if found:
+            return int(found[1])
+    return None
+
+
+def _control_group_files(root: Path) -> Iterator[Path]:
+    """Yield the files that may hold the count of this process's control group.
+
+    In a container, /proc may name the group's path on the host, while the group itself is mounted.
+    """
+    mounts = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        inside = group.lstrip("/")
+        if "memory" in controllers.split(","):
+            yield mounts / "memory" / inside / "memory.oom_control"
+            yield mounts / "memory/memory.oom_control"
+        elif not controllers:
+            for mount in (mounts, mounts / "unified"):
+                yield mount / inside / "memory.events"
+                yield mount / "memory.events"

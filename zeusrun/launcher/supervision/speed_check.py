@@ -17,6 +17,7 @@ from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopOrder
+from zeusrun.lever import Lever, limit_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
@@ -46,12 +47,12 @@ class PolicyControl:
         self.speed: PowerPoint | None = None  # what the speed check measured
 
     def check_speed(
-        self, progress: Progress, limits_w: Collection[float | None]
+        self, progress: Progress, levers: Collection[Lever | None]
     ) -> Decision | StopOrder | None:
         """End the speed check if enough was seen, and ask the policy again.
 
         Return the decision from now on, why the trial is ended, or ``None`` if there is nothing to
-        decide. ``limits_w`` are the power limits under which steps were taken, in watts per GPU.
+        decide. ``levers`` are the power limits under which steps were taken.
         """
         choice, trial = self._choice, self._choice.trial
         if not self.checking or progress.reached is not None:
@@ -59,9 +60,9 @@ class PolicyControl:
         if not has_seen_enough(progress, choice.problem, trial.global_batch_size):
             return None
         self.checking = False
-        if len(limits_w) == 1:  # a mean over several limits says nothing about any of them
-            (limit_w,) = limits_w
-            self.speed = measure_speed(progress, limit_w, self._meter.energy_between)
+        if len(levers) == 1:  # a mean over several limits says nothing about any of them
+            (lever,) = levers
+            self.speed = measure_speed(progress, lever, self._meter.energy_between)
         measured = read_speed_check(choice.problem, trial, progress, self.speed, self._meter)
         if measured is None:  # then it is an exploration like any other
             return None
@@ -115,10 +116,10 @@ class PolicyControl:
         reason = self._submission.policy.review(self._choice.problem, self._decision, running)
         return None if reason is None else StopOrder(ReasonCode.HOPELESS, reason)
 
-    def next_limit_w(self, profile: Sequence[PowerPoint]) -> float | None:
-        """Return the power limit to hold next, in watts per GPU; ``None`` for the original one."""
+    def next_lever(self, profile: Sequence[PowerPoint]) -> Lever | None:
+        """Return the power limit to hold next; ``None`` for the original one."""
         policy, problem = self._submission.policy, self._choice.problem
-        return policy.next_limit_w(problem, self._decision, profile)
+        return policy.next_lever(problem, self._decision, profile)
 
 
 def begins_with_speed_check(choice: Choice) -> bool:
@@ -153,7 +154,7 @@ def _trained_epochs(progress: Progress, problem: Problem, arm: int) -> bool:
 
 
 def measure_speed(
-    progress: Progress, power_limit_w: float | None, energy_between: EnergyBetween
+    progress: Progress, lever: Lever | None, energy_between: EnergyBetween
 ) -> PowerPoint | None:
     """Return speed and power from the first step to the last; ``None`` if either is unknown."""
     if progress.stepping_s is None or progress.steps is None or progress.steps < 2:
@@ -165,7 +166,7 @@ def measure_speed(
     if energy_j is None:
         return None
     span_s = last_t - first_t
-    return PowerPoint(power_limit_w, (progress.steps - 1) / span_s, energy_j / span_s)
+    return PowerPoint(limit_of(lever), (progress.steps - 1) / span_s, energy_j / span_s)
 
 
 def read_speed_check(

@@ -16,25 +16,23 @@ from zeusrun.launcher.events import Advanced, BoundChanged, Warned
 from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
-from zeusrun.launcher.processes.oom_kills import count_oom_kills
-from zeusrun.launcher.processes.torchrun import StopLevel, TorchrunProcess
+from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
-from zeusrun.launcher.supervision.hang import StallControl
 from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
-from zeusrun.launcher.supervision.observer import Observer, first_progress
-from zeusrun.launcher.supervision.outcome import build_outcome, describe_live
-from zeusrun.launcher.supervision.pricing import charge, price_at_end
-from zeusrun.launcher.supervision.ranks import RankProcesses
+from zeusrun.launcher.supervision.observer import RunObserver, first_progress
+from zeusrun.launcher.supervision.outcome import build_outcome, charge, describe_live, price_at_end
+from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.launcher.supervision.speed_check import PolicyControl
+from zeusrun.launcher.supervision.stalls import StallControl
 from zeusrun.launcher.supervision.stop_rules import StopOrder
 from zeusrun.launcher.supervision.stopping import Stopping
+from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, take_time
-from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.rows import SourceContext
 from zeusrun.metrics.summary import describe_applied
 from zeusrun.plain_text import storable_text
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.signals import CaughtSignals
-    from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.reasons import Stall
     from zeusrun.trial import Outcome, Trial
 
@@ -63,16 +60,15 @@ class Supervised:
     begun: Begun
     meter: Meter
     messages: Messages
-    observer: Observer
+    observer: RunObserver
     stopping: Stopping
     policy: PolicyControl
     limits: LimitControl
-    ranks: RankProcesses
+    ranks: RunningRanks
     stalls: StallControl
     neighbours: Neighbours
     logs: RankLogs
     progress: Progress
-    oom_kills: int | None  # of the machine before the run; ``None`` if unknown
     find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
     write_live_at_t: float = 0.0
     live_order: StopOrder | None = None  # the order that ``live.json`` knows
@@ -96,10 +92,8 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
     spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
     messages, values = Messages(begun.emit), placeholder_values(spec, trial, paths)
     meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
-    ranks, policy = (
-        RankProcesses(paths.run_dir, trial.world_size),
-        PolicyControl(submission, choice, meter),
-    )
+    ranks = RunningRanks(paths, trial.world_size)
+    policy = PolicyControl(submission, choice, meter)
     folder = spec.workdir_path(values)
     sources = open_sources(
         SourceContext(
@@ -112,18 +106,17 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
             trial.target,
         )
     )
-    clocks = range(trial.world_size if spec.instrument else 0)
     limits = LimitControl(
         submission.limits,
         submission.gpus,
-        [paths.rank_clock(rank) for rank in clocks],
+        ranks.slowest if spec.instrument else None,
         messages.warn,
         trial=trial.trial,
         problem=choice.problem,
         known=merged_profile([run for run in choice.runs if run.arm == trial.global_batch_size]),
-        original_w=choice.limit_w,
-        fixed_w=spec.power_limit.watts,
-        next_limit_w=policy.next_limit_w,
+        original=power_lever(choice.limit_w),
+        fixed=power_lever(spec.power_limit.watts),
+        next_lever=policy.next_lever,
     )
     bound_j = choice.decision.cost_bound_j
     return Supervised(
@@ -131,16 +124,15 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         begun=begun,
         meter=meter,
         messages=messages,
-        observer=Observer(trial, paths, sources, ranks, messages),
+        observer=RunObserver(trial, sources, ranks, messages),
         stopping=Stopping(spec, trial, paths, signals, messages, cost_bound_j=bound_j),
         policy=policy,
         limits=limits,
         ranks=ranks,
         stalls=StallControl(spec, trial, paths, messages.warn, messages.note, ranks=ranks),
         neighbours=Neighbours(submission.home, on_cpu=not submission.gpus),
-        logs=RankLogs(paths, Ranks(trial.world_size), messages),
+        logs=RankLogs(paths, ranks.world, messages),
         progress=first_progress(spec, trial),
-        oom_kills=count_oom_kills(),
         find_remarks=functools.partial(
             find_remarks,
             stops_at_target=spec.objective.on_target == "stop",
@@ -152,25 +144,24 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
 
 
 @contextlib.contextmanager
-def start_ranks(run: Supervised) -> Iterator[TorchrunProcess]:
-    """Hold the limits, and start the meter and torchrun; on leaving, nothing of the run is left.
+def start_ranks(run: Supervised) -> Iterator[None]:
+    """Hold the limits, and start the meter and the ranks; on leaving, nothing of them is left.
 
     Once the ranks have ended, an error of the meter or the limits is a warning: it must not lose
     the training.
     """
-    begun, spec = run.begun, run.submission.spec
+    begun, ended = run.begun, False
     command = run.submission.command(begun.trial, begun.paths, begun.choice.largest_that_fits)
-    ranks, ended = TorchrunProcess(command, begun.paths, spec.launch.grace_period_s), False
     try:
         run.limits.begin()
         with run.meter:
             now_t = time.monotonic()
             run.progress = replace(run.progress, launched_t=now_t, now_t=now_t)
-            with ranks:
+            with run.ranks.run(command, run.submission.spec.launch.grace_period_s):
                 try:
-                    yield ranks
+                    yield
                 finally:
-                    run.limits.let_go()  # before the last processes are ended
+                    run.limits.restore()  # before the last processes are ended
             ended = True
     except Exception as error:
         if not ended:
@@ -178,9 +169,10 @@ def start_ranks(run: Supervised) -> Iterator[TorchrunProcess]:
         run.messages.warnings.append(f"after the training: {type(error).__name__}: {error}")
 
 
-def supervise(run: Supervised, ranks: TorchrunProcess) -> None:
-    """Look after a training until torchrun has ended."""
-    while ranks.is_running():
+def supervise(run: Supervised) -> None:
+    """Look after a training until its ranks have ended."""
+    running = True
+    while running:
         _observe(run)
         level = run.stopping.decide(run.progress, run.stalls.describe_pause())
         run.stalls.advance(run.progress, stopping=run.stopping.order is not None)
@@ -189,8 +181,7 @@ def supervise(run: Supervised, ranks: TorchrunProcess) -> None:
             run.limits.advance(time.monotonic(), energy_between, wait=run.policy.checking)
         else:
             run.limits.wind_down(at_once=level >= StopLevel.TERMINATE)
-        ranks.stop(level, run.ranks.ask_to_end)
-        ranks.wait()
+        running = run.ranks.step(level)
 
 
 def _observe(run: Supervised, *, final: bool = False) -> None:
@@ -208,7 +199,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         progress,
         reached=reached,
         ending=order is not None or progress.has_done(trial.max_epochs),
-        power_limit_w=run.limits.held_w,
+        power_limit_w=limit_of(run.limits.held),
         probing=run.limits.probing,
     )
     progress = take_time(progress, time.monotonic())  # later than all that was read
@@ -263,16 +254,14 @@ def _write_live(run: Supervised, progress: Progress, *, final: bool) -> Progress
     return replace(progress, price=live.trial.price, currency=live.trial.currency)
 
 
-def conclude(run: Supervised, exit_: ProcessExit) -> Outcome:
+def conclude(run: Supervised) -> Outcome:
     """Read what the ranks wrote last, and return what the trial amounts to."""
-    trial, paths, messages = run.begun.trial, run.begun.paths, run.messages
+    trial, paths, messages, exit_ = run.begun.trial, run.begun.paths, run.messages, run.ranks.exit
     _observe(run, final=True)
     pause = run.stalls.describe_pause()
     run.stopping.conclude(run.progress, pause, succeeded=exit_.code == 0)
     if (text := run.neighbours.conclude()) is not None:
         messages.warn(text)
-    kills, before = count_oom_kills(), run.oom_kills
-    kills = None if kills is None or before is None else kills - before
     restarts = run.progress.ranks.generation
     outcome = build_outcome(
         trial,
@@ -281,7 +270,7 @@ def conclude(run: Supervised, exit_: ProcessExit) -> Outcome:
         stop=run.stopping.order,
         failure=run_deleted(paths)
         or run.stalls.failure()
-        or read_failure(paths, restarts, kills, run.begun.mask),
+        or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask),
         meter=run.meter,
         shared=run.shared,
         finished_at=timestamp(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.bandit.eras import find_reporting
-from zeusrun.launcher.supervision.hang import ranks_text
+from zeusrun.launcher.supervision.stalls import ranks_text
 from zeusrun.launcher.supervision.stop_rules import BY_SIGNAL
 from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode

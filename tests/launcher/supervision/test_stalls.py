@@ -14,10 +14,11 @@ import zeusrun
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.supervision.hang import (
+from zeusrun.launcher.supervision.ranks import RunningRanks, _size_of, read_stack
+from zeusrun.launcher.supervision.stalls import (
     NO_PAUSES,
-    Frame,
     Pauses,
+    StackFrame,
     StallControl,
     Standstill,
     begin_again,
@@ -27,11 +28,8 @@ from zeusrun.launcher.supervision.hang import (
     find_unusual_pause,
     keep_stacks,
     read_frames,
-    read_stack,
-    size_of_stack,
     watch_pauses,
 )
-from zeusrun.launcher.supervision.ranks import RankProcesses
 from zeusrun.metrics.ranks import Ranks
 from zeusrun.sidecar.step_clock import StepClock
 
@@ -260,7 +258,7 @@ class ControlledTraining:
             self.paths,
             self.warned.append,
             self.noted.append,
-            ranks=RankProcesses(self.paths.run_dir),
+            ranks=RunningRanks(self.paths, world_size=2),
         )
         self.progress = LAUNCHED
         self.stopping = False
@@ -375,8 +373,8 @@ Current thread 0x00007f84b3430b81 [loader] (most recent call first):
 
 def test_the_main_thread_is_the_one_that_runs_our_worker():
     frames = read_frames(TEXT)
-    assert frames[0] == Frame(TORCH, 2500, "all_reduce")
-    assert frames[1] == Frame("/home/me/train (new).py", 33, "train_epoch")
+    assert frames[0] == StackFrame(TORCH, 2500, "all_reduce")
+    assert frames[1] == StackFrame("/home/me/train (new).py", 33, "train_epoch")
     assert len(frames) == 5
 
 
@@ -419,14 +417,14 @@ def test_what_the_interpreter_of_the_ranks_writes_is_understood(tmp_path):
     path = tmp_path / "stack"
     with path.open("w") as file:
         faulthandler.dump_traceback(file)
-    assert "test_hang.py:" in describe_place(read_frames(path.read_text()))
+    assert "test_stalls.py:" in describe_place(read_frames(path.read_text()))
 
 
 def test_only_what_was_told_since_is_read(tmp_path):
     path = tmp_path / "rank0.stack"
-    assert (size_of_stack(path), read_stack(path, 0)) == (0, "")
+    assert (_size_of(path), read_stack(path, 0)) == (0, "")
     path.write_text("before")
-    size = size_of_stack(path)
+    size = _size_of(path)
     path.write_text("before, after")
     assert read_stack(path, size) == ", after"
 

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import zeusrun
-from zeusrun.files.private import open_for_reading, open_for_writing
+from zeusrun.files.private import open_for_writing
 from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.reasons import ReasonCode, Stall, seconds_text
 from zeusrun.sidecar.events import Started
-from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.supervision.ranks import RankProcesses
+    from zeusrun.launcher.supervision.ranks import RunningRanks
     from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
     from zeusrun.trial import Trial
@@ -36,7 +35,6 @@ MOST_GAP_S = 1.0  # that counts between two samples, usually a tenth of a second
 TOGETHER = 0.9  # ranks that wait for each other pause for almost as long
 
 _ANSWER_S = 3.0  # a rank that runs answers in milliseconds
-_MOST_BYTES = 1 << 20  # a hundred threads of a hundred frames
 
 _THREAD = re.compile(r"^(Current thread|Thread) .*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -180,20 +178,17 @@ class StallControl:
         warn: Callable[[str], None],
         note: Callable[[str], None],
         *,
-        ranks: RankProcesses,
+        ranks: RunningRanks,
     ) -> None:
         self._after_s, self._restarts = spec.stall.after_s, spec.stall.action == "restart"
         self._active = spec.instrument and spec.stall.action != "off"
         self._max_restarts, self._max_epochs = spec.launch.max_restarts, trial.max_epochs
         self._paths, self._warn, self._note = paths, warn, note
-        self._world = range(trial.world_size)
-        self._processes = ranks
+        self._ranks = ranks
         self._pauses = NO_PAUSES
         self.found: list[Stall] = []  # those that were reported
         self._stall: Standstill | None = None
         self._asked_t: float | None = None  # when the ranks were asked for their stacks
-        self._offsets: Mapping[int, int] = {}  # the size of each stack file before
-        self._sizes: Mapping[int, int] = {}  # and at the last poll
         self._killed: Failure | None = None
 
     def take(self, event: Event) -> None:
@@ -207,8 +202,7 @@ class StallControl:
         """Read the step clocks, about ten times a second; ``stopping``: the run is to end."""
         if not self._active:
             return
-        counts = {rank: read_step_clock(self._paths.rank_clock(rank)) for rank in self._world}
-        steps = {rank: count.steps for rank, count in counts.items() if count is not None}
+        steps = {rank: count.steps for rank, count in self._ranks.counts().items()}
         self._pauses = watch_pauses(self._pauses, progress.now_t, steps, progress.epochs)
         ending = stopping or progress.has_done(self._max_epochs) or bool(progress.ranks.exit_codes)
         found = None if ending else find_stall(self._pauses, self._after_s)
@@ -216,9 +210,9 @@ class StallControl:
             self._stall = found or self._stall
             self._collect(progress, progress.now_t - self._asked_t, goes_on=found is None)
         elif self._stall is None:
-            if found is not None and self._processes.all_live():
-                self._stall = found
-                self._ask(progress.now_t)
+            if found is not None and self._ranks.all_live():
+                self._stall, self._asked_t = found, progress.now_t
+                self._ranks.ask_for_stacks()
         else:
             if found is None and not ending:
                 self._note(
@@ -235,30 +229,18 @@ class StallControl:
         """Return the stall for which the ranks were killed; ``None`` if they were not."""
         return self._killed
 
-    def _ask(self, now_t: float) -> None:
-        files = {rank: self._paths.rank_stack(rank) for rank in self._world}
-        sizes = {rank: size_of_stack(file) for rank, file in files.items()}
-        asked = [rank for rank in files if self._processes.ask_for_stack(rank, files[rank])]
-        self._asked_t = now_t
-        self._offsets = self._sizes = {rank: sizes[rank] for rank in asked}
-
     def _collect(self, progress: Progress, waited_s: float, *, goes_on: bool) -> None:
         """Report the stacks once all are complete, or the time to answer is over."""
-        before, offsets = self._sizes, self._offsets
-        self._sizes = {rank: size_of_stack(self._paths.rank_stack(rank)) for rank in offsets}
-        written = all(self._sizes[rank] > offset for rank, offset in offsets.items())
-        if waited_s < _ANSWER_S and not (written and self._sizes == before):
+        if not self._ranks.have_answered() and waited_s < _ANSWER_S:
             return
         self._asked_t = None
         if self._stall is None:
             return
-        stacks, places = dict.fromkeys(self._world, ""), {}
-        for rank in self._world:
-            if rank in offsets:
-                stacks[rank] = read_stack(self._paths.rank_stack(rank), offsets[rank])
-            state = self._processes.state(rank)
+        stacks, places = self._ranks.stacks(), {}
+        for rank, text in stacks.items():
+            state = self._ranks.state(rank)
             unknown = "at an unknown place" + ("" if state is None else f" ({state})")
-            places[rank] = describe_place(read_frames(stacks[rank])) or unknown
+            places[rank] = describe_place(read_frames(text)) or unknown
         stall = build_stall(self._stall, places)
         self.found.append(stall)
         sentence = f"the training has stalled: {stall.describe()}"
@@ -267,14 +249,14 @@ class StallControl:
             kept = f"The stacks are in {self._paths.stacks}"
         except OSError as error:
             kept = f"The stacks could not be written: {error.strerror}"
-        if goes_on or not self._restarts or not self._processes.all_live():
+        if goes_on or not self._restarts or not self._ranks.all_live():
             self._warn(f"{sentence}. {kept}")
         else:
             self._warn(f"{sentence}. {kept}. {self._restart(stall, progress)}")
 
     def _restart(self, stall: Stall, progress: Progress) -> str:
         """Kill the ranks, so that torchrun restarts them; return a sentence on the result."""
-        if not self._processes.kill():
+        if not self._ranks.kill():
             return "The ranks could not be killed: their processes are unknown"
         used_up = progress.ranks.generation >= self._max_restarts
         text = f"stalled: {stall.describe()}" + ("; no restart was left" if used_up else "")
@@ -285,7 +267,7 @@ class StallControl:
         return f"The ranks were killed; {left}"
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One call of a stack."""
 
     file: str
@@ -298,7 +280,7 @@ class Frame(NamedTuple):
         return not self.file.startswith(_LIBRARIES) and "/site-packages/" not in self.file
 
 
-def read_frames(text: str) -> tuple[Frame, ...]:
+def read_frames(text: str) -> tuple[StackFrame, ...]:
     """Return the frames of the main thread, innermost first; empty if there are none.
 
     It runs our worker. In a child of the script it may be missing; then the signal's thread counts.
@@ -308,10 +290,12 @@ def read_frames(text: str) -> tuple[Frame, ...]:
     mains = [frames for _, frames in threads if f'"{_WORKER}"' in frames]
     current = [frames for name, frames in threads if name == "Current thread"]
     main = next(iter([*mains, *current]), "")
-    return tuple(Frame(file, int(line), function) for file, line, function in _FRAME.findall(main))
+    return tuple(
+        StackFrame(file, int(line), function) for file, line, function in _FRAME.findall(main)
+    )
 
 
-def describe_place(frames: tuple[Frame, ...]) -> str | None:
+def describe_place(frames: tuple[StackFrame, ...]) -> str | None:
     """Return ``in all_reduce, train.py:33``: the innermost call, and the user's line before it."""
     if not frames:
         return None
@@ -319,24 +303,6 @@ def describe_place(frames: tuple[Frame, ...]) -> str | None:
     users = next((frame for frame in frames if frame.is_users), top)
     line = f"{Path(users.file).name}:{users.line}"
     return f"at {line}" if top.function == "<module>" else f"in {top.function}, {line}"
-
-
-def size_of_stack(path: Path) -> int:
-    """Return the size of a stack file; 0 if there is none."""
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
-
-
-def read_stack(path: Path, offset: int) -> str:
-    """Return what a rank wrote after ``offset``; empty if the file cannot be read."""
-    try:
-        with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
-            file.seek(offset)
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def keep_stacks(path: Path, heading: str, texts: Mapping[int, str]) -> None:
