@@ -217,6 +217,7 @@ class History(Protocol):
         Raises:
             UnavailableError: If the history does not respond.
         """
+        return
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """Add what run directories contain and the history lacks; ``found`` are their trials."""

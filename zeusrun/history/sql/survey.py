@@ -172,7 +172,7 @@ def read_versions(engine: Engine) -> Versions:
     return Versions(jobs, hashlib.sha256(whole.encode()).hexdigest()[:24])
 
 
-def _read(engine: Engine, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+def _read(engine: Engine, query: sa.Select[Any]) -> Sequence[Any]:
     with reading(engine) as connection:
         return connection.execute(query).all()
 
