@@ -21,6 +21,7 @@ def test_a_trial_begins_is_renewed_ends_and_is_read(server):
     beat = server.ask("PUT", f"/api/v1/trials/{UUID}/lease", {"live": {"power_w": 250.5}})
     assert (beat.status, beat.body) == (204, b"")
     assert server.get("/api/v1/trials/job-1-1/lease").json["live"] == {"power_w": 250.5}
+    assert server.get("/api/v1/jobs/job/unfinished").json["trials"] == [trial.to_json()]
     ended = server.ask("POST", f"/api/v1/trials/{UUID}/outcome", REACHED.to_json())
     assert (ended.status, ended.json["trial"]) == (200, trial.finish(REACHED).to_json())
     assert server.get("/api/v1/trials/job-1-1").json == ended.json
@@ -83,6 +84,7 @@ def test_any_machine_may_report_a_trial_and_its_own_host_stays(server):
 
 def test_unknown_jobs_have_no_trials_and_unknown_trials_are_not_found(server):
     assert server.get("/api/v1/jobs/nobody/trials").json["trials"] == []
+    assert server.get("/api/v1/jobs/nobody/unfinished").json["trials"] == []
     bodies = {"outcome": DONE.to_json(), "forgotten": {"forgotten": True}}
     asked = [("POST", f"/{name}", body) for name, body in bodies.items()]
     asked += [("GET", "", None), ("GET", "/lease", None)]

@@ -72,6 +72,7 @@ def test_a_token_is_for_its_jobs_only(server):
     assert server.begin(build_trial(job="team-b"), token).status == 201
     for method, path, body in (
         ("GET", "/jobs/other/trials", None),
+        ("GET", "/jobs/other/unfinished", None),
         ("GET", "/trials/other-1-1", None),
         ("GET", "/trials/other-9-9/lease", None),  # whether it exists is not said
         ("POST", "/trials/other-1-1/outcome", DONE.to_json()),

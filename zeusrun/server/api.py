@@ -156,6 +156,13 @@ def list_trials(
     return Json({**found._asdict(), "trials": [each.to_json() for each in found.trials]})
 
 
+@router.get("/jobs/{job}/unfinished")
+def list_unfinished(job: JobName, history: History, access: Allowed) -> Response:
+    """List the trials of a job that have not ended."""
+    access.check_read(job)
+    return Json({"trials": [each.to_json() for each in history.unfinished(job)]})
+
+
 @router.post("/jobs/{job}/trials", status_code=201)
 def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Response:
     """Begin a trial; the same trial again changes nothing."""

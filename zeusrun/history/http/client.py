@@ -96,6 +96,11 @@ class HttpHistory(Shared):
         """See ``History.jobs``."""
         return self._ask("GET", "/jobs", lambda found: list(map(str, found["jobs"])))
 
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        check_job_name(job)
+        return self._ask("GET", f"/jobs/{job}/unfinished", _read_trials)
+
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
         try:

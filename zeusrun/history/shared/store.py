@@ -118,6 +118,16 @@ class SharedHistory(History):
             total = state.total if (state := self._copy.state(job)) is not None else 0
         return total + new
 
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``; not by the copy, which is wrong after a restored backup."""
+        check_job_name(job)
+        try:
+            known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
+        except UnavailableError as error:
+            known = self._offline(job, None, error).trials
+        trials = self.spool.merge(job, known)
+        return [trial for trial in trials if not trial.status.finished]
+
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; the id that a trial had offline is found, too."""
         waiting = self._waiting_trial(trial)

@@ -84,6 +84,16 @@ class SqlHistory(Shared):
         with self._reading() as connection:
             return sorted(connection.scalars(sa.select(JOBS.c.name).where(JOBS.c.trials > 0)))
 
+    def unfinished(self, job: str) -> list[Trial]:
+        """See ``History.unfinished``."""
+        check_job_name(job)
+        self.expire(job)
+        query = sa.select(TRIALS.c.record).join(LEASES, LEASES.c.number == TRIALS.c.number)
+        query = query.where(LEASES.c.job == job).order_by(*NEWEST_FIRST)
+        with self._reading() as connection:
+            records = list(connection.scalars(query))
+        return [decode_trial(record) for record in reversed(records)]
+
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``; a uuid is found, too."""
         with self._reading() as connection:
