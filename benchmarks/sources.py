@@ -15,7 +15,7 @@ from timing import describe_machine
 
 from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.processes.torchrun import TICK_S
-from zeusrun.metrics.base import open_source
+from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.rows import SourceContext
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def measure(name: str, seconds: float) -> tuple[float, int]:
         folder = Path(temporary)
         (folder / "logs").mkdir()
         section = Metrics.model_validate({"source": name, **SECTIONS[name]})
-        source = open_source(SourceContext(folder, folder, section, "accuracy"))
+        context = SourceContext(folder, folder, section, "accuracy")
+        *_, source = open_sources(context).values()
         write = open_writer(name, folder)
         ticks, used_s, events = round(seconds / TICK_S), 0.0, 0
         for tick in range(ticks):

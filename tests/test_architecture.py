@@ -30,7 +30,6 @@ OWNERS = {
     "matplotlib": "view/report/",
     "mlflow": "export/mlflow.py",
     "sqlalchemy": "history/sql/",
-    "plotext": "view/terminal_plot.py",
 }
 
 

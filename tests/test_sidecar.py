@@ -18,6 +18,7 @@ from zeusrun.sidecar.decode import decode_event
 from zeusrun.sidecar.events import (
     Adapted,
     Ended,
+    EventWriter,
     Loading,
     Observed,
     Reported,
@@ -27,7 +28,6 @@ from zeusrun.sidecar.events import (
     encode_event,
 )
 from zeusrun.sidecar.step_clock import StepClock, read_step_clock
-from zeusrun.sidecar.writer import EventWriter
 
 moments = st.floats(0, 1e12)
 counts = st.integers(0, 2**40)
@@ -274,7 +274,7 @@ def test_lines_of_several_processes_do_not_mix(tmp_path):
     path = tmp_path / "metrics.jsonl"
     program = (
         "import sys\nfrom zeusrun.sidecar.events import Reported\n"
-        "from zeusrun.sidecar.writer import EventWriter\n"
+        "from zeusrun.sidecar.events import EventWriter\n"
         "writer = EventWriter(sys.argv[1])\n"
         "for epoch in range(500): writer.write(Reported(1.0, epoch, {sys.argv[2] * 200: 1.0}))"
     )

@@ -35,7 +35,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("runs.metrics", "Show every metric that a run produced, and who saw it."),
         "explain": ("explain.explain", "Show what the next run would use, and why."),
         "report": ("report.report", "Write a page about past runs, or a snippet for a model card."),
-        "plot": ("plot.plot", "Draw costs, batch sizes, curves or power in the terminal."),
         "export": (
             "export.export",
             "Export runs: as a table, to MLflow or Prometheus.",
@@ -204,7 +203,7 @@ def main() -> NoReturn:
     try:
         app()
     except ZeusrunError as error:
-        _say(str(error))
+        _print_error(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         raise
@@ -218,12 +217,12 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - a user sees a message, and the traceback goes to a file
         _end_for_plugin(error)
         shortage = describe_shortage(error)
-        _say(shortage or _report_bug(error))
+        _print_error(shortage or _report_bug(error))
         sys.exit(ExitCode.LAUNCH if shortage else ExitCode.BUG)
     sys.exit(ExitCode.REACHED)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     lines = [f"zeusrun: {line}" for line in plain_text(text).split("\n")]
     with contextlib.suppress(OSError):  # a closed pipe or a full disk
         print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201
@@ -233,7 +232,7 @@ def _end_for_plugin(error: BaseException) -> None:
     """Exit with the code for wrong usage if a plugin raised an error or tried to exit."""
     failure = find_culprit(error)
     if failure is not None:
-        _say(str(failure))
+        _print_error(str(failure))
         sys.exit(failure.exit_code)
 
 
@@ -253,7 +252,7 @@ def _show_warnings() -> None:
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401
         if issubclass(category, PackageWarning):
-            _say(f"warning: {message}")
+            _print_error(f"warning: {message}")
         else:
             usual(message, category, *place)
 

@@ -18,7 +18,7 @@ from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
 from zeusrun.trial import CurvePoint
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import MINUS, duration, energy
-from zeusrun.view.what_if import _claim, _short, _short_claim, _Spread, saved_share
+from zeusrun.view.what_if import _claim, _short, _short_claim, saved_share, spread_text
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 
@@ -37,7 +37,7 @@ def shown(sheet, width):
 
 
 def test_the_table_fits_80_columns(summaries):
-    text = shown(simulation_sheet("title", summaries), 80)
+    text = shown(simulation_sheet("title", summaries, 80), 80)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in text
@@ -46,18 +46,18 @@ def test_the_table_fits_80_columns(summaries):
     assert "fixed has" in text
     assert all(name in text for name in ("mean  median", "cost vs", "default", "zeus", "best"))
     assert "another job of the same kind" in text
-    assert "other recorded runs" in shown(simulation_sheet("", summaries, made_up=False), 80)
+    assert "other recorded runs" in shown(simulation_sheet("", summaries, 80, made_up=False), 80)
 
 
 def test_an_empty_study_is_an_empty_table():
-    assert "workload" in shown(simulation_sheet("title", []), 80)
+    assert "workload" in shown(simulation_sheet("title", [], 80), 80)
 
 
 def test_recurrences_without_a_model_are_counted_in_a_column():
     made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]})
     few = Settings(recurrences=2)
     own = summarise(run_study([Scenario(made.name, made)], ["fixed"], [0], few), ["fixed"])
-    text = shown(simulation_sheet("title", own), 80)
+    text = shown(simulation_sheet("title", own, 80), 80)
     assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
     header, row = (line.split() for line in text.splitlines() if line.startswith(("work", "toy")))
     assert (header[-1], row[-1]) == ("up", "2")
@@ -208,10 +208,8 @@ def test_a_short_epoch_is_shown_as_it_is():
     ],
 )
 def test_a_range_names_its_unit_once_and_breaks_only_after_to(values, text, wide, narrow):
-    for width, expected in ((80, wide), (14, narrow)):
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(_Spread(values, text))
-        assert console.file.getvalue().replace(MINUS, "-") == f"{expected}\n"
+    for between, expected in ((" to ", wide), (" to\n", narrow)):
+        assert spread_text(values, text, between).plain.replace(MINUS, "-") == expected
 
 
 def test_a_forecast_as_json_has_both_settings_and_their_spread(cli, learned):

@@ -14,7 +14,6 @@ from rich.console import Console
 from tests.factories import begin
 from tests.factories import build_trial as trial
 from tests.fuzz.mutations import CHANGES, change, mutated, pieces, run_inputs
-from zeusrun.analysis.plots import arms_plot, cost_plot, curves_plot
 from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.problem import Problem
@@ -59,7 +58,7 @@ def problem(trials):
 
 
 def use(trials):
-    """Do with trials what submit, history, show, report and plot do."""
+    """Do with trials what submit, history, show and report do."""
     records = [each.to_json() for each in trials]
     json.dumps(records, allow_nan=False)
     assert [Trial.from_json(record) for record in records] == trials
@@ -79,8 +78,6 @@ def use(trials):
         report = JobReport(build_facts("job", trials))
         reports_json([report]).encode()
         job_snippet(report.facts).encode()
-        for plot in (cost_plot, arms_plot, curves_plot):
-            plot("job", trials)
 
 
 def read(folder, content):

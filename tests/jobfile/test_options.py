@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.options import match_option, read_options
-from zeusrun.jobfile.guess.script import read_script
+from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.placeholders import expand_placeholders
 
 FLAGS = [
@@ -26,7 +26,7 @@ FLAGS = [
 
 def guess_of(command, text):
     words = read_command(["python", "train.py", *shlex.split(command)])
-    return build_guess(words, read_script(dedent(text), words.args), gpus=0, cpus=2)
+    return build_guess(words, Script(dedent(text), words.args), gpus=0, cpus=2)
 
 
 def arrived(guess):
@@ -163,7 +163,7 @@ def test_the_spellings_that_typer_is_told_count():
     "text", ["x = " + "1 * " * 3000 + "1", "a" + ".b()" * 2000, "a" + ".b" * 2000 + "()"]
 )
 def test_a_script_that_is_nested_deep_is_no_error(text):
-    assert read_script(f"{text}\nspawn()").options == ()
+    assert Script(f"{text}\nspawn()").options == ()
 
 
 def test_the_beginning_of_two_options_is_neither():

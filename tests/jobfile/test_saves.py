@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from zeusrun.jobfile.guess.saves import find_late_save
+from zeusrun.jobfile.guess.script import Script
 
 LATE = {
     "after the loop": """
@@ -181,9 +181,9 @@ NOT_LATE = {
 def test_a_save_after_the_loop_is_found(text):
     text = dedent(text)
     (here,) = [n for n, line in enumerate(text.split("\n"), 1) if line.endswith("# here")]
-    assert find_late_save(text, ["--save-mod", "--lr", "0.1"]) == here
+    assert Script(text, ["--save-mod", "--lr", "0.1"]).late_save == here
 
 
 @pytest.mark.parametrize("text", NOT_LATE.values(), ids=NOT_LATE)
 def test_other_scripts_may_be_stopped_at_the_target(text):
-    assert find_late_save(dedent(text), []) is None
+    assert Script(dedent(text)).late_save is None

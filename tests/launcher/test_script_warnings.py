@@ -9,12 +9,12 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from tests.launcher.values import LAUNCHED, after, report
-from zeusrun.jobfile.guess.script import find_spawn
+from zeusrun.jobfile.guess.script import Script
 from zeusrun.launcher.script_warnings import (
     find_choices_to_ask_for,
-    find_lost_save,
     find_remarks,
-    find_unused_choices,
+    find_script_warnings,
+    read_job_script,
 )
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle, take_step_clock
@@ -39,7 +39,7 @@ def warnings(tmp_path):
     def find(text="print('training')", **changes):
         (tmp_path / "train.py").write_text(text)
         script = changes.pop("script", str(tmp_path / "train.py"))
-        return find_unused_choices(load_job(tmp_path, script, **{"env": None, **changes}))
+        return find_script_warnings(load_job(tmp_path, script, **{"env": None, **changes}))
 
     return find
 
@@ -47,12 +47,11 @@ def warnings(tmp_path):
 def test_a_save_after_the_loop_is_told_of_before_training_unless_the_script_may_finish(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("for epoch in range(9):\n    train()\ntorch.save(model, 'model.pt')")
-    (told,) = find_lost_save(load_job(tmp_path, str(script)))
+    *_, told = find_script_warnings(load_job(tmp_path, str(script)))
     assert told.startswith(f"line 3 of {script} saves after the training loop")
     assert "objective: {on_target: continue}" in told
-    assert (
-        find_lost_save(load_job(tmp_path, str(script), objective={"on_target": "continue"})) == []
-    )
+    job = load_job(tmp_path, str(script), objective={"on_target": "continue"})
+    assert "saves after" not in "".join(find_script_warnings(job))
 
 
 def test_a_batch_size_that_nothing_takes_is_told_with_the_line_to_write(warnings):
@@ -132,7 +131,8 @@ def test_what_only_a_question_to_zeusrun_gives_is_known(tmp_path):
     def find(text="import zeusrun", **changes):
         (tmp_path / "train.py").write_text(text)
         script = str(tmp_path / "train.py")
-        return find_choices_to_ask_for(load_job(tmp_path, script, env=None, **changes))
+        job = load_job(tmp_path, script, env=None, **changes)
+        return find_choices_to_ask_for(job, read_job_script(job))
 
     assert find() == {"batch_size"}
     assert find(learning_rate={"base": 0.1}) == {"batch_size", "learning_rate"}
@@ -505,7 +505,7 @@ def test_a_script_that_always_starts_its_ranks_is_not_told_to_let_zeusrun_start_
     ],
 )
 def test_whether_a_script_always_starts_processes_is_read_in_its_text(text, always):
-    assert find_spawn(text) is always
+    assert Script(text).spawns is always
 
 
 def test_a_report_of_processes_whose_steps_are_not_seen_is_not_said_to_precede_them():

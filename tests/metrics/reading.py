@@ -13,7 +13,8 @@ def open_source(folder, metric="accuracy", world_size=1, values=(), target=None,
     run = SourceContext(
         folder / "run", folder, Metrics(**section), metric, dict(values), world_size, target
     )
-    return base.open_source(run)
+    *_, source = base.open_sources(run).values()
+    return source
 
 
 def values_of(source, metric="accuracy", *, final=False):

@@ -13,9 +13,8 @@ from zeusrun.jobfile.metrics_section import Metrics
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.metrics.base import SidecarReader, open_sources
 from zeusrun.metrics.rows import SourceContext
-from zeusrun.sidecar.events import SIDECAR_NAME, Reported, encode_event
+from zeusrun.sidecar.events import SIDECAR_NAME, EventWriter, Reported, encode_event
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.sidecar.writer import EventWriter
 
 
 class TestSidecar(MetricSourceContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.launcher.values import after, report, started
-from zeusrun.metrics.progress import Statistics
 from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Observed, Reported, Watched
 
@@ -39,7 +38,8 @@ def test_of_data_without_a_size_there_are_no_epochs():
 def test_nothing_is_drawn_without_samples_or_a_lower_bound():
     unknown = Watched(101, 0, 10, {"noise_scale": 2.0}, samples=50)
     assert curve(DATA, watched(101, None), watched(101, 0), unknown) == []
-    assert after(DATA, unknown).statistics == Statistics((), "ranks")
+    seen = after(DATA, unknown)
+    assert (seen.noise_curve, seen.gradients_of) == ((), "ranks")
 
 
 def test_a_restart_goes_on_where_the_last_report_was():
@@ -83,10 +83,10 @@ def test_a_problem_of_another_rank_changes_no_curve():
 
 def test_a_last_record_without_a_value_keeps_the_curve():
     progress = after(DATA, watched(101, 50), Watched(102.0, 0, 10, {}))
-    assert len(progress.statistics.noise_curve) == 1
+    assert len(progress.noise_curve) == 1
 
 
 def test_statistics_are_those_of_a_trial():
     progress = after(DATA, watched(101, 90), report(102, 1, 0.1))
-    assert progress.statistics == Statistics(progress.noise_curve, "ranks")
-    assert after().statistics == Statistics((), None)
+    assert progress.gradients_of == "ranks"
+    assert after().gradients_of is None

@@ -13,7 +13,7 @@ from tests.metrics.reading import append, open_source
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
-from zeusrun.jobfile.guess.script import read_script
+from zeusrun.jobfile.guess.script import Script
 from zeusrun.jobfile.patterns import check_pattern
 from zeusrun.metrics.propose_pattern import (
     find_agreeing,
@@ -218,7 +218,7 @@ def test_whatever_stands_around_it_a_pattern_is_valid_and_reads_its_line(tmp, pa
     check_pattern(shape.pattern)
     match = re.search(shape.pattern, line)
     assert match["epoch"] == "3"
-    guess = build_guess(read_command(["python", "x.py"]), read_script(""), gpus=0, cpus=1)
+    guess = build_guess(read_command(["python", "x.py"]), Script(""), gpus=0, cpus=1)
     guess = type(guess)(**{**vars(guess), "pattern": shape.pattern})
     job = yaml.safe_load(write_draft(guess, ["python", "x.py"], tmp / "x.yaml"))
     assert job["metrics"] == {"source": "stdout", "pattern": shape.pattern}

@@ -99,7 +99,7 @@ def test_of_a_run_that_trained_on_after_its_target_it_is_said_which_amount_ends_
 def test_metrics_leave_out_columns_before_they_cut_a_name(width, last):
     seen = Seen(0.70393, 0.0073301, 30, low=0.0073301, high=0.70393, each_step=True)
     sight = TrainingSummary(None, (("val/accuracy", "tensorboard", seen),), (), None, None, (), ())
-    text = render(metrics_table(sight, "val/auc"), width)
+    text = render(metrics_table(sight, "val/auc", width), width)
     assert text.splitlines()[0].split()[-1] == last
     assert "val/accuracy " in text
     assert widest(text) <= width

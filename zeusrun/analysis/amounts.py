@@ -24,14 +24,20 @@ _SAME_S = 1e-3  # times of one moment differ in their last digits
 
 def sum_known(values: Iterable[float | None]) -> float | None:
     """Return the sum of what is known; ``None`` if nothing is."""
-    known = [value for value in values if value is not None]
-    return _finite(sum(known)) if known else None
+    return _over_known(sum, values)
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
     """Return the median of what is known; ``None`` if nothing is."""
+    return _over_known(statistics.median, values)
+
+
+def _over_known(
+    sum_up: Callable[[list[float]], float], values: Iterable[float | None]
+) -> float | None:
     known = [value for value in values if value is not None]
-    return _finite(statistics.median(known)) if known else None
+    amount = sum_up(known) if known else math.nan
+    return amount if math.isfinite(amount) else None  # else it comes from damaged records
 
 
 def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -> float | None:
@@ -40,6 +46,12 @@ def sum_attempts(own: Iterable[Trial], value: Callable[[Trial], float | None]) -
         amount for trial in own if (amount := value(trial)) is not None or not never_trained(trial)
     ]
     return None if None in found else sum_known(found)
+
+
+def find_currency(own: Sequence[Trial]) -> str | None:
+    """Return the currency of the prices of attempts; ``None`` without one, or with several."""
+    currencies = {trial.currency for trial in own if trial.price is not None}
+    return currencies.pop() if len(currencies) == 1 else None
 
 
 def never_trained(trial: Trial) -> bool:
@@ -68,11 +80,6 @@ def find_ended(trials: Sequence[Trial]) -> list[list[Trial]]:
     return [own for own in by_recurrence(trials).values() if all(each.status.final for each in own)]
 
 
-def has_explored(own: Sequence[Trial]) -> bool:
-    """Whether zeusrun chose another batch size than the default in a recurrence."""
-    return any(is_other(trial) for trial in own) and not is_forced(own)
-
-
 def is_forced(own: Sequence[Trial]) -> bool:
     """Whether the user chose a batch size of a recurrence."""
     return any(trial.stage is Stage.FORCED for trial in own)
@@ -87,11 +94,6 @@ def size_label(trial: Trial) -> str:
     """Return the batch size by which a run is grouped: adaptive runs are apart from fixed ones."""
     size = str(trial.global_batch_size)
     return size if trial.variant is None else f"{size} {trial.variant}"
-
-
-def _finite(amount: float) -> float | None:
-    """Return an amount; ``None`` if it comes from damaged records."""
-    return amount if math.isfinite(amount) else None
 
 
 def lost_j(own: Sequence[Trial], proven: Collection[int], *, by_energy: bool) -> float | None:

@@ -13,6 +13,7 @@ from zeusrun.analysis.amounts import (
     Estimate,
     NetAmounts,
     Savings,
+    find_currency,
     find_ended,
     is_forced,
     is_other,
@@ -21,7 +22,7 @@ from zeusrun.analysis.amounts import (
 )
 from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
 from zeusrun.analysis.run_costs import draw_run_costs
-from zeusrun.bandit.auto.drift import is_cut, is_settled, weigh_runs
+from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.proof import Doubt, prove, same_learning
 from zeusrun.bandit.reinterpret import read_trials
@@ -31,8 +32,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.auto.beliefs import Array
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Array, Observation, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row
@@ -64,8 +64,10 @@ class Comparison:
     newest: Trial  # that run
     trials: Sequence[Trial]
     read: Sequence[Observation | None]  # the trials under ``problem``
-    era: Sequence[Observation]  # runs since the training last changed, oldest first
-    looks: Sequence[Mapping[int, Array]]  # see ``_draw_looks``, the newest first
+    era: Runs  # runs since the training last changed, oldest first
+    # What runs cost, drawn as known now and before each of the last recurrences; empty if nothing
+    # was known of the default.
+    looks: Sequence[Mapping[int, Array]]
     compared: Sequence[Compared]  # those whose batch size has a known cost now
 
     def estimate_saved(self, counted: Iterable[Counted]) -> Estimate:
@@ -122,9 +124,9 @@ def build_comparison(
         problem = replace(problem, eta_knob=1.0)
         trials = [replace(trial, power_profile=()) for trial in trials]
     problem, read = read_trials(problem, trials)
-    shown = [run for run in read if run is not None and (is_settled(run) or is_cut(run))]
-    sure = {id(run): each.sure for run, each in zip(shown, weigh_runs(shown), strict=True)}
-    era = [run for run in shown if sure[id(run)] and run.epochs and run.arm > 0]
+    shown = weigh_shown([run for run in read if run is not None])
+    sure = {id(run): each.sure for run, each in shown}
+    era = [run for run, each in shown if each.sure and run.epochs and run.arm > 0]
     of_today = {  # of today's training, as far as is known
         trial.trial
         for trial, run in zip(trials, read, strict=True)
@@ -132,7 +134,11 @@ def build_comparison(
     }
     since = min((run.recurrence for run in era), default=math.inf)
     reached = {(run.recurrence, run.arm) for run in era if run.status is TrialStatus.REACHED}
-    looks = _draw_looks(problem, era)
+    newest_first = sorted({run.recurrence for run in era}, reverse=True)
+    looks = [
+        draw_run_costs(problem, [run for run in era if run.recurrence not in newest_first[:back]])
+        for back in range(LOOKS)
+    ]
     compared, proven = [], set[int]()
     for own in ended:
         last, lost = own[-1], lost_j(own, proven, by_energy=by_energy)
@@ -156,18 +162,6 @@ def build_comparison(
 
 def _job(trial: Trial) -> tuple[object, ...]:
     return trial.default_batch_size, trial.variant, setting(trial)
-
-
-def _draw_looks(problem: Problem, era: Sequence[Observation]) -> list[dict[int, Array]]:
-    """Draw what runs cost, as known now and before each of the last recurrences.
-
-    A look is empty if nothing was known of the default.
-    """
-    newest = sorted({run.recurrence for run in era}, reverse=True)
-    return [
-        draw_run_costs(problem, [run for run in era if run.recurrence not in newest[:back]])
-        for back in range(LOOKS)
-    ]
 
 
 def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
@@ -268,9 +262,8 @@ def sum_energy(trials: Sequence[Trial], savings: Savings) -> NetAmounts:
         if gram is not None:
             carbon.append((arm, lost, gram))
         price = rate_of(own, [trial.price for trial in own])
-        currencies = {trial.currency for trial in own if trial.price is not None}
-        if price is not None and len(currencies) == 1:
-            money[currencies.pop() or ""].append((arm, lost, price))
+        if price is not None and (currency := find_currency(own)) is not None:
+            money[currency].append((arm, lost, price))
     return NetAmounts(
         energy_j=found.estimate_saved(energy) if energy else None,
         energy_runs=len(energy),

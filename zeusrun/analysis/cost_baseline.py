@@ -135,13 +135,11 @@ def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
     run alone. ``trials`` are of one job, oldest first.
     """
     newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
-    found = []
-    for _, last in sorted(newest.items()):
-        own = conditions(last)
-        shift = _last_shift([each for each in trials if has_cost(each) and conditions(each) == own])
-        if shift is not None:
-            found.append(shift)
-    return found
+    alike: dict[tuple[object, ...], list[Trial]] = {}
+    for trial in filter(has_cost, trials):
+        alike.setdefault(conditions(trial), []).append(trial)
+    shifts = (_last_shift(alike[conditions(last)]) for _, last in sorted(newest.items()))
+    return [shift for shift in shifts if shift is not None]
 
 
 def _last_shift(trials: Sequence[Trial]) -> CostShift | None:

@@ -7,10 +7,11 @@ needs little more than half the steps; far beyond it, as many.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from zeusrun.bandit.auto.spread import mean_log_epochs
 
 if TYPE_CHECKING:
     from zeusrun.bandit.auto.evidence import Evidence
@@ -35,13 +36,8 @@ def fit_critical(evidence: Evidence) -> CriticalSize | None:
     reached = {size: runs for size, runs in evidence.reached.items() if runs}
     if len(reached) < 2 or sum(map(len, reached.values())) < _LEAST_RUNS:
         return None
-    sizes, counts = np.array(sorted(reached), dtype=float), []
-    means = []
-    for size in sorted(reached):
-        weights = [run.weight for run in reached[size]]
-        logs = [math.log(run.epochs_today) for run in reached[size]]
-        counts.append(sum(weights))
-        means.append(float(np.average(logs, weights=weights)))
+    sizes = np.array(sorted(reached), dtype=float)
+    means, counts = zip(*(mean_log_epochs(reached[size]) for size in sorted(reached)), strict=True)
     precision = 1 / (evidence.run_sd**2 / np.array(counts) + _LAW_SD**2)
     # Any critical batch size is as likely as twice that, within what the batch sizes can tell.
     tried = np.geomspace(sizes[0] / _FACTOR, sizes[-1] * _FACTOR, 400)

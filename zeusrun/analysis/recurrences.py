@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import find_ended, median_known, size_label, sum_attempts
+from zeusrun.analysis.amounts import (
+    find_currency,
+    find_ended,
+    median_known,
+    size_label,
+    sum_attempts,
+)
 from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
 from zeusrun.analysis.curves import amount_in
 from zeusrun.bandit.observation import OUTDONE
@@ -119,8 +125,7 @@ def build_recurrences(trials: Sequence[Trial], savings: Savings) -> list[Recurre
 def _facts(own: Sequence[Trial], savings: Savings) -> RecurrenceFacts:
     last = own[-1]
     saved = savings.by_trial.get(last.trial)
-    currencies = {trial.currency for trial in own if trial.price is not None}
-    currency = currencies.pop() if len(currencies) == 1 else None
+    currency = find_currency(own)
     return RecurrenceFacts(
         recurrence=last.recurrence,
         trial=last.trial,

@@ -9,15 +9,21 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
-from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, SDS90, student
+from zeusrun.bandit.auto.spread import (
+    GAUSSIAN90,
+    RUN_SD,
+    RUN_SD_WEIGHT,
+    SDS90,
+    mean_log_epochs,
+    student,
+)
 from zeusrun.bandit.observation import SPEED_RUNS, average_speed, finite_exp, newest_speeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Array, Runs
     from zeusrun.bandit.problem import Problem
 
 DRAWS = 2000
@@ -25,10 +31,10 @@ DRAWS = 2000
 # differences together, or four times that, which leaves large ones as they are.
 _STEEPNESS = (1.0, 4.0)
 _ODD_FACTOR = 4.0  # between the epochs of two batch sizes; one run alone does not show it
-_MOST_LOG = 100.0  # of joules; more comes from a damaged record
+_MAX_LOG = 100.0  # of joules; more comes from a damaged record
 
 
-def draw_run_costs(problem: Problem, runs: Sequence[Observation]) -> dict[int, Array]:
+def draw_run_costs(problem: Problem, runs: Runs) -> dict[int, Array]:
     """Draw what a run costs with each batch size of known epochs and speed, in joules.
 
     ``runs`` are of one training, oldest first. Each array has the shape ``(DRAWS,)``; the same luck
@@ -48,7 +54,7 @@ def draw_run_costs(problem: Problem, runs: Sequence[Observation]) -> dict[int, A
         speeds = _find_speeds(problem.default, arm, evidence)
         sd = wider * math.sqrt(variance / len(speeds))
         log = math.log(average_speed(speeds)) + own + sd * _luck(1, arm)
-        drawn[arm] = np.exp(np.clip(log, -_MOST_LOG, _MOST_LOG))
+        drawn[arm] = np.exp(np.clip(log, -_MAX_LOG, _MAX_LOG))
     return drawn
 
 
@@ -87,22 +93,15 @@ def draw_log_epochs(default: int, arms: Sequence[int], evidence: Evidence) -> Ar
     less = RUN_SD_WEIGHT - 1
     freedom = evidence.freedom - less
     variance = (evidence.freedom * evidence.run_sd**2 - less * RUN_SD**2) / freedom
-    means, counts = [], []
-    for arm in arms:
-        own = evidence.reached[arm]
-        counts.append(sum(run.weight for run in own))
-        logs = (run.weight * math.log(run.epochs_today) for run in own)
-        means.append(sum(logs) / counts[-1])
+    means, counts = zip(*(mean_log_epochs(evidence.reached[arm]) for arm in arms), strict=True)
     level = float(np.mean(means))
     variances = [
         max(variance / count, _doubt_of_one(mean, means) if count < 2 else 0.0)
         for mean, count in zip(means, counts, strict=True)
     ]
-    data = {
-        arm: (mean - level, each) for arm, mean, each in zip(arms, means, variances, strict=True)
-    }
     x = np.log2(np.array(arms, dtype=float) / default)
     away = np.array(means) - level
+    data = dict(zip(arms, zip(away.tolist(), variances, strict=True), strict=True))
     log_weights, posteriors = [], []
     for steepness in _STEEPNESS:
         prior = prior_covariance(x, steepness)

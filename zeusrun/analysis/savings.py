@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import NetAmounts, Savings, find_ended, has_explored
+from zeusrun.analysis.amounts import NetAmounts, Savings, find_ended, is_forced, is_other
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ def find_savings(trials: Sequence[Trial]) -> Savings:
     """
     trials = trials[-NEWEST:]
     ended = find_ended(trials)
-    if not any(map(has_explored, ended)):
+    if not any(any(map(is_other, own)) and not is_forced(own) for own in ended):
         return Savings(len(ended), explored=False)
     from zeusrun.analysis.comparison import compare  # noqa: PLC0415 - numpy, and few jobs need it
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from zeusrun.analysis.amounts import by_recurrence
 from zeusrun.bandit.proof import prove
 from zeusrun.trial import TrialStatus
 
@@ -67,9 +67,8 @@ def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
     The attempts of a recurrence are added, each with its start-up and its shutdown. Recurrences
     that crashed, were ended by somebody, or have not ended do not count.
     """
-    by_recurrence = sorted(trials, key=lambda trial: trial.recurrence)
     durations = []
-    for _, group in itertools.groupby(by_recurrence, key=lambda trial: trial.recurrence):
+    for _, group in sorted(by_recurrence(trials).items()):
         attempts = sorted(group, key=lambda trial: trial.attempt)
         if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
             taken = [_took_s(each) for each in attempts]

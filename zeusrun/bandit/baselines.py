@@ -12,22 +12,17 @@ from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation, Running
+    from zeusrun.bandit.observation import Profile, Running, Runs
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.lever import Lever
-    from zeusrun.trial import PowerPoint
 
 
 class WalkingPolicy:
     """Measures few power limits on the way to the best one."""
 
-    def next_lever(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> Lever | None:
+    def next_lever(self, problem: Problem, decision: Decision, profile: Profile) -> Lever | None:
         """Return the next limit of the walk, or its result."""
         return next_lever(problem, profile, decision.lever)
 
@@ -39,9 +34,7 @@ class WalkingPolicy:
 class SweepingPolicy(WalkingPolicy):
     """Measures every power limit."""
 
-    def next_lever(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> Lever | None:
+    def next_lever(self, problem: Problem, decision: Decision, profile: Profile) -> Lever | None:
         """Return the next limit of the sweep, or the best one of all."""
         return sweep_lever(problem, profile)
 
@@ -51,15 +44,13 @@ class Fixed(WalkingPolicy):
 
     name = "fixed"
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the default batch size."""
         lever = first_lever(problem, runs, problem.default)
         why = f"{problem.default} is the default, and policy fixed never leaves it"
         return Decision(problem.default, Stage.EXPLOIT, why, lever)
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         verdicts = dict.fromkeys(problem.candidates, "never chosen")
         verdicts[problem.default] = "the default"
@@ -75,7 +66,7 @@ class Grid(SweepingPolicy):
 
     name = "grid"
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the next batch size of the grid, or the cheapest once it is complete."""
         tally = build_tally(problem, runs)
         arm, stage, why = _next(problem, tally, runs)
@@ -86,9 +77,7 @@ class Grid(SweepingPolicy):
             bound = Bound(problem.cost_factor * cheapest)
         return Decision(arm, stage, why, sweep_lever(problem, profile), bound)
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return what the runs of every candidate show."""
         tally = build_tally(problem, runs)
         chosen, _, why = _next(problem, tally, runs)
@@ -96,7 +85,7 @@ class Grid(SweepingPolicy):
         return explain_arms(tally, {chosen: 1.0}, verdicts | {chosen: why})
 
 
-def _next(problem: Problem, tally: Tally, runs: Sequence[Observation]) -> tuple[int, Stage, str]:
+def _next(problem: Problem, tally: Tally, runs: Runs) -> tuple[int, Stage, str]:
     likeliest = likeliest_arm(tally) if problem.last_attempt else None
     if likeliest is not None:
         return likeliest[0], Stage.RETRY, likeliest[1]

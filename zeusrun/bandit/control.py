@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.trial import Trial
 
 
 def choose_control(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], made: Sequence[Trial] = ()
+    policy: Policy, problem: Problem, runs: Runs, made: Sequence[Trial] = ()
 ) -> Decision | None:
     """Return the control run that is due; ``None``: the policy chooses.
 
@@ -36,9 +36,8 @@ def choose_control(
     if problem.control is None or problem.recurrence % problem.control or made:
         return None
     default = problem.default
-    if any(run.recurrence == problem.recurrence for run in runs):
-        return None
-    if default not in gather(problem, runs).fitting:
+    has_begun = any(run.recurrence == problem.recurrence for run in runs)
+    if has_begun or default not in gather(problem, runs).fitting:
         return None
     why = (
         f"one recurrence in {problem.control} runs the default (policy.control), so that what "
@@ -52,9 +51,7 @@ def choose_control(
     return decision
 
 
-def explain_next(
-    policy: Policy, problem: Problem, runs: Sequence[Observation], rng: Generator
-) -> list[ArmBelief]:
+def explain_next(policy: Policy, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
     """Return what a policy believes of every candidate; a control run that is due is the next."""
     beliefs = policy.explain(problem, runs, rng)
     control = choose_control(policy, problem, runs)

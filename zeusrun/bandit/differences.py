@@ -156,6 +156,5 @@ def _what_counts(problem: Problem, trial: Trial) -> str:
         return "left out"
     if run.epochs is None:
         return "kept for {own} speed"
-    if not timed:
-        return "kept for {own} epochs"
-    return "read again from {own} learning curve{s}" if run.local else "kept for {own} epochs"
+    whole = timed and run.local
+    return "read again from {own} learning curve{s}" if whole else "kept for {own} epochs"

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zeusrun.trial import PowerPoint, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from zeusrun.bandit.problem import Problem
     from zeusrun.lever import Lever
 
 Pace: TypeAlias = tuple[tuple[int, float], ...]
 """``(epoch, value)`` wherever the best value of a learning curve improved."""
+
+Runs: TypeAlias = "Sequence[Observation]"
+"""Runs of a job, oldest first."""
+RunsByArm: TypeAlias = "Mapping[int, Runs]"
+Profile: TypeAlias = "Sequence[PowerPoint]"
+"""What was measured under some power limits."""
+Array: TypeAlias = "NDArray[np.float64]"
 
 FAILED = frozenset({TrialStatus.MISSED, TrialStatus.STOPPED})
 OUTDONE = FAILED | {TrialStatus.OOM}
@@ -104,7 +114,7 @@ _STEADY_VARIANCE = 4e-4  # of log joules per epoch, up to which a speed counts a
 _CHANGE_SDS = 2.5  # between the speeds of older and newer runs, from which the older do not count
 
 
-def newest_speeds(runs: Sequence[Observation], variance: float = 0.0) -> list[float]:
+def newest_speeds(runs: Runs, variance: float = 0.0) -> list[float]:
     """Return the cost of an epoch of the newest runs under the newest limit.
 
     ``runs`` are of one arm, each with a cost per epoch, oldest first; ``variance`` is that of the
@@ -131,7 +141,7 @@ def average_speed(costs: Sequence[float]) -> float:
     return statistics.median(costs) if few else statistics.geometric_mean(costs)
 
 
-def usual_speed(runs: Sequence[Observation]) -> float:
+def usual_speed(runs: Runs) -> float:
     """Return what an epoch of an arm usually costs; see ``newest_speeds``."""
     return average_speed(newest_speeds(runs))
 
@@ -151,12 +161,12 @@ def timed_runs(runs: Iterable[Observation]) -> dict[int, list[Observation]]:
         if any(run.disturbed or run.differs is not None for run in every):
             own = [run for run in every if run.differs is None] or every
             calm = [run for run in own if not run.disturbed]
-            most_j = usual_speed(calm) if calm else math.inf
-            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < most_j]
+            usual_j = usual_speed(calm) if calm else math.inf
+            arms[arm] = [r for r in own if not r.disturbed or (r.epoch_cost_j or 0.0) < usual_j]
     return arms
 
 
-def merged_profile(runs: Sequence[Observation]) -> tuple[PowerPoint, ...]:
+def merged_profile(runs: Runs) -> tuple[PowerPoint, ...]:
     """Return the newest point of every limit over an arm's runs (oldest first), by limit.
 
     A run that contradicts an older point (``is_stale``) starts a new profile.

@@ -87,7 +87,7 @@ class Problem:
             raise ValueError(f"control must be at least 2, not {self.control}")
 
     @property
-    def most_epochs(self) -> float:
+    def epoch_limit(self) -> float:
         """The epochs after which a training ends; infinite if they are not counted."""
         return self.max_epochs if self.unit is None else math.inf
 

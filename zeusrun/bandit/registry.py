@@ -14,14 +14,13 @@ from zeusrun.plugins import blame, create_plugin, plugin_names
 from zeusrun.trial import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation, Running
+    from zeusrun.bandit.observation import Profile, Running, Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.lever import Lever
-    from zeusrun.trial import PowerPoint
 
 
 @runtime_checkable
@@ -35,7 +34,7 @@ class Policy(Protocol):
 
     name: str
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the next trial: its batch size, always a candidate, first limit and bound.
 
         A trial of stage ``SPEED_CHECK`` begins with one. Once its speed is known, ``choose`` is
@@ -43,9 +42,7 @@ class Policy(Protocol):
         if its batch size is still the choice.
         """
 
-    def next_lever(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> Lever | None:
+    def next_lever(self, problem: Problem, decision: Decision, profile: Profile) -> Lever | None:
         """Return the power limit to hold now; ``None`` to leave it as it is.
 
         A limit that is not in ``profile`` is held and measured; then the method is called again.
@@ -55,9 +52,7 @@ class Policy(Protocol):
     def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
         """Return why to stop the running trial at the end of an epoch, or ``None``."""
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return what the policy believes of every candidate, ascending."""
 
 
@@ -73,33 +68,21 @@ class _PluginPolicy:
     """A plugin's policy; its errors and its invalid answers are ``UsageError``s that name it."""
 
     def __init__(self, name: str, policy: Policy) -> None:
-        self.name = name
-        self._policy = policy
+        self.name, self._policy = name, policy
+        self.next_lever = blame("policy", name, "next_lever")(policy.next_lever)
+        self.review = blame("policy", name, "review")(policy.review)
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         with blame("policy", self.name, "choose"):
             decision = self._policy.choose(problem, runs, rng)
             if not isinstance(decision, Decision):
                 raise TypeError(f"it returned {decision!r}, which is no Decision")
-            if decision.global_batch_size not in problem.candidates:
+            if (size := decision.global_batch_size) not in problem.candidates:
                 known = ", ".join(map(str, problem.candidates))
-                size = decision.global_batch_size
                 raise ValueError(f"it returned batch size {size}; the candidates are {known}")
             return decision
 
-    def next_lever(
-        self, problem: Problem, decision: Decision, profile: Sequence[PowerPoint]
-    ) -> Lever | None:
-        with blame("policy", self.name, "next_lever"):
-            return self._policy.next_lever(problem, decision, profile)
-
-    def review(self, problem: Problem, decision: Decision, running: Running) -> str | None:
-        with blame("policy", self.name, "review"):
-            return self._policy.review(problem, decision, running)
-
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         with blame("policy", self.name, "explain"):
             beliefs = list(self._policy.explain(problem, runs, rng))
             if not all(isinstance(belief, ArmBelief) for belief in beliefs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
 from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
@@ -25,12 +25,13 @@ from zeusrun.bandit.proof import (
 from zeusrun.bandit.samples import count_missing, find_unit, in_units, samples_per_epoch
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import CurvePoint, PowerPoint, Trial, TrialStatus, epochs_of, is_baseline
+from zeusrun.trial import CurvePoint, Trial, TrialStatus, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
+    from zeusrun.trial import PowerPoint
 
 CUT_SHORT = TrialStatus.CANCELLED
 _LEAST_J = 1e-6  # less is no cost: a meter or a clock stood still
@@ -130,10 +131,8 @@ def read_trial(problem: Problem, trial: Trial) -> Observation | None:
         return None
     if not measured:
         return run
-    speed = _read_speed(problem, trial, whole if shared else end)
-    if shared:
-        speed = speed._replace(power_w=None, profile=())
-    return run._replace(**speed._asdict(), disturbed=shared)
+    run = _read_speed(problem, trial, run, whole if shared else end)
+    return run._replace(power_w=None, profile=(), disturbed=True) if shared else run
 
 
 def _read_learning(
@@ -142,11 +141,11 @@ def _read_learning(
     """Return a run with its outcome under today's rules and its cost, and how far it went."""
     epochs = epochs_of(trial.curve)
     # A script that ignored max_epochs then would do so again.
-    most = math.inf if epochs > trial.max_epochs else problem.most_epochs
-    pace, reached, last = _walk(problem, trial, most)
-    end = reached or (last if epochs > most else None) or whole_way(trial)
+    limit = math.inf if epochs > trial.max_epochs else problem.epoch_limit
+    pace, reached, last = _walk(problem, trial, limit)
+    end = reached or (last if epochs > limit else None) or whole_way(trial)
     as_it_ended = trial.target == problem.target and trial.status is TrialStatus.REACHED
-    if as_it_ended and trial.epochs and trial.epochs <= most:
+    if as_it_ended and trial.epochs and trial.epochs <= limit:
         reached = end = Way(trial.epochs, trial.time_s, trial.energy_j)
     end = undisturbed(trial, end)
     spent_j = None
@@ -166,9 +165,9 @@ def _read_learning(
 
 
 def _walk(
-    problem: Problem, trial: Trial, most: float
+    problem: Problem, trial: Trial, limit: float
 ) -> tuple[list[tuple[int, float]], Way | None, Way | None]:
-    """Return the pace, where the target was reached, and the last point within ``most`` epochs.
+    """Return the pace, where the target was reached, and the last point within ``limit`` epochs.
 
     A history has thousands of points: the loop calls no function for each.
     """
@@ -185,7 +184,7 @@ def _walk(
     for point in curve:
         at = point.epoch + more
         at = at if at > epochs else epochs + 1
-        if at > most:
+        if at > limit:
             break
         last, epochs, value = point, at, point.value
         if value is None:
@@ -203,7 +202,7 @@ def _walk(
 
 def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     """Return ``MISSED`` or ``STOPPED`` for a failure by today's rules, else cut short."""
-    if end is not None and end.epochs >= problem.most_epochs:
+    if end is not None and end.epochs >= problem.epoch_limit:
         return TrialStatus.MISSED
     same = False
     if trial.status is TrialStatus.MISSED:
@@ -214,16 +213,8 @@ def _failure(problem: Problem, trial: Trial, end: Way | None) -> TrialStatus:
     return trial.status if same else CUT_SHORT
 
 
-class _Speed(NamedTuple):
-    """Fields of an ``Observation``."""
-
-    epoch_cost_j: float | None
-    power_limit_w: float | None
-    power_w: float | None
-    profile: tuple[PowerPoint, ...]
-
-
-def _read_speed(problem: Problem, trial: Trial, end: Way | None) -> _Speed:
+def _read_speed(problem: Problem, trial: Trial, run: Observation, end: Way | None) -> Observation:
+    """Return a run with what its epochs cost, and the power limits under which it ran."""
     per_epoch = power_w = None
     limit_w, profile = trial.power_limit_w, trial.power_profile
     whole = trial.status is TrialStatus.STOPPED and not trial.interruptions
@@ -250,7 +241,9 @@ def _read_speed(problem: Problem, trial: Trial, end: Way | None) -> _Speed:
                 per_epoch = spent / end.epochs
             elif best_j is not None:
                 per_epoch = best_j
-    return _Speed(per_epoch, limit_w, power_w, profile)
+    return run._replace(
+        epoch_cost_j=per_epoch, power_limit_w=limit_w, power_w=power_w, profile=profile
+    )
 
 
 def _without_profiling(problem: Problem, trial: Trial, spent_j: float, epochs: int) -> float:

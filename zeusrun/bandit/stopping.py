@@ -13,11 +13,11 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.bandit.observation import Pace, Running
+    from zeusrun.bandit.observation import Pace, Running, Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.trial import Bound, Decision, Trial
 
-    Choose: TypeAlias = Callable[[Problem, Sequence[Observation]], Decision]
+    Choose: TypeAlias = Callable[[Problem, Runs], Decision]
 
 
 def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
@@ -30,19 +30,19 @@ def hopeless(bound: Bound | None, mode: str, running: Running) -> str | None:
         return None
     epochs = running.epochs
     if bound.epochs is None:
-        spent, most = running.cost_j or 0.0, bound.cost_j
-        what, limit = "its cost", energy_text(most)
+        spent, allowed = running.cost_j or 0.0, bound.cost_j
+        what, limit = "its cost", energy_text(allowed)
         used = f"for {energy_text(spent)} of the {limit} that"
     else:
-        spent, most = float(epochs), bound.epochs
+        spent, allowed = float(epochs), bound.epochs
         usual = f"{energy_text(bound.cost_j)} at its usual speed"
-        what, limit = "it", f"{amount_text(most, running.unit)} ({usual})"
+        what, limit = "it", f"{amount_text(allowed, running.unit)} ({usual})"
         used = f"and {limit} are what"
-    if spent + spent / max(1, epochs) > most:
-        left = f"{what} passed" if spent > most else "one more epoch would pass"
+    if spent + spent / max(1, epochs) > allowed:
+        left = f"{what} passed" if spent > allowed else "one more epoch would pass"
         return f"{left} the bound of {limit}"
     share = share_done(bound.paces, mode, running.best_value) if bound.paces else 1.0
-    if spent <= share * most:
+    if spent <= share * allowed:
         return None
     return (
         f"after {amount_text(epochs, running.unit)} it has come {share:.0%} of the way at most, "
@@ -94,19 +94,19 @@ def is_repeat(decision: Decision, made: Sequence[Trial]) -> bool:
     return arm in failed or arm >= min(too_large, default=arm + 1)
 
 
-def is_target_in_doubt(made: Sequence[Trial], runs: Sequence[Observation]) -> bool:
+def is_target_in_doubt(made: Sequence[Trial], runs: Runs) -> bool:
     """Whether two arms missed the target and no run ever reached it: the target may be wrong."""
     missed = {trial.global_batch_size for trial in made if trial.status in FAILED}
     return len(missed) > 1 and not any(run.status is TrialStatus.REACHED for run in runs)
 
 
-_MOST_EPOCHS = 1e300  # JSON has no infinity
+_MAX_EPOCHS = 1e300  # JSON has no infinity
 
 
 def bounded_choice(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Observation],
+    runs: Runs,
     made: Sequence[Trial],
     *,
     moves_on: bool = False,
@@ -124,12 +124,11 @@ def bounded_choice(
     surely_not = moves_on and not made and _may_another_run(problem, runs, decision)
     if not surely_not and _is_last_possible(choose, problem, runs, made, decision):
         return replace(decision, bound=None)
-    return replace(
-        decision, bound=fit_bound(problem, runs, decision.global_batch_size, decision.bound)
-    )
+    bound = fit_bound(problem, runs, decision.global_batch_size, decision.bound)
+    return replace(decision, bound=bound)
 
 
-def fit_bound(problem: Problem, runs: Sequence[Observation], arm: int, bound: Bound) -> Bound:
+def fit_bound(problem: Problem, runs: Runs, arm: int, bound: Bound) -> Bound:
     """Return a bound that fits how fast the machine is now.
 
     If the speed of the batch size is known, the bound is in epochs: those that it usually pays for.
@@ -137,11 +136,15 @@ def fit_bound(problem: Problem, runs: Sequence[Observation], arm: int, bound: Bo
     run's own speed excuses nothing: it may be the batch size that is slow.
     """
     before = timed_runs(
-        run for run in runs if run.recurrence != problem.recurrence and not _is_at_least(run)
+        run
+        for run in runs
+        if run.recurrence != problem.recurrence
+        # Not one that was stopped within its first epoch: that costs more than is known.
+        and (run.status is not TrialStatus.STOPPED or run.epochs is not None or run.profile)
     )
     usual_j = {each: usual_speed(own) for each, own in before.items()}
     if arm in usual_j:
-        return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MOST_EPOCHS))
+        return replace(bound, epochs=min(bound.cost_j / usual_j[arm], _MAX_EPOCHS))
     slower = [
         math.log(run.epoch_cost_j / usual_j[run.arm])
         for run in runs
@@ -151,12 +154,7 @@ def fit_bound(problem: Problem, runs: Sequence[Observation], arm: int, bound: Bo
     return replace(bound, cost_j=bound.cost_j * max(1.0, factor))
 
 
-def _is_at_least(run: Observation) -> bool:
-    """Whether an epoch of a run costs more than known: it was stopped within the first one."""
-    return run.status is TrialStatus.STOPPED and run.epochs is None and not run.profile
-
-
-def _may_another_run(problem: Problem, runs: Sequence[Observation], decision: Decision) -> bool:
+def _may_another_run(problem: Problem, runs: Runs, decision: Decision) -> bool:
     """Whether attempts are left, and another batch size that nothing speaks against.
 
     None as large has ever run out of memory, and it has never crashed.
@@ -164,15 +162,15 @@ def _may_another_run(problem: Problem, runs: Sequence[Observation], decision: De
     if problem.attempts_left is not None and problem.attempts_left <= 1:
         return False
     crashed = {run.arm for run in runs if run.status is TrialStatus.FAILED}
-    most = min((run.arm for run in runs if run.status is TrialStatus.OOM), default=math.inf)
-    others = (arm for arm in problem.candidates if arm not in crashed and arm < most)
+    too_large = min((run.arm for run in runs if run.status is TrialStatus.OOM), default=math.inf)
+    others = (arm for arm in problem.candidates if arm not in crashed and arm < too_large)
     return any(arm != decision.global_batch_size for arm in others)
 
 
 def _is_last_possible(
     choose: Choose,
     problem: Problem,
-    runs: Sequence[Observation],
+    runs: Runs,
     made: Sequence[Trial],
     decision: Decision,
 ) -> bool:

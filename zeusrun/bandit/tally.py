@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import without_edited
+from zeusrun.bandit.auto.spread import RUN_SD
 from zeusrun.bandit.observation import OUTDONE, timed_runs, usual_speed
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Stage, TrialStatus
@@ -16,16 +17,12 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
     from zeusrun.bandit.problem import Problem
 
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
 # caused one OOM: it takes two to rule the arm out.
-_MOST_CRASHES = 2
-
-# Pooled over the public training traces of the Zeus project, epochs to a target vary from run to
-# run by 14 % of their mean.
-ONE_RUN_SD = 0.14
+_MAX_CRASHES = 2
 
 _RESULTS = frozenset({TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED})
 _TRAINED = _RESULTS | {TrialStatus.CANCELLED}
@@ -56,12 +53,12 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 
     The mean cost is Gaussian around the sample mean with variance ``sd^2 / n``, where ``sd^2`` is
     the population variance of the costs: You et al. (NSDI 2023) and their published code. A single
-    cost has no variance; its ``sd`` is ``ONE_RUN_SD`` of it.
+    cost has no variance; its ``sd`` is ``RUN_SD`` of it.
     """
     runs = len(costs_j)
     mean = sum(costs_j) / runs
     if runs == 1:
-        return CostBelief(1, mean, ONE_RUN_SD * mean)
+        return CostBelief(1, mean, RUN_SD * mean)
     return CostBelief(runs, mean, math.hypot(*(cost - mean for cost in costs_j)) / runs**0.5)
 
 
@@ -69,7 +66,7 @@ def believe(costs_j: Sequence[float]) -> CostBelief:
 class Tally:
     """Runs by arm, in order of start."""
 
-    results: Mapping[int, Sequence[Observation]]  # that reached the target or failed to
+    results: RunsByArm  # that reached the target or failed to
     costs_j: Mapping[int, Sequence[float]]  # known ones of ``REACHED``, the last ``Problem.window``
     out_of_memory: Mapping[int, int]  # how often
     fitting: tuple[int, ...]  # candidates that memory does not rule out, ascending
@@ -77,7 +74,7 @@ class Tally:
     exploring: bool  # whether another recurrence has an exploration in flight
 
 
-def build_tally(problem: Problem, runs: Sequence[Observation]) -> Tally:
+def build_tally(problem: Problem, runs: Runs) -> Tally:
     """Sort a job's runs, oldest first; those of another machine do not count.
 
     Nor do those of an edited training that probably takes another number of epochs. A run that
@@ -122,9 +119,8 @@ def failed_now(
     """Return arms with such a status in the recurrence, and those larger than one with an OOM."""
     ended = [run for run in runs if run.recurrence == problem.recurrence and run.status in statuses]
     too_large = min((run.arm for run in ended if run.status is TrialStatus.OOM), default=math.inf)
-    return frozenset(
-        {run.arm for run in ended}.union(b for b in problem.candidates if b > too_large)
-    )
+    larger = {arm for arm in problem.candidates if arm > too_large}
+    return frozenset({run.arm for run in ended} | larger)
 
 
 def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
@@ -134,9 +130,8 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
     recurrence; of equals, the one with the cheapest run.
     """
     runs = {arm: tally.results.get(arm, ()) for arm in tally.fitting if arm not in tally.not_now}
-    reached = {
-        arm: sum(run.status is TrialStatus.REACHED for run in own) for arm, own in runs.items()
-    }
+    statuses = {arm: [run.status for run in own] for arm, own in runs.items()}
+    reached = {arm: own.count(TrialStatus.REACHED) for arm, own in statuses.items()}
     options = [arm for arm, times in reached.items() if times]
     if not options:
         return None
@@ -160,11 +155,8 @@ def fitting(
     here = (run for run in runs if run.local or run.disturbed)
     trained = (run.arm for run in here if run.epochs and run.status in _TRAINED)
     proven = max(trained, default=0)
-    too_large = [
-        arm
-        for arm, times in out_of_memory.items()
-        if times >= (_MOST_CRASHES if arm <= proven else 1)
-    ]
+    crashes = {arm: _MAX_CRASHES if arm <= proven else 1 for arm in out_of_memory}
+    too_large = [arm for arm, times in out_of_memory.items() if times >= crashes[arm]]
     return tuple(arm for arm in candidates if not too_large or arm < min(too_large))
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _POLL_S = 0.2
-_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or hangs
+_STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or stalled
 
 
 def status(
@@ -158,7 +158,7 @@ def _grace_s(paths: RunPaths) -> float | None:
 
 
 def _wait(trial: Trial, paths: RunPaths, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it hangs."""
+    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it does not."""
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:

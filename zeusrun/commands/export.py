@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import job_name, known_job, open_home
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.commands.options import job_name, known_job, open_home, read_each
+from zeusrun.errors import UsageError
 from zeusrun.export.destination import write_output
 from zeusrun.export.mlflow import export_runs
 from zeusrun.export.prometheus import history_text
@@ -20,7 +20,6 @@ from zeusrun.view.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
 _URI = "MLFLOW_TRACKING_URI"
@@ -64,7 +63,7 @@ def export(
     _check_output(form, output)
     _, store = open_home(*jobs or ())
     names = [known_job(store, job_name(job)) for job in jobs or ()] or store.jobs()
-    by_job, damage = _read_jobs(store, names)
+    by_job, damage = read_each(names, store.trials)
     if by_job or damage is None:  # else a file of an earlier export would become empty
         if uri is not None:
             _to_mlflow(uri, by_job)
@@ -85,20 +84,6 @@ def _check_output(form: Format, output: str | None) -> None:
             f"-o {output} has the ending of --format {others[0]}, but the format is {form}; "
             f"name a file such as {Path(str(output)).stem}{_ENDINGS[form]}, or change --format"
         )
-
-
-def _read_jobs(
-    store: History, names: Sequence[str]
-) -> tuple[dict[str, Sequence[Trial]], HistoryError | None]:
-    """Return the trials of each job whose history can be read, and the first damage."""
-    by_job: dict[str, Sequence[Trial]] = {}
-    damage: HistoryError | None = None
-    for name in names:
-        try:
-            by_job[name] = store.trials(name, None)
-        except HistoryError as error:  # still export the other jobs
-            damage = damage or error
-    return by_job, damage
 
 
 def _to_file(form: Format, output: str | None, by_job: Mapping[str, Sequence[Trial]]) -> None:

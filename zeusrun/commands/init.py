@@ -20,7 +20,7 @@ from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import job_name, write_draft
 from zeusrun.jobfile.guess.guess import build_guess
-from zeusrun.jobfile.guess.script import MAX_BYTES, module_paths, read_script, read_text
+from zeusrun.jobfile.guess.script import MAX_BYTES, Script, module_paths, read_text
 from zeusrun.launcher.context import job_devices
 from zeusrun.plain_text import plain_text
 
@@ -56,7 +56,7 @@ def init(
     target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
     path = output or Path(f"{Path(target).stem}.yaml")
     guess = build_guess(
-        launched, read_script(_read_text(launched), launched.args), **_count_devices(launched)
+        launched, Script(_read_text(launched), launched.args), **_count_devices(launched)
     )
     workdir = os.path.relpath(Path.cwd(), path.parent)
     write = functools.partial(write_draft, words=command, path=path, workdir=workdir)

@@ -14,7 +14,7 @@ from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
-from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
+from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule
 from zeusrun.view.export import print_json
@@ -42,7 +42,7 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
     arms = ", ".join(map(str, spec.batch_size.candidates))
     typer.echo(f"{job}: job '{spec.name}' is well-formed; batch sizes {arms}")
     warnings += find_exposed(spec.secrets, spec.source)
-    for text in [*warnings, *find_unused_choices(spec), *find_lost_save(spec)]:
+    for text in [*warnings, *find_script_warnings(spec)]:
         typer.echo(plain_text(f"zeusrun: warning: {job}: {text}"), err=True)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
@@ -26,7 +26,7 @@ from zeusrun.plain_text import plain_text
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from rich.console import Console
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
+_Read = TypeVar("_Read")
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -142,18 +143,30 @@ def known_job(store: History, name: str) -> str:
     return name
 
 
+def read_each(
+    jobs: Iterable[str], read: Callable[[str], _Read]
+) -> tuple[dict[str, _Read], HistoryError | None]:
+    """Return what is read of each job whose history can be read, and the first damage."""
+    found: dict[str, _Read] = {}
+    damage: HistoryError | None = None
+    for job in jobs:
+        try:
+            found[job] = read(job)
+        except HistoryError as error:  # still read the other jobs
+            damage = damage or error
+    return found, damage
+
+
 def find_trial(name: str, store: History | None = None) -> Trial:
     """Return the trial with this name, or the last trial of the job with this name or file."""
     return rules.find_trial(store or open_home(name)[1], job_name(name))
 
 
-def job_file(job: str) -> Path:
-    """Return the job file; the name of a job means the copy in its last run directory."""
-    return find_settings(job)[0]
-
-
 def find_settings(job: str) -> tuple[Path, str | None]:
-    """Return the same job file and, if it is the copy in a run directory, a line that says so."""
+    """Return a job file, and a line that says so if it is the copy in a run directory.
+
+    The name of a job means the copy in its last run directory.
+    """
     if Path(job).is_file() or Path(job).suffix in {".yaml", ".yml"}:
         return Path(job), None
     home, store = open_home()

@@ -11,9 +11,9 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import timestamp
-from zeusrun.commands.options import job_name, known_job, open_home
+from zeusrun.commands.options import job_name, known_job, open_home, read_each
 from zeusrun.energy.power_trace import read_power
-from zeusrun.errors import HistoryError, UsageError, ZeusrunError
+from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.export.destination import check_output, write_output
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
@@ -40,6 +40,7 @@ from zeusrun.view.units import minute, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.errors import HistoryError
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
 
@@ -144,21 +145,17 @@ def _read_jobs(
 
     ``files`` are the names of the jobs, each with what the user wrote: a name or a job file.
     """
-    reports: list[JobReport] = []
-    damage: HistoryError | None = None
-    for name in files:
-        try:
-            known = store.trials(name)
-        except HistoryError as error:  # still report the other jobs
-            damage = damage or error
-            continue
-        if not any(trial.status.finished for trial in known):
-            continue
-        reports.append(JobReport(build_facts(name, known)))
-    if damage is not None and not reports:
-        raise damage
+
+    def read(name: str) -> JobReport | None:
+        known = store.trials(name)
+        ended = any(trial.status.finished for trial in known)
+        return JobReport(build_facts(name, known)) if ended else None
+
+    found, damage = read_each(files, read)
+    reports = list(filter(None, found.values()))
     if not reports:
-        raise UsageError("no run has ended yet; `zeusrun status` shows what runs now")
+        none = UsageError("no run has ended yet; `zeusrun status` shows what runs now")
+        raise damage or none
     if form != "md":
         for number in detailed(reports) if form == "html" else range(len(reports)):
             name = reports[number].facts.job

@@ -24,8 +24,9 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     open_home,
+    read_each,
 )
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
@@ -100,7 +101,14 @@ def history(
     programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
-    by_job, running, damage = _read_jobs(home, store, names, read, live=not programs)
+
+    def read_job(name: str) -> tuple[list[Live], list[Trial]]:
+        # Read what runs before the history: a trial that ends in between then has its outcome.
+        return [] if programs else read_running(store, home, [name]), store.trials(name, read)
+
+    found, damage = read_each(names, read_job)
+    by_job = {name: trials for name, (_, trials) in found.items()}
+    running = [live for now, _ in found.values() for live in now]
     if total is not None:
         if by_job or damage is None:
             _show_totals(itertools.chain(*by_job.values()), total, as_json=as_json)
@@ -139,23 +147,6 @@ def _transfer(
     else:
         for each in done:
             typer.echo(each.describe())
-
-
-def _read_jobs(
-    home: Path, store: History, names: Sequence[str], last: int | None, *, live: bool
-) -> tuple[dict[str, list[Trial]], list[Live], HistoryError | None]:
-    """Return the last trials of each job, with ``live`` what runs now, and the first damage."""
-    by_job: dict[str, list[Trial]] = {}
-    running: list[Live] = []
-    damage: HistoryError | None = None
-    for name in names:
-        try:
-            # Read this before the history: a trial that ends in between then has its outcome.
-            running += read_running(store, home, [name]) if live else []
-            by_job[name] = store.trials(name, last)
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
-    return by_job, running, damage
 
 
 def _mark(
@@ -274,7 +265,8 @@ def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
         return
     from zeusrun.view.sheets import sight_sheet  # noqa: PLC0415 - see the top
 
-    console().print(sight_sheet(found, live.sight))
+    shown = console()
+    shown.print(sight_sheet(found, live.sight, shown.width))
 
 
 def logs(

@@ -71,7 +71,9 @@ def add(
     spec = load_spec(job)
     schedules = _schedules()
     home = schedules.directory.parent
-    command = build_command(sys.executable, home, _needed()) if cron else None
+    # Without it, zeusrun could not be imported.
+    needed = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH",) if name in os.environ]
+    command = build_command(sys.executable, home, needed) if cron else None
     expression, now = when[0] if when else None, read_clock()
     notes = find_expired(spec, load_tariffs(spec, home))
     with schedules.hold(spec.name) as known:
@@ -97,8 +99,8 @@ def add(
         print_json(schedule_json(schedule, read_clock()))
     else:
         rules = describe_rules(schedule)
-        said = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
-        console().print(said + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
+        sentence = f"{schedule.job} runs {schedule.rules.timetable.describe()}; the next time is "
+        console().print(sentence + _first(schedule, _FIRST) + (f" ({rules})" if rules else ""))
     _warn(notes, stderr=as_json)
 
 
@@ -185,11 +187,6 @@ def _schedules() -> Schedules:
     return Schedules(trusted_home(os.environ))
 
 
-def _needed() -> list[str]:
-    """Return the environment variables without which zeusrun cannot be imported."""
-    return [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
-
-
 def _install(schedules: Schedules, command: str) -> list[str]:
     """Add the crontab entry; return warnings for the user."""
     try:
@@ -203,10 +200,9 @@ def _install(schedules: Schedules, command: str) -> list[str]:
 
 def _check_file(schedule: Schedule) -> list[str]:
     try:
-        difference = find_difference(schedule)
+        return list(filter(None, [find_difference(schedule)]))
     except JobFileError as error:
         return [f"{schedule.job} cannot run: {error}"]
-    return [] if difference is None else [difference]
 
 
 def _check_cron(schedules: Schedules) -> list[str]:

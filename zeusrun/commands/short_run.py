@@ -205,9 +205,6 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
             home,
             history,
             {**os.environ, **spec.env},
-            overlap="allow",
-            wait_for_gpus=False,
-            until=None,
             signals=signals.received,
             show=lambda _: None,
         ) as gpus:

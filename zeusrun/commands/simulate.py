@@ -129,8 +129,9 @@ def simulate(
         given |= {"seeds": seeds, "policies": policies, **asdict(settings)}
         print_json({"settings": given, "results": [asdict(each) for each in summaries]})
     else:
-        sheet = simulation_sheet(title, summaries, made_up=trace_dir is None)
-        console().print(sheet)
+        screen = console()
+        sheet = simulation_sheet(title, summaries, screen.width, made_up=trace_dir is None)
+        screen.print(sheet)
 
 
 def _simulate_own(
@@ -160,8 +161,11 @@ def _simulate_own(
     if as_json:
         print_json(forecast_json(found, overrides, recurrences, len(seeds)))
     else:
-        sheet = forecast_sheet(found, overrides, recurrences, len(seeds), settings=settings)
-        console().print(sheet)
+        screen, count = console(), len(seeds)
+        sheet = forecast_sheet(
+            found, overrides, recurrences, count, width=screen.width, settings=settings
+        )
+        screen.print(sheet)
 
 
 def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str]) -> JobSpec:
@@ -177,8 +181,8 @@ def _changed(submission: Submission, changed: JobSpec, overrides: Sequence[str])
     try:
         changed.check_world_size(submission.world_size)
     except JobFileError as error:
-        said = str(error).removeprefix(f"{changed.source}: ")
-        raise UsageError(f"{given}: {said}") from None
+        problem = str(error).removeprefix(f"{changed.source}: ")
+        raise UsageError(f"{given}: {problem}") from None
     return changed
 
 

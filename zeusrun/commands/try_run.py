@@ -64,7 +64,8 @@ def try_job(guess: Guess, path: Path, text: str, write: Callable[..., str]) -> i
     trial, progress, printed = tried.trial, tried.progress, tried.printed
     sight = TrainingSummary.of(progress) if progress is not None else None
     if sight is not None and sight.metrics:
-        console().print(metrics_table(sight, trial.metric))
+        shown = console()
+        shown.print(metrics_table(sight, trial.metric, shown.width))
     spawned = () if progress is None else progress.ranks.spawned.values()
     if (started := describe_spawned(spawned, always=guess.spawns)) is not None:
         typer.echo(f"zeusrun: warning: {path}: {started}", err=True)
@@ -160,8 +161,8 @@ def _describe_proposal(
     if shape is not None:
         remarks.append(f"It is read from lines such as: {plain_text(shape.line.strip())}")
     origin = f"it was {was} in the run of --try; source: {source}"
-    told = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
-    return (metric, mode, target, origin), told
+    proposed = " ".join([f"Proposed: {metric} {better} {target:g}.", *remarks])
+    return (metric, mode, target, origin), proposed
 
 
 def _may_be_too_short(tried: Tried) -> bool:

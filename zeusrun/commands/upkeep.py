@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +27,6 @@ from zeusrun.errors import (
     HistoryError,
     LaunchError,
     UsageError,
-    ZeusrunError,
 )
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
@@ -36,7 +37,7 @@ from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import newest_here
-from zeusrun.maintenance.doctor import Check, check_machine
+from zeusrun.maintenance.doctor import Check, attempt, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.maintenance.servers import check_server, check_unused
@@ -46,6 +47,8 @@ from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.history.base import History
 
 
@@ -157,11 +160,10 @@ def _own_bounds(store: History, home: Path, job: str) -> Bounds:
 def doctor(*, as_json: AsJson = False) -> None:
     """Check this machine, the home, histories and schedules."""
     checks = check_machine(os.environ)
-    try:
+    home = None
+    with contextlib.suppress(HistoryError):  # the check of the home directory reports this
         home = trusted_home(os.environ)
-    except HistoryError:
-        pass  # the check of the home directory reports this
-    else:
+    if home is not None:
         checks += [*_check_servers(home), *_check_histories(home)]
         checks += _check_schedules(Schedules(home))
     if as_json:
@@ -175,22 +177,23 @@ def doctor(*, as_json: AsJson = False) -> None:
 def _check_servers(home: Path) -> list[Check]:
     """Check the shared histories that this machine uses, and what waits for them."""
     names = {default_name(os.environ), *chosen_histories(home).values()}
-    checks = []
-    for name in sorted(each for each in names if "://" in each):
-        try:
-            checks += check_server(open_shared(home, os.environ, name), os.environ, home)
-        except ZeusrunError as error:
-            checks.append(Check("server", well=False, found=str(error)))
+
+    def check(name: str) -> Sequence[Check]:
+        return check_server(open_shared(home, os.environ, name), os.environ, home)
+
+    shared = sorted(each for each in names if "://" in each)
+    checks = [found for name in shared for found in attempt("server", partial(check, name))]
     return checks + check_unused(home, names)
 
 
-def _check_histories(home: Path) -> list[Check]:
+def _check_histories(home: Path) -> Sequence[Check]:
     """Check that the history of each job can be read and contains its ended runs."""
-    try:
-        texts = [damage.text for damage in find_damage(open_history(home, os.environ), home)]
-    except ZeusrunError as error:
-        texts = [str(error)]
-    return [Check("history", well=False, found=text) for text in texts]
+
+    def check() -> list[Check]:
+        damages = find_damage(open_history(home, os.environ), home)
+        return [Check("history", well=False, found=damage.text) for damage in damages]
+
+    return attempt("history", check)
 
 
 def _check_schedules(schedules: Schedules) -> list[Check]:
@@ -205,14 +208,13 @@ def _check_schedules(schedules: Schedules) -> list[Check]:
     else:
         what, advice = neglect
         checks = [Check("schedules", well=False, found=f"{count}; {what}", advice=advice)]
+
+    def check(job: str) -> list[Check]:
+        schedule = schedules.read(job)
+        difference = find_difference(schedule)
+        load_tariffs(load_spec(Path(schedule.job_file)), None)
+        return [Check("schedule", well=None, found=difference)] if difference else []
+
     for job in jobs:
-        try:
-            schedule = schedules.read(job)
-            difference = find_difference(schedule)
-            load_tariffs(load_spec(Path(schedule.job_file)), None)
-        except ZeusrunError as error:
-            checks.append(Check("schedule", well=False, found=f"{job} cannot run: {error}"))
-        else:
-            if difference is not None:
-                checks.append(Check("schedule", well=None, found=difference))
+        checks += attempt("schedule", partial(check, job), f"{job} cannot run: ")
     return checks

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _Kind = TypeVar("_Kind")
 
+_PLAIN: dict[str, set[type]] = {"str": {str}, "float": {int, float}, "int": {int}, "bool": {bool}}
+_TOO_LARGE = 1e11  # no time in Unix seconds is so large
+
 
 def check_version(
     record: dict[str, Any], known: int, path: Path, error: type[ZeusrunError] = HistoryError
@@ -38,6 +41,18 @@ def check_version(
 
 
 def build_known(kind: type[_Kind], record: Mapping[str, Any], **own: object) -> _Kind:
-    """Return a dataclass with the fields that a record has and it knows; ``own`` ones win."""
+    """Return a dataclass with the fields that a record has and it knows; ``own`` ones win.
+
+    Raises:
+        TypeError: If a field for a text, a number or a flag holds another kind of value, or a
+            number that no file of the home contains.
+    """
     known = {each.name: record[each.name] for each in fields(kind) if each.name in record}  # type: ignore[arg-type]
+    for each in fields(kind):  # type: ignore[arg-type]
+        value, (first, *none) = known.get(each.name), str(each.type).split(" | ")
+        if each.name not in known or first not in _PLAIN or (none and value is None):
+            continue
+        wrong = isinstance(value, (int, float)) and not 0 <= value < _TOO_LARGE
+        if wrong or type(value) not in _PLAIN[first]:
+            raise TypeError(f"{each.name} is {value!r}")
     return kind(**{**known, **own})

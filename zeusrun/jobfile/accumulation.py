@@ -14,8 +14,8 @@ def split_batch(local_batch_size: int, per_device_max: int | None) -> tuple[int,
     The steps are the fewest with which the micro-batches are equal and fit ``per_device_max``.
     ``None`` is no limit: one step.
     """
-    most = local_batch_size if per_device_max is None else min(local_batch_size, per_device_max)
-    micro = next(size for size in range(most, 0, -1) if local_batch_size % size == 0)
+    largest = local_batch_size if per_device_max is None else min(local_batch_size, per_device_max)
+    micro = next(size for size in range(largest, 0, -1) if local_batch_size % size == 0)
     return micro, local_batch_size // micro
 
 

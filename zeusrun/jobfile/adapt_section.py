@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from zeusrun.jobfile.section import Section
 
@@ -52,14 +52,47 @@ class Watch(Section):
     )
 
 
+def _check_policy(policy: Any) -> Any:  # noqa: ANN401 - any YAML
+    names = [policy] if isinstance(policy, str) else policy
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError("must be a policy, module:Class, or a list of such classes")
+    for name in names:
+        if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
+            close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(ADAPT_POLICIES)
+            raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
+        if name in ADAPT_POLICIES and len(names) > 1:
+            raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
+    return policy if isinstance(policy, str) else tuple(names)
+
+
+def _check_every(every: Any) -> Any:  # noqa: ANN401 - any YAML
+    match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
+    if match is None:
+        raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
+    return every
+
+
+def _check_schedule(text: str | None, info: ValidationInfo) -> str | None:
+    policy = info.data.get("policy")
+    if text is None and policy == "schedule":
+        raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
+    if text is not None and policy not in (None, "schedule"):
+        raise ValueError(f"only goes with policy: schedule, not {policy}")
+    if text is not None:
+        read_schedule(text)
+    return text
+
+
 class AdaptBatchSize(Section):
     """How the batch size changes."""
 
-    policy: str | tuple[str, ...] = Field(
+    policy: Annotated[str | tuple[str, ...], BeforeValidator(_check_policy)] = Field(
         description="schedule, noise-scale (an experiment), or a class of your own as "
         "module:Class, or a list of such classes."
     )
-    every: str = Field(
+    every: Annotated[str, BeforeValidator(_check_every)] = Field(
         "1 epoch", description="When the policy decides, such as 1 epoch or 100 steps."
     )
     min: int | None = Field(
@@ -71,53 +104,17 @@ class AdaptBatchSize(Section):
     growth: float = Field(
         2, ge=1.01, le=64, description="The largest factor by which one decision may change it."
     )
-    schedule: str | None = Field(
+    schedule: Annotated[str | None, AfterValidator(_check_schedule)] = Field(
         None, description="With policy schedule: 10:64,20:128 is 64 from epoch 10 on, then 128."
     )
 
-    @field_validator("policy", mode="before")
-    @classmethod
-    def _check_policy(cls, policy: Any) -> Any:  # noqa: ANN401 - any YAML
-        names = [policy] if isinstance(policy, str) else policy
-        if not isinstance(names, (list, tuple)) or not names:
-            raise ValueError("must be a policy, module:Class, or a list of such classes")
-        for name in names:
-            if not isinstance(name, str) or not (name in ADAPT_POLICIES or _CLASS.fullmatch(name)):
-                close = difflib.get_close_matches(str(name), ADAPT_POLICIES, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                known = ", ".join(ADAPT_POLICIES)
-                raise ValueError(f"must be {known} or module:Class, not {name!r}{hint}")
-            if name in ADAPT_POLICIES and len(names) > 1:
-                raise ValueError(f"may only list classes of your own (module:Class), not {name!r}")
-        return policy if isinstance(policy, str) else tuple(names)
-
-    @field_validator("every", mode="before")
-    @classmethod
-    def _check_every(cls, every: Any) -> Any:  # noqa: ANN401 - any YAML
-        match = _EVERY.fullmatch(every.strip()) if isinstance(every, str) else None
-        if match is None:
-            raise ValueError(f"must be such as 1 epoch or 100 steps, not {every!r}")
-        return every
-
     @field_validator("max")
     @classmethod
-    def _check_max(cls, most: int | None, info: ValidationInfo) -> int | None:
-        least = info.data.get("min")
-        if most is not None and least is not None and most < least:
-            raise ValueError(f"is {most}, less than min ({least})")
-        return most
-
-    @field_validator("schedule")
-    @classmethod
-    def _check_schedule(cls, text: str | None, info: ValidationInfo) -> str | None:
-        policy = info.data.get("policy")
-        if text is None and policy == "schedule":
-            raise ValueError('is missing: policy schedule needs it, such as "10:64,20:128"')
-        if text is not None and policy not in (None, "schedule"):
-            raise ValueError(f"only goes with policy: schedule, not {policy}")
-        if text is not None:
-            read_schedule(text)
-        return text
+    def _check_max(cls, highest: int | None, info: ValidationInfo) -> int | None:
+        lowest = info.data.get("min")
+        if highest is not None and lowest is not None and highest < lowest:
+            raise ValueError(f"is {highest}, less than min ({lowest})")
+        return highest
 
     @property
     def interval(self) -> tuple[int, str]:
@@ -161,8 +158,8 @@ class Adapt(Section):
     def limits(self, sizes: BatchSizes) -> tuple[int, int]:
         """Return the smallest and the largest batch size."""
         chosen = self.batch_size
-        least = sizes.candidates[0] if chosen.min is None else chosen.min
-        return least, sizes.candidates[-1] if chosen.max is None else chosen.max
+        lowest = sizes.candidates[0] if chosen.min is None else chosen.min
+        return lowest, sizes.candidates[-1] if chosen.max is None else chosen.max
 
     def check_range(self, sizes: BatchSizes) -> None:
         """Check that the candidates allow the range.
@@ -170,27 +167,27 @@ class Adapt(Section):
         Raises:
             ValueError: If not. The message continues a sentence that starts with the key.
         """
-        chosen, (least, most) = self.batch_size, self.limits(sizes)
+        chosen, (lowest, highest) = self.batch_size, self.limits(sizes)
         if sizes.apply == "dataloader":
             raise ValueError(
                 "only goes with batch_size.apply: script, because run.loader sets the batch size"
             )
         largest = sizes.candidates[-1]
-        if most > largest and sizes.per_device_max is None:
+        if highest > largest and sizes.per_device_max is None:
             raise ValueError(
-                f"has batch_size.max {most}, above the largest candidate ({largest}), so it may "
-                f"not fit in memory; add {most} to batch_size.candidates, or set "
+                f"has batch_size.max {highest}, above the largest candidate ({largest}), so it may "
+                f"not fit in memory; add {highest} to batch_size.candidates, or set "
                 "batch_size.per_device_max, so that larger ones accumulate gradients"
             )
-        if not least <= sizes.default <= most:
+        if not lowest <= sizes.default <= highest:
             raise ValueError(
-                f"has a range of {least} to {most}, which does not contain batch_size.default "
+                f"has a range of {lowest} to {highest}, which does not contain batch_size.default "
                 f"({sizes.default})"
             )
-        outside = [str(size) for size in chosen.planned.values() if not least <= size <= most]
+        outside = [str(size) for size in chosen.planned.values() if not lowest <= size <= highest]
         if outside:
             raise ValueError(
-                f"has a schedule with {', '.join(outside)}, outside {least} to {most}; change "
+                f"has a schedule with {', '.join(outside)}, outside {lowest} to {highest}; change "
                 "batch_size.min or batch_size.max of adapt, or batch_size.candidates"
             )
 

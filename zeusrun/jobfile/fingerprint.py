@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     Read = Callable[[str], bytes | None]  # a file by its path; ``None``: there is none
 
-_MOST_FILES = 100
-_MOST_BYTES = 1 << 20  # of all files together
-_MOST_NAMES = 2000  # of modules that are looked for
+_MAX_FILES = 100
+_MAX_BYTES = 1 << 20  # of all files together
 _DIGITS = 12
 _MAIN = "__main__"
 # Which GPU a job gets does not change what it learns, and a queue chooses it.
@@ -48,26 +47,17 @@ def take_fingerprint(spec: JobSpec) -> Fingerprint:
 
     A script or a working directory with a placeholder has no part ``script``.
     """
+    args, env = mask_items(spec.args, spec.env, spec.secrets)  # a secret may be a part of a text
+    args = [MASK if ("args", n) in spec.secrets else text for n, text in enumerate(args)]
+    names = env.keys() - _NOT_OF_TRAINING
+    env = {name: MASK if ("env", name) in spec.secrets else env[name] for name in names}
+    parts = {"args": _hash(args), "env": _hash(env), "learning": _hash(_learning_keys(spec))}
     hashed = _read_script(spec)
-    parts = {"args": _hash(_public(spec)[0]), "env": _hash(_public(spec)[1])}
-    parts["learning"] = _hash(_learning_keys(spec))
-    name = spec.module if spec.script is None else Path(spec.script).name
+    script = str(spec.module) if spec.script is None else Path(spec.script).name
     if hashed is None:
-        return Fingerprint(parts, str(name))
+        return Fingerprint(parts, script)
     own = " (or a module that it imports)" if hashed.modules > 1 else ""
-    return Fingerprint({"script": hashed.digest, **parts}, f"{name}{own}")
-
-
-def _public(spec: JobSpec) -> tuple[list[str], dict[str, str]]:
-    """Return ``args`` and ``env`` as written, each text with a secret replaced by ``MASK``."""
-    args, env = mask_items(spec.args, spec.env, spec.secrets)
-    args = [MASK if ("args", place) in spec.secrets else text for place, text in enumerate(args)]
-    env = {
-        name: MASK if ("env", name) in spec.secrets else text
-        for name, text in sorted(env.items())
-        if name not in _NOT_OF_TRAINING
-    }
-    return args, env
+    return Fingerprint({"script": hashed.digest, **parts}, f"{script}{own}")
 
 
 def _learning_keys(spec: JobSpec) -> dict[str, Any]:
@@ -135,7 +125,7 @@ def _reader(folders: Sequence[Path], main: Path | None = None) -> Read:
 
     ``main`` is the file of the script itself, whatever it is called.
     """
-    left = _MOST_BYTES
+    left = _MAX_BYTES
 
     def read(name: str) -> bytes | None:
         nonlocal left
@@ -164,31 +154,25 @@ def hash_script(mains: Iterable[str], read: Read) -> _Hashed | None:
     Returns:
         ``None`` if the script cannot be read.
     """
-    digests: dict[str, str] = {}
-    seen: set[str] = set()
     for main in mains:
         if found := _load(main, read):
             break
     else:
         return None
     package = main.rpartition(".")[0]
-    names = [name for name in _prefixes(package) if name]  # their __init__ runs, too
-    content, _ = found
-    digest, imports = _hash_module(content, package)
-    digests[""] = digest  # whatever the script is called
-    names += imports
-    while names and len(digests) < _MOST_FILES and len(seen) < _MOST_NAMES:
+    digest, imports = _hash_module(found[0], package)
+    digests, seen = {"": digest}, set[str]()  # whatever the script is called
+    names = {*_prefixes(package), *imports}  # the ``__init__`` of its packages runs, too
+    while names := names - seen:
+        seen |= names
         following: set[str] = set()
-        for name in sorted(set(names) - seen):
-            seen.add(name)
-            found = _load(name, read)
-            if found is None or len(digests) >= _MOST_FILES or len(seen) >= _MOST_NAMES:
-                continue
-            content, is_package = found
-            own = name if is_package else name.rpartition(".")[0]
-            digests[name], imports = _hash_module(content, own)
-            following.update(imports)
-        names = list(following)
+        for name in sorted(filter(None, names)):
+            if len(digests) < _MAX_FILES and (found := _load(name, read)):
+                content, is_package = found
+                own = name if is_package else name.rpartition(".")[0]
+                digests[name], imports = _hash_module(content, own)
+                following.update(imports)
+        names = following
     return _Hashed(_hash(digests), len(digests))
 
 
@@ -213,13 +197,10 @@ def _hash_module(content: bytes, package: str) -> tuple[str, list[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are about the script's own text
-            words, statements = _walk(ast.parse(content))
+            words, imports = _walk(ast.parse(content))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep
         return _digest(content), []
-    names: list[str] = []
-    for statement in statements:
-        names += _imported(statement, package)
-    return _digest("\n".join(words)), names
+    return _digest("\n".join(words)), [n for each in imports for n in _imported(each, package)]
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
@@ -239,7 +220,6 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]
 # Fields that say nothing of what the code does, or only where a name stands.
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _STATEMENTS = frozenset({"body", "orelse", "finalbody"})
-_FIELDS: dict[type, tuple[str, ...]] = {}  # of each kind of node
 
 
 def _walk(tree: ast.AST) -> tuple[list[str], list[ast.Import | ast.ImportFrom]]:
@@ -251,26 +231,21 @@ def _walk(tree: ast.AST) -> tuple[list[str], list[ast.Import | ast.ImportFrom]]:
     words: list[str] = []
     queue: list[Any] = [tree]
     for node in queue:  # it grows
-        kind = node.__class__
-        if kind is ast.Constant:
+        if isinstance(node, ast.Constant):
             words += ("Constant", _show(node.value))
             continue
-        fields = _FIELDS.get(kind)
-        if fields is None:
-            names = getattr(node, "_fields", None)
-            if names is None:  # a name, or ``None`` within a list
-                words.append(str(node))
-                continue
-            fields = _FIELDS[kind] = tuple(name for name in names if name not in _LEFT_OUT)
-        words.append(kind.__name__)
-        for name in fields:
+        if not isinstance(node, ast.AST):  # a name, or ``None`` within a list
+            words.append(str(node))
+            continue
+        words.append(node.__class__.__name__)
+        for name in node._fields:
             value = getattr(node, name, None)
-            if value and (name in _STATEMENTS or kind is ast.JoinedStr):
+            if value and (name in _STATEMENTS or isinstance(node, ast.JoinedStr)):
                 value = _normal(name, value)
-            if not value:
+            if not value or name in _LEFT_OUT:
                 continue
             words.append(name)
-            if value.__class__ is list:
+            if isinstance(value, list):
                 words.append(str(len(value)))
                 queue += value
             elif isinstance(value, ast.AST):
@@ -291,7 +266,7 @@ def _normal(name: str, values: Any) -> Any:  # noqa: ANN401 - of a node
 
     How the constants of an f-string are split depends on the version of Python.
     """
-    if values.__class__ is not list:
+    if not isinstance(values, list):
         return values  # the body of a lambda
     if name in _STATEMENTS:
         return [each for each in values if not _is_text(each)]
@@ -308,6 +283,5 @@ def _normal(name: str, values: Any) -> Any:  # noqa: ANN401 - of a node
 
 def _is_text(statement: ast.AST) -> bool:
     """Whether a statement is nothing but a string, as a docstring is."""
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
-        return False
-    return isinstance(statement.value.value, str)
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zeusrun.jobfile.messages import collect_problems, describe_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
-    from zeusrun.jobfile.yaml_reader import JobDocument
+    from zeusrun.jobfile.yaml_reader import JobDocument, JobFileProblem
 
 _Kind = TypeVar("_Kind", bound="Section")
 
@@ -40,20 +40,31 @@ def list_keys(
 
 
 def validate(
-    kind: type[_Kind], document: JobDocument, values: object = None, hidden: Collection[str] = ()
+    kind: type[_Kind],
+    document: JobDocument,
+    values: Mapping[str, object] | None = None,
+    hidden: Collection[str] = (),
+    show: Callable[[JobFileProblem], JobFileProblem] = lambda problem: problem,
 ) -> _Kind:
     """Return the section that a document, or else ``values`` from it, describes.
+
+    ``hidden`` are fields that are no keys of the file; ``show`` masks a problem.
 
     Raises:
         JobFileError: If anything is wrong. It names each problem, as ``load_spec`` does.
     """
-    problems = [*document.problems]
+    problems, found = [*document.problems], None
+    seen = {problem.path for problem in problems}
+    values = document.data if values is None else values
+    given = set(hidden) & document.data.keys() & values.keys()
+    errors: list[Mapping[str, Any]] = [{"type": "extra_forbidden", "loc": (key,)} for key in given]
     try:
-        found = kind.model_validate(document.data if values is None else values)
+        found = kind.model_validate(values)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        problems += describe_errors(errors, list_keys(kind, hidden), document)
+        errors += error.errors(include_url=False)
     # Outside of the handler: the cause would quote what was given, passwords included.
-    if problems:
+    described = describe_errors(errors, list_keys(kind, hidden), document)
+    problems += [show(each) for each in described if each.path not in seen]
+    if found is None or problems:
         raise collect_problems(document, problems)
     return found

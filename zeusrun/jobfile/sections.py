@@ -25,18 +25,30 @@ from zeusrun.jobfile.values import (  # noqa: TC001 - pydantic reads the annotat
 )
 
 
+def _check_gpus(gpus: str, info: ValidationInfo) -> str:
+    if gpus == "auto" and isinstance(info.data.get("nproc_per_node"), str):
+        raise ValueError("cannot be auto unless nproc_per_node is a number: each takes one GPU")
+    return gpus
+
+
+def _check_distributed(distributed: bool, info: ValidationInfo) -> bool:
+    if not distributed and info.data.get("nproc_per_node") != 1:
+        raise ValueError("cannot be false unless nproc_per_node is 1; remove one of them")
+    return distributed
+
+
 class Launch(Section):
     """How torchrun starts the processes, in torchrun's own words."""
 
     nproc_per_node: Processes = Field(
         1, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
     )
-    gpus: Literal["all", "auto", "shared"] = Field(
+    gpus: Annotated[Literal["all", "auto", "shared"], AfterValidator(_check_gpus)] = Field(
         "all",
         description="all: every visible GPU, one job at a time; auto: one free GPU for each "
         "process; shared: together with other jobs.",
     )
-    distributed: bool = Field(
+    distributed: Annotated[bool, AfterValidator(_check_distributed)] = Field(
         True,
         description="false: one process without torchrun's variables (RANK and the like), which "
         "some scripts take for a distributed training.",
@@ -48,20 +60,6 @@ class Launch(Section):
     grace_period_s: float = Field(
         30, ge=1, description="Seconds that the processes have to stop before they are killed."
     )
-
-    @field_validator("gpus")
-    @classmethod
-    def _check_gpus(cls, gpus: str, info: ValidationInfo) -> str:
-        if gpus == "auto" and isinstance(info.data.get("nproc_per_node"), str):
-            raise ValueError("cannot be auto unless nproc_per_node is a number: each takes one GPU")
-        return gpus
-
-    @field_validator("distributed")
-    @classmethod
-    def _check_distributed(cls, distributed: bool, info: ValidationInfo) -> bool:
-        if not distributed and info.data.get("nproc_per_node") != 1:
-            raise ValueError("cannot be false unless nproc_per_node is 1; remove one of them")
-        return distributed
 
 
 class Objective(Section):
@@ -127,12 +125,12 @@ class BatchSizes(Section):
 
     @field_validator("per_device_max")
     @classmethod
-    def _check_per_device_max(cls, most: int | None, info: ValidationInfo) -> int | None:
-        if most is not None and info.data.get("apply") == "dataloader":
+    def _check_per_device_max(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("apply") == "dataloader":
             raise ValueError(
                 "only goes with apply: script, since a data loader cannot split batches"
             )
-        return most
+        return limit
 
     def check_divisible(self, world_size: int) -> None:
         """Raise ``ValueError`` if so many processes cannot share every batch size evenly."""
@@ -144,14 +142,6 @@ class BatchSizes(Section):
                 "launch.nproc_per_node"
             )
         check_split(self.candidates, world_size, self.per_device_max)
-
-    def check_shares(self, shares: int, placeholder: str) -> None:
-        """Raise ``ValueError`` if a batch size is no multiple of what a placeholder divides by."""
-        if uneven := [str(size) for size in self.candidates if size % shares]:
-            raise ValueError(
-                f"has candidates for which {placeholder} is no whole number: {', '.join(uneven)}; "
-                f"use multiples of {shares}"
-            )
 
 
 class LearningRate(Section):
@@ -270,6 +260,12 @@ class StallSection(Section, title="Stall"):
     )
 
 
+def _check_window(value: str | None, info: ValidationInfo) -> str | None:
+    if value not in {None, "price"} and info.data.get("start_within", "") is None:
+        raise ValueError("only goes with start_within, such as start_within: 6h")
+    return value
+
+
 class ScheduleSection(Section, title="Schedule"):
     """When the job runs by itself."""
 
@@ -299,21 +295,14 @@ class ScheduleSection(Section, title="Schedule"):
         description="Delay each start by up to this time, to the moment when power is cheapest or "
         "cleanest: 6h; null: start at once.",
     )
-    finish_by: TimeOfDay | None = Field(
+    finish_by: Annotated[TimeOfDay | None, AfterValidator(_check_window)] = Field(
         None,
         description='With start_within: the time of day by which the run shall end: "07:30".',
     )
-    by: StartBy = Field(
+    by: Annotated[StartBy, AfterValidator(_check_window)] = Field(
         "price",
         description="With start_within: choose the start by the price of power, or by its carbon.",
     )
-
-    @field_validator("finish_by", "by")
-    @classmethod
-    def _check_window(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value not in {None, "price"} and info.data.get("start_within", "") is None:
-            raise ValueError("only goes with start_within, such as start_within: 6h")
-        return value
 
 
 class Keep(Section):

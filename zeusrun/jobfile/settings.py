@@ -29,4 +29,4 @@ def read_settings(text: str, label: str) -> JobSpec:
     """
     document = parse_document(text, label)
     values = {key: value for key, value in document.data.items() if key in _OF_POLICY}
-    return validate(JobSpec, document, {**values, **_REST}, frozenset({"source", "secrets"}))
+    return validate(JobSpec, document, {**values, **_REST}, {"source", "secrets"})

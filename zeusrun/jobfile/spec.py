@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,13 +23,11 @@ from pydantic import (
 from zeusrun.errors import JobFileError
 from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.messages import collect_problems, describe_errors
 from zeusrun.jobfile.metrics_section import Metrics
-from zeusrun.jobfile.paths import can_run, check_path, resolve_path
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
-from zeusrun.jobfile.section import Section, list_keys
+from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
     BatchSizes,
     EarlyStop,
@@ -45,11 +44,83 @@ from zeusrun.jobfile.sections import (
     read_short_form,
 )
 from zeusrun.jobfile.tariff_section import Carbon, Price, Pue  # noqa: TC001 - pydantic needs them
-from zeusrun.jobfile.values import EnvName, PassedText, Template, check_text
+from zeusrun.jobfile.values import (
+    EnvName,
+    PassedText,
+    Template,
+    can_run,
+    check_path,
+    check_text,
+    resolve_path,
+)
 from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
+    rate = info.data.get("learning_rate")
+    if rate is not None and rate.apply == "optimizer" and not instrument:
+        raise ValueError("is false, so no hook runs for learning_rate.apply: optimizer")
+    return instrument
+
+
+def _check_batch_size(sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
+    launch = info.data.get("launch")
+    if launch is not None and isinstance(launch.nproc_per_node, int):
+        sizes.check_divisible(launch.nproc_per_node)
+        texts = [*info.data.get("args", ()), *info.data.get("env", {}).values()]
+        _check_shares(sizes, texts, launch.nproc_per_node)
+    if sizes.apply == "dataloader" and info.data.get("instrument") is False:
+        raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
+    return sizes
+
+
+def _check_notify(notify: Notify, info: ValidationInfo) -> Notify:
+    program = notify.command[0] if notify.command else ""
+    if "/" in program and not program.startswith("/"):  # else it is found on PATH
+        check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
+    return notify
+
+
+def _check_stall(stall: StallSection, info: ValidationInfo) -> StallSection:
+    launch = info.data.get("launch")
+    if stall.action == "restart" and launch is not None and launch.max_restarts == 0:
+        raise ValueError(
+            "has action: restart, but torchrun may not restart the processes; "
+            "set launch.max_restarts to 1 or more"
+        )
+    if stall.action == "restart" and info.data.get("instrument") is False:
+        raise ValueError("has action: restart, but no step is seen with instrument: false")
+    return stall
+
+
+def _check_metrics(metrics: Metrics, info: ValidationInfo) -> Metrics:
+    if metrics.path is not None:
+        check_text(metrics.path, info)
+    objective, groups = info.data.get("objective"), find_metrics(metrics.pattern)
+    wanted = metrics.name or (objective.metric if objective else None)
+    if metrics.pattern and wanted is not None and wanted not in groups:
+        raise ValueError(
+            f"has no group {wanted!r} in its pattern, which has "
+            f"{', '.join(groups) or 'only counters'}; name the group of objective.metric so, "
+            "or name it in metrics.name"
+        )
+    return metrics
+
+
+def _check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
+    data = info.data
+    if adapt is None or "batch_size" not in data:
+        return adapt
+    if data.get("instrument") is False:
+        raise ValueError("changes the batch size, but no hook runs with instrument: false")
+    adapt.check_range(data["batch_size"])
+    launch = data.get("launch")
+    if launch is not None and isinstance(launch.nproc_per_node, int):
+        adapt.check_divisible(launch.nproc_per_node)
+    return adapt
 
 
 class JobSpec(Section):
@@ -92,24 +163,24 @@ class JobSpec(Section):
     workdir: Path = Field(
         Path(), strict=False, description="Where the script runs; relative to the job file."
     )
-    instrument: bool = Field(
+    instrument: Annotated[bool, AfterValidator(_check_instrument)] = Field(
         True,
         description="Run the script under zeusrun's worker, which counts steps, records the "
         "cause of a crash, and stops gently.",
     )
     launch: Launch = Launch()
     objective: Objective
-    batch_size: BatchSizes
+    batch_size: Annotated[BatchSizes, AfterValidator(_check_batch_size)]
     policy: PolicySection = PolicySection()
     early_stop: EarlyStop = EarlyStop()
     attempts: int = Field(
         5, ge=1, description="Attempts in one submit before the target counts as missed."
     )
     power_limit: PowerLimit = PowerLimit()
-    stall: StallSection = StallSection()
-    metrics: Metrics = Metrics()
+    stall: Annotated[StallSection, AfterValidator(_check_stall)] = StallSection()
+    metrics: Annotated[Metrics, AfterValidator(_check_metrics)] = Metrics()
     watch: Watch | None = Field(None, description="What the ranks measure of their gradients.")
-    adapt: Adapt | None = Field(
+    adapt: Annotated[Adapt | None, AfterValidator(_check_adapt)] = Field(
         None, description="How the batch size changes while the training runs."
     )
     schedule: ScheduleSection | None = Field(
@@ -122,7 +193,7 @@ class JobSpec(Section):
         HistorySection(), description="Where the runs are recorded: its URL, or a section."
     )
     keep: Keep = Keep()
-    notify: Notify = Notify()
+    notify: Annotated[Notify, AfterValidator(_check_notify)] = Notify()
     timeout_s: float | None = Field(
         None, gt=0, description="Seconds that a trial may last at most; null: no limit."
     )
@@ -154,76 +225,6 @@ class JobSpec(Section):
         text = check_text(str(workdir), info)
         check_path(info, text, os.path.isdir, "names a directory")
         return workdir if "$" in text else resolve_path(info.data["source"], text, escape=True)
-
-    @field_validator("instrument")
-    @classmethod
-    def _check_instrument(cls, instrument: bool, info: ValidationInfo) -> bool:
-        rate = info.data.get("learning_rate")
-        if rate is not None and rate.apply == "optimizer" and not instrument:
-            raise ValueError("is false, so no hook runs for learning_rate.apply: optimizer")
-        return instrument
-
-    @field_validator("batch_size")
-    @classmethod
-    def _check_batch_size(cls, sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
-        launch = info.data.get("launch")
-        if launch is not None and isinstance(launch.nproc_per_node, int):
-            sizes.check_divisible(launch.nproc_per_node)
-            texts = [*info.data.get("args", ()), *info.data.get("env", {}).values()]
-            _check_shares(sizes, texts, launch.nproc_per_node)
-        if sizes.apply == "dataloader" and info.data.get("instrument") is False:
-            raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
-        return sizes
-
-    @field_validator("notify")
-    @classmethod
-    def _check_notify(cls, notify: Notify, info: ValidationInfo) -> Notify:
-        program = notify.command[0] if notify.command else ""
-        if "/" in program and not program.startswith("/"):  # else it is found on PATH
-            check_path(info, program.replace("$", "$$"), os.path.isfile, "has a command")
-        return notify
-
-    @field_validator("stall")
-    @classmethod
-    def _check_stall(cls, stall: StallSection, info: ValidationInfo) -> StallSection:
-        launch = info.data.get("launch")
-        if stall.action == "restart" and launch is not None and launch.max_restarts == 0:
-            raise ValueError(
-                "has action: restart, but torchrun may not restart the processes; "
-                "set launch.max_restarts to 1 or more"
-            )
-        if stall.action == "restart" and info.data.get("instrument") is False:
-            raise ValueError("has action: restart, but no step is seen with instrument: false")
-        return stall
-
-    @field_validator("metrics")
-    @classmethod
-    def _check_metrics(cls, metrics: Metrics, info: ValidationInfo) -> Metrics:
-        if metrics.path is not None:
-            check_text(metrics.path, info)
-        objective, groups = info.data.get("objective"), find_metrics(metrics.pattern)
-        wanted = metrics.name or (objective.metric if objective else None)
-        if metrics.pattern and wanted is not None and wanted not in groups:
-            raise ValueError(
-                f"has no group {wanted!r} in its pattern, which has "
-                f"{', '.join(groups) or 'only counters'}; name the group of objective.metric so, "
-                "or name it in metrics.name"
-            )
-        return metrics
-
-    @field_validator("adapt")
-    @classmethod
-    def _check_adapt(cls, adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
-        data = info.data
-        if adapt is None or "batch_size" not in data:
-            return adapt
-        if data.get("instrument") is False:
-            raise ValueError("changes the batch size, but no hook runs with instrument: false")
-        adapt.check_range(data["batch_size"])
-        launch = data.get("launch")
-        if launch is not None and isinstance(launch.nproc_per_node, int):
-            adapt.check_divisible(launch.nproc_per_node)
-        return adapt
 
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
@@ -324,26 +325,15 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     document = read_job_file(path, overrides)
     source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document, source.parent)
-    problems = [*document.problems]
-    seen = {problem.path for problem in problems}
-    # Fields of the model that are no keys of the file.
-    errors: list[Mapping[str, Any]] = [
-        {"type": "extra_forbidden", "loc": (key,)} for key in _OWN & document.data.keys()
-    ]
-    spec = None
+    values = {**document.data, "source": source, "secrets": secrets}
+    hide = partial(hide_secret, secrets=secrets)
     try:
-        values = {**document.data, "source": source, "secrets": secrets}
-        spec = JobSpec.model_validate(values)
-    except ValidationError as error:
-        errors.extend(error.errors(include_url=False))
-    # Outside of the handler: the cause would quote what was given, secrets included.
-    described = describe_errors(errors, _SECTIONS, document)
-    problems += [hide_secret(each, secrets) for each in described if each.path not in seen]
-    if spec is None or problems:
-        if overrides and _is_valid(path):
-            document.blame_overrides()
-        raise collect_problems(document, problems)
-    return spec
+        return validate(JobSpec, document, values, _OWN, hide)
+    except JobFileError:
+        if not overrides or not _is_valid(path):
+            raise
+    document.blame_overrides()
+    return validate(JobSpec, document, values, _OWN, hide)  # the same, with other places
 
 
 def _is_valid(path: Path) -> bool:
@@ -383,11 +373,12 @@ _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 _OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 
 
-_SECTIONS = list_keys(JobSpec, _OWN)
-
-
 def _check_shares(sizes: BatchSizes, texts: Sequence[str], ranks: int) -> None:
     """Raise ``ValueError`` if a divided placeholder is no whole number for a candidate."""
     for name, share in (each for text in texts for each in find_shares(text)):
         own = ranks if name == "local_batch_size" else 1
-        sizes.check_shares(share * own, f"${{{name}/{share}}}")
+        if uneven := [str(size) for size in sizes.candidates if size % (share * own)]:
+            raise ValueError(
+                f"has candidates for which ${{{name}/{share}}} is no whole number: "
+                f"{', '.join(uneven)}; use multiples of {share * own}"
+            )

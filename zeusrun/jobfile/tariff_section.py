@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from zeusrun.errors import JobFileError
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.tariff_csv import load_tariff
-from zeusrun.tariff import Tariff
+from zeusrun.tariff import Tariff, from_points, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _RANGE = re.compile(r"\s*(\w+)\s*(?:-\s*(\w+)\s*)?")
-_MOST_PER_KWH = 1e9  # also in the smallest currency; larger numbers could overflow a sum
-_MOST_G_PER_KWH = 1e5  # lignite has about 1,100
+_MAX_PER_KWH = 1e9  # also in the smallest currency; larger numbers could overflow a sum
+_MAX_G_PER_KWH = 1e5  # lignite has about 1,100
+_YEAR_2200 = 7_258_118_400  # a time beyond it is a slip, and one near year 9999 cannot be shown
+_NO_TEXT = "{} is not UTF-8 text; save it as CSV in UTF-8"
+_MAX_BYTES = 16 << 20  # a year of quarters of an hour has 1 MB
 
 Pue = Annotated[float, Field(ge=1, le=10)]
 """Power usage effectiveness; a larger number is a percentage."""
@@ -49,7 +54,7 @@ class PriceRow(WeekRow):
     """A row of a weekly table of prices."""
 
     per_kwh: float = Field(
-        ge=-_MOST_PER_KWH, le=_MOST_PER_KWH, description="Price of a kilowatt-hour."
+        ge=-_MAX_PER_KWH, le=_MAX_PER_KWH, description="Price of a kilowatt-hour."
     )
 
 
@@ -57,8 +62,16 @@ class CarbonRow(WeekRow):
     """A row of a weekly table of carbon intensities."""
 
     g_per_kwh: float = Field(
-        ge=0, le=_MOST_G_PER_KWH, description="Grams of CO2 equivalent in a kilowatt-hour."
+        ge=0, le=_MAX_G_PER_KWH, description="Grams of CO2 equivalent in a kilowatt-hour."
     )
+
+
+def _check_tz(tz: str | None) -> str | None:
+    try:
+        _zone(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
+    return tz
 
 
 class _TariffSection(Section):
@@ -72,20 +85,11 @@ class _TariffSection(Section):
         min_length=1,
         description="A CSV file, relative to the job file: a time and the rate from then on.",
     )
-    tz: str | None = Field(
+    tz: Annotated[str | None, AfterValidator(_check_tz)] = Field(
         None,
         description="Time zone of the table, and of times without an offset in the file; null: "
         "the machine's own.",
     )
-
-    @field_validator("tz")
-    @classmethod
-    def _check_tz(cls, tz: str | None) -> str | None:
-        try:
-            _zone(tz)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"must be a time zone such as Europe/Berlin, not {tz!r}") from None
-        return tz
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
@@ -144,14 +148,14 @@ class Price(_TariffSection):
     """What a kilowatt-hour costs."""
 
     rate_key = "per_kwh"
-    bounds = (-_MOST_PER_KWH, _MOST_PER_KWH)
+    bounds = (-_MAX_PER_KWH, _MAX_PER_KWH)
     currency: str = Field(
         min_length=1, max_length=8, description="Currency, such as EUR; only shown."
     )
     per_kwh: float | None = Field(
         None,
-        ge=-_MOST_PER_KWH,
-        le=_MOST_PER_KWH,
+        ge=-_MAX_PER_KWH,
+        le=_MAX_PER_KWH,
         description="Price of a kilowatt-hour at all times.",
     )
     table: tuple[PriceRow, ...] = Field(
@@ -170,11 +174,11 @@ class Carbon(_TariffSection):
     """How much CO2 a kilowatt-hour causes."""
 
     rate_key = "g_per_kwh"
-    bounds = (0.0, _MOST_G_PER_KWH)
+    bounds = (0.0, _MAX_G_PER_KWH)
     g_per_kwh: float | None = Field(
         None,
         ge=0,
-        le=_MOST_G_PER_KWH,
+        le=_MAX_G_PER_KWH,
         description="Grams of CO2 equivalent in a kilowatt-hour at all times.",
     )
     table: tuple[CarbonRow, ...] = Field(
@@ -214,3 +218,66 @@ def _expand(text: str, names: Mapping[str, int], expected: str) -> frozenset[int
 
 def _zone(tz: str | None) -> tzinfo | None:
     return None if tz is None else ZoneInfo(tz)
+
+
+def load_tariff(path: Path, zone: tzinfo | None, bounds: tuple[float, float]) -> Tariff:
+    """Load a CSV file; a first row without a digit at its beginning is a heading.
+
+    ``zone`` is that of times without an offset, ``bounds`` are the least and the largest rate.
+
+    Raises:
+        JobFileError: If it cannot be read, or a row has no time or no rate.
+    """
+    try:
+        if not path.is_file() and path.exists():
+            raise JobFileError(f"{path} is not a file; price.csv and carbon.csv name a CSV file")
+        if path.stat().st_size > _MAX_BYTES:
+            raise JobFileError(f"{path} is larger than {_MAX_BYTES >> 20} MiB; is it a tariff?")
+        text = path.read_bytes().decode("utf-8-sig")
+        if "\0" in text:
+            raise JobFileError(_NO_TEXT.format(path))
+        rows = [*csv.reader(io.StringIO(text, newline=""))]
+    except UnicodeDecodeError as error:
+        raise JobFileError(_NO_TEXT.format(path)) from error
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise JobFileError(f"{path} cannot be read: {reason}") from error
+    points: list[tuple[float, float]] = []
+    for number, row in enumerate(rows, 1):
+        heading = number == 1 and not "".join(row[:1]).strip()[:1].isdigit()
+        if not heading and any(cell.strip() for cell in row):
+            points.append(_read_row(f"{path}:{number}", row, zone, bounds, points[-1:]))
+    if not points:
+        raise JobFileError(f"{path} has no rates; write rows such as 2026-03-01T00:00+01:00,0.31")
+    return from_points(points)
+
+
+def _read_row(
+    place: str,
+    row: Sequence[str],
+    zone: tzinfo | None,
+    bounds: tuple[float, float],
+    before: Sequence[tuple[float, float]],
+) -> tuple[float, float]:
+    """Return the time, in Unix seconds, and the rate of a row; ``before`` is the row above."""
+    shown = ",".join(row)[:80]
+    try:
+        t, rate = parse_time(row[0], zone), float(row[1])
+        if before and t <= before[0][0]:  # in a night of autumn the clock shows an hour twice
+            t = parse_time(row[0], zone, fold=1)
+        if not 0 <= t < _YEAR_2200:
+            raise ValueError("not a time from 1970 to 2200")  # noqa: TRY301 - one error for all
+    except (ValueError, IndexError, OverflowError):
+        raise JobFileError(
+            f"{place}: expected a time and a rate, such as 2026-03-01T00:00+01:00,0.31, "
+            f"not {shown!r}"
+        ) from None
+    least, largest = bounds
+    if not least <= rate <= largest:  # so is NaN
+        raise JobFileError(f"{place}: the rate must be from {least:g} to {largest:g}, not {row[1]}")
+    if before and t <= before[0][0]:
+        raise JobFileError(
+            f"{place}: each time must be later than the one above, not {shown!r}; where the clocks "
+            "change, write times with an offset"
+        )
+    return t, rate

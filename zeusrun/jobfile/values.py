@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
 
-from zeusrun.jobfile.placeholders import find_placeholders
+from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders
 from zeusrun.jobfile.validators import (
     check_env_name,
     check_name,
@@ -95,3 +97,34 @@ Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"
 Size = Annotated[str, _read_by(size_bytes)]
 Duration = Annotated[str, _read_by(duration_s)]
 TimeOfDay = Annotated[str, _read_by(time_of_day)]
+
+_MAIN = ("__main__.py", "__main__.pyc")
+
+
+def resolve_path(source: Path, text: str, *, escape: bool = False) -> Path:
+    """Return the absolute form of a path in the job file ``source``.
+
+    ``escape`` doubles a ``$`` in the directory, for a result that will be expanded.
+    """
+    directory = str(source.parent)
+    return Path(os.path.normpath(Path(directory.replace("$", "$$") if escape else directory, text)))
+
+
+def check_path(
+    info: ValidationInfo, text: str, exists: Callable[[Path], bool], what: str, lacks: str = ""
+) -> None:
+    """Raise ``ValueError`` if a path is missing; one with a placeholder cannot be checked yet.
+
+    ``lacks`` says what a directory would need.
+    """
+    if not find_placeholders(text):
+        path = resolve_path(info.data["source"], expand_placeholders(text, {}))
+        if not exists(path):
+            if os.path.isdir(path):  # noqa: PTH112 - never raises
+                raise ValueError(f"{what}, but it is a directory{lacks}: {path}")
+            raise ValueError(f"{what} that is missing: {path}")
+
+
+def can_run(path: Path) -> bool:
+    """Whether Python may run a path: a file, or a folder with a ``__main__.py``."""
+    return any(os.path.isfile(each) for each in (path, *(path / name for name in _MAIN)))  # noqa: PTH113 - never raises

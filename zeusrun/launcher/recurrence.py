@@ -17,7 +17,7 @@ from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import clean_up
 from zeusrun.launcher.redact import restore_secrets
-from zeusrun.launcher.script_warnings import find_lost_save, find_unused_choices
+from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.lever import POWER, Lever
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -58,7 +58,7 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
     with CaughtSignals() as signals:
         clean_up(submission, emit)
         exposed = find_exposed(spec.secrets, spec.source)
-        for text in [*exposed, *find_unused_choices(spec), *find_lost_save(spec)]:
+        for text in [*exposed, *find_script_warnings(spec)]:
             emit(Warned(text))
         with _limits(submission, emit) as limits:
             return _recur(replace(submission, limits=limits), emit, signals)

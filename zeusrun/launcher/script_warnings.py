@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.samples import samples_per_epoch
-from zeusrun.jobfile.guess.saves import find_late_save
-from zeusrun.jobfile.guess.script import find_spawn, module_paths, read_text
+from zeusrun.jobfile.guess.script import Script, module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import (
@@ -24,7 +23,7 @@ from zeusrun.target import meets_target
 from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.metrics.progress import Progress
@@ -40,88 +39,83 @@ _CALLS = {"batch_size": "local_batch_size", "learning_rate": "learning_rate"}
 _DATA_MAY_GROW = 1.25
 
 
-def find_unused_choices(spec: JobSpec) -> list[str]:
-    """Return a warning for each choice that seems never to reach the training.
+def find_script_warnings(spec: JobSpec) -> list[str]:
+    """Return what the job file and the text of its script promise to go wrong, a sentence each.
 
-    The job file and the text of the script are searched. There is no warning if the script
-    mentions zeusrun or cannot be read.
+    That is each choice that seems never to reach the training, and a save that a stop at the
+    target precedes. Nothing is said of a script that cannot be read, and of no choice where the
+    script mentions zeusrun.
     """
-    text = _script_text(spec)
+    script = read_job_script(spec)
+    return [*_find_unused_choices(spec, script.text), *_find_lost_save(spec, script)]
+
+
+def _find_unused_choices(spec: JobSpec, text: str) -> Iterator[str]:
     if text and spec.adapt is not None and ".loader(" not in text:
-        told = (
+        yield (
             "the batch size seems not to adapt: the script does not mention run.loader(...), which "
             "makes a data loader whose batch size can change (docs/adapt.md)"
         )
-        return [told]
+        return
     if not text or "zeusrun" in text:
-        return []
-    warnings = [
-        f"the {choice} seems never to reach the script: the job file has no ${{{name}}}, and "
-        f"{spec.script or spec.module} mentions neither ZEUSRUN_{name.upper()} nor zeusrun. Pass "
-        f'it as an argument, such as  args: [--{name.replace("_", "-")}, "${{{name}}}"]'
-        f"{_per_rank(spec) if name == 'batch_size' else ''}, or write  "
-        f"{name}: {{apply: {_HOOKED[name]}}}"
-        for name, choice in _undelivered(spec, text).items()
-    ]
-    most = spec.batch_size.per_device_max
+        return
+    per_rank = ' ("${local_batch_size}" if the script means that of each rank)'
+    for name in find_undelivered(spec, text):
+        share = per_rank if name == "batch_size" and spec.launch.nproc_per_node != 1 else ""
+        yield (
+            f"the {_readable(name)} seems never to reach the script: the job file has no "
+            f"${{{name}}}, and {spec.script or spec.module} mentions neither "
+            f"ZEUSRUN_{name.upper()} nor zeusrun. Pass it as an argument, such as  args: "
+            f'[--{name.replace("_", "-")}, "${{{name}}}"]{share}, or write  '
+            f"{name}: {{apply: {_HOOKED[name]}}}"
+        )
+    limit, placeholders = spec.batch_size.per_device_max, _placeholders(spec)
     # The hook of transformers splits the batch itself, that of Lightning accumulates micro-batches.
-    splits = "transformers" in text or "ZEUSRUN_ACCUMULATION_STEPS" in text
-    splits = splits or ("lightning" in text and "micro_batch_size" in _placeholders(spec))
-    if (
-        most is not None
-        and not splits
-        and "accumulation_steps" not in " ".join(_placeholders(spec))
-    ):
-        warnings.append(
-            f"batch_size.per_device_max ({most}) seems to have no effect: the job file has no "
+    splits = any("accumulation_steps" in name for name in placeholders)
+    splits |= "transformers" in text or "ZEUSRUN_ACCUMULATION_STEPS" in text
+    splits |= "lightning" in text and "micro_batch_size" in placeholders
+    if limit is not None and not splits:
+        yield (
+            f"batch_size.per_device_max ({limit}) seems to have no effect: the job file has no "
             "${accumulation_steps}. Pass ${micro_batch_size} and ${accumulation_steps} as "
             "arguments, or call run.micro_batch_size(default=...) and run.accumulation_steps() in "
             "the script"
         )
-    return warnings
 
 
-def find_lost_save(spec: JobSpec) -> list[str]:
-    """Return a warning if a stop at the target would come before the script saves its model."""
-    line = find_late_save(_script_text(spec), spec.args)
-    if line is None or spec.objective.on_target == "continue":
-        return []
-    told = (
-        f"line {line} of {spec.script or spec.module} saves after the training loop, but the run "
-        "is stopped within the loop when it reaches the target, and nothing is saved then. Write  "
-        "objective: {on_target: continue}, and all epochs run; or loop over "
-        "zeusrun.current().epochs(default=...), which ends at the target, and the script saves"
-    )
-    return [told]
+def _find_lost_save(spec: JobSpec, script: Script) -> Iterator[str]:
+    if spec.objective.on_target == "stop" and script.late_save is not None:
+        yield (
+            f"line {script.late_save} of {spec.script or spec.module} saves after the training "
+            "loop, but the run is stopped within the loop when it reaches the target, and nothing "
+            "is saved then. Write  objective: {on_target: continue}, and all epochs run; or loop "
+            "over zeusrun.current().epochs(default=...), which ends at the target, and the script "
+            "saves"
+        )
 
 
-def _per_rank(spec: JobSpec) -> str:
-    one = spec.launch.nproc_per_node == 1
-    return "" if one else ' ("${local_batch_size}" if the script means that of each rank)'
-
-
-def calls_spawn(spec: JobSpec) -> bool:
-    """Whether the text of the script starts training processes, and no option decides that."""
-    return find_spawn(_script_text(spec))
-
-
-def find_choices_to_ask_for(spec: JobSpec) -> frozenset[str]:
-    """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
-    text = _script_text(spec) if spec.instrument else ""
-    return frozenset(_undelivered(spec, text) if "zeusrun" in text else ())
-
-
-def _undelivered(spec: JobSpec, script: str) -> dict[str, str]:
-    """Return the choices that reach the script only by a call of zeusrun, with readable names."""
+def find_undelivered(spec: JobSpec, text: str) -> list[str]:
+    """Return the choices that reach a script of this text only by a call of zeusrun."""
     placeholders, batch, rate = _placeholders(spec), spec.batch_size, spec.learning_rate
     sizes = {"batch_size", "local_batch_size", "micro_batch_size"}
-    taken = bool(placeholders & sizes) or "ZEUSRUN_MICRO_BATCH_SIZE" in script
-    choices = {}
-    if len(batch.candidates) > 1 and batch.apply != "dataloader" and not taken:
-        choices["batch_size"] = "batch size"
-    if rate is not None and rate.apply != "optimizer" and "learning_rate" not in placeholders:
-        choices["learning_rate"] = "learning rate"
-    return {name: what for name, what in choices.items() if f"ZEUSRUN_{name.upper()}" not in script}
+    taken = bool(placeholders & sizes) or "ZEUSRUN_MICRO_BATCH_SIZE" in text
+    choices = {
+        "batch_size": len(batch.candidates) > 1 and batch.apply != "dataloader" and not taken,
+        "learning_rate": rate is not None
+        and rate.apply != "optimizer"
+        and "learning_rate" not in placeholders,
+    }
+    return [name for name in choices if choices[name] and f"ZEUSRUN_{name.upper()}" not in text]
+
+
+def find_choices_to_ask_for(spec: JobSpec, script: Script) -> frozenset[str]:
+    """Return the choices that reach the training only if the script asks ``zeusrun`` for them."""
+    asks = spec.instrument and "zeusrun" in script.text
+    return frozenset(find_undelivered(spec, script.text) if asks else ())
+
+
+def _readable(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _placeholders(spec: JobSpec) -> set[str]:
@@ -129,12 +123,15 @@ def _placeholders(spec: JobSpec) -> set[str]:
     return {name for text in texts for name in find_placeholders(text)}
 
 
-def _script_text(spec: JobSpec) -> str:
-    """Return the text of the script or module; empty if it is not found or is no text."""
+def read_job_script(spec: JobSpec) -> Script:
+    """Return the script or module of a job; its text is empty if it is not found or is no text."""
     if spec.script is None:
-        return read_text(*module_paths(Path(str(spec.workdir)), str(spec.module)))
-    path = spec.source.parent / spec.script
-    return "" if find_placeholders(spec.script) else read_text(path, path / "__main__.py")
+        paths = module_paths(Path(str(spec.workdir)), str(spec.module))
+    else:
+        path = spec.source.parent / spec.script
+        paths = (path, path / "__main__.py")
+    known = spec.script is None or not find_placeholders(spec.script)
+    return Script(read_text(*paths) if known else "", spec.args)
 
 
 def find_remarks(
@@ -154,7 +151,7 @@ def find_remarks(
         stops_at_target: Whether the job asks to end at the target.
         to_ask_for: The choices that reach the training only if the script asks for them.
         earlier: Trials of the job, oldest first.
-        spawns: Whether the script always starts processes itself; see ``calls_spawn``.
+        spawns: Whether the script always starts processes itself; see ``Script.spawns``.
     """
     remarks = _observed_remarks(progress, trial, spawns=spawns)
     metric = trial.metric
@@ -172,30 +169,26 @@ def find_remarks(
             "F1 that is only near: then log one value for each evaluation"
         )
     size = find_batch_size(progress.observed, progress.ranks.trained_by)
-    observed = size is not None
-    unasked = set(to_ask_for) - ({"batch_size"} if observed else set())
+    unasked = set(to_ask_for).difference(progress.asked, [] if size is None else ["batch_size"])
     for name in sorted(unasked) if progress.last_report_t is not None else ():
-        if name not in progress.asked:
-            remarks[f"never asked for {name}"] = (
-                f"the script has never asked for the {name.replace('_', ' ')}, so it seems to "
-                f"train with its own. Use run.{_CALLS[name]}(default=...), or pass ${{{name}}} in "
-                "args"
-            )
-    if not observed and (text := _compare_epochs(progress, trial, earlier)) is not None:
+        remarks[f"never asked for {name}"] = (
+            f"the script has never asked for the {_readable(name)}, so it seems to train with its "
+            f"own. Use run.{_CALLS[name]}(default=...), or pass ${{{name}}} in args"
+        )
+    if size is None and (text := _compare_epochs(progress, trial, earlier)) is not None:
         remarks["samples an epoch"] = text
     # A library reports training losses before its first evaluation.
     reported = progress.other_epochs or any(source == REPORT for _, source in progress.seen)
     if reported and metric not in progress.seen_metrics:
-        names = list_names(progress.seen_metrics)
         remarks["metric"] = (
-            f"the first report has no {metric!r}; it has {names}. If objective.metric is "
-            "misspelt, stop and correct it"
+            f"the first report has no {metric!r}; it has {list_names(progress.seen_metrics)}. If "
+            "objective.metric is misspelt, stop and correct it"
         )
     if (text := _reached_at_once(progress, trial, earlier)) is not None:
         remarks["at once"] = text
-    started_t = max((each.t for each in progress.ranks.spawned.values()), default=progress.now_t)
-    settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
     spawned = progress.ranks.spawned.values()
+    started_t = max((each.t for each in spawned), default=progress.now_t)
+    settled = progress.now_t - started_t > 1.0 or progress.ranks.scripts_ended  # all have stepped
     arrives = size == trial.global_batch_size
     if settled and (text := describe_spawned(spawned, always=spawns, arrives=arrives)) is not None:
         remarks["spawned"] = text
@@ -207,24 +200,22 @@ def find_remarks(
 
 def _batch_size_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict[str, str]:
     """Return warnings about the batch size that the training uses."""
-    remarks = {}
-    size, chosen = (
-        find_batch_size(progress.observed, progress.ranks.trained_by),
-        trial.global_batch_size,
-    )
+    remarks, chosen = {}, trial.global_batch_size
+    size = find_batch_size(progress.observed, progress.ranks.trained_by)
+    nothing = f"so this run teaches nothing about {chosen}"
+    # By then the sidecar must have been read since the first step.
+    stepped = progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0
     if (alone := describe_alone(progress.observed)) is not None:
         remarks["alone"] = alone
         if size is not None and size != chosen:
-            remarks["batch size"] = (
-                f"its ranks train alone, so this run teaches nothing about {chosen}"
-            )
+            remarks["batch size"] = f"its ranks train alone, {nothing}"
     elif size is not None and observed_batch_size(trial, progress) != chosen:
         how = describe_steps([progress.observed[rank] for rank in sorted(progress.observed)])
         remarks["batch size"] = (
             f"the script trains with batch size {size} ({how}), not with the {chosen} that zeusrun "
-            f"chose, so this run teaches nothing about {chosen}. "
-        ) + _how_to_deliver(progress, trial, size, spawns=spawns)
-    elif progress.unapplied not in {None, chosen} and _has_stepped_a_second(progress):
+            f"chose, {nothing}. {_how_to_deliver(progress, trial, size, spawns=spawns)}"
+        )
+    elif progress.unapplied not in {None, chosen} and stepped:
         remarks["batch size"] = (
             f"batch size {chosen} does not reach the training, so this run teaches nothing about "
             f"it. {_how_to_deliver(progress, trial)}"
@@ -280,11 +271,6 @@ def _observed_remarks(progress: Progress, trial: Trial, *, spawns: bool) -> dict
             "script counts from the start in every phase, let it report an epoch that only grows"
         )
     return remarks
-
-
-def _has_stepped_a_second(progress: Progress) -> bool:
-    """Whether the sidecar must have been read since the first step."""
-    return progress.stepping_s is not None and progress.now_t - progress.stepping_s[0] > 1.0
 
 
 def _how_to_deliver(
@@ -347,36 +333,32 @@ def _compare_epochs(progress: Progress, trial: Trial, earlier: Sequence[Trial]) 
     Steps times batch size is the number of samples in an epoch, whatever the batch size. A report
     may come a moment before or after its step, so allow one epoch, and one step for the last batch.
     """
-    other = _newest_with_other_batch_size(trial, earlier)
     if trial.variant is not None or progress.by_reports or progress.by_samples:
         return None  # its steps have several batch sizes, or a report is no epoch
     again = progress.ranks.generation or trial.preemptions  # then steps count only the last part
-    if other is None or not progress.steps or progress.epochs < 1 or again:
+    if not progress.steps or progress.epochs < 1 or again:
         return None
     if progress.passes and not progress.observed:
         return None  # what feeds the steps will be observed
-    (then_steps, then), steps, epochs = other, progress.steps, progress.epochs
-    size, then_size = trial.global_batch_size, then.global_batch_size
+    steps, epochs, size = progress.steps, progress.epochs, trial.global_batch_size
+    known = ((then, samples_per_epoch(then)) for then in reversed(earlier))
+    then, then_samples = next(
+        ((then, n) for then, n in known if n is not None and then.global_batch_size != size),
+        (trial, None),
+    )
+    if then_samples is None:
+        return None
+    then_size = then.global_batch_size
     least = (steps / (epochs + 1) - 1) * size
-    most = (steps / (epochs - 1) + 1) * size if epochs > 1 else math.inf
+    largest = (steps / (epochs - 1) + 1) * size if epochs > 1 else math.inf
     if (
-        least <= (then_steps + 1) * then_size * _DATA_MAY_GROW
-        and most * _DATA_MAY_GROW >= (then_steps - 1) * then_size
+        least <= (then_samples + then_size) * _DATA_MAY_GROW
+        and largest * _DATA_MAY_GROW >= then_samples - then_size
     ):
         return None
     return (
         f"an epoch takes about {steps / epochs:.0f} steps of batch size {size} now, and took "
-        f"{then_steps:.0f} of {then_size} in {then.trial}: the batch size may not reach the "
-        "training. Ignore this if the data have changed or an epoch is a fixed number of steps"
+        f"{then_samples / then_size:.0f} of {then_size} in {then.trial}: the batch size may not "
+        "reach the training. Ignore this if the data have changed or an epoch is a fixed number of "
+        "steps"
     )
-
-
-def _newest_with_other_batch_size(
-    trial: Trial, earlier: Sequence[Trial]
-) -> tuple[float, Trial] | None:
-    """Return the newest complete run with another batch size, and its steps per epoch."""
-    for then in reversed(earlier):
-        samples = samples_per_epoch(then)
-        if samples is not None and then.global_batch_size != trial.global_batch_size:
-            return samples / then.global_batch_size, then
-    return None

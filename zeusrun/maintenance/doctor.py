@@ -7,13 +7,14 @@ import socket
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.energy.device import LimitableDevice
-from zeusrun.errors import DeviceError, HistoryError, JobFileError, ZeusrunError, advice_on
+from zeusrun.errors import DeviceError, JobFileError, ZeusrunError, advice_on
 from zeusrun.files.home import home_directory, limits_directory, notices_directory, trusted_home
 from zeusrun.files.lock import FileLock
 from zeusrun.gpu.nvml import gpus_of_job
@@ -24,10 +25,11 @@ from zeusrun.plugins import find_damaged_packages
 from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.energy.device import Device
 
+_NO_TORCH = "until then, `import torch` fails in every training"  # though zeusrun works
 _RUN_BYTES = 64 << 10  # what a submit reserves for an outcome
 
 
@@ -47,39 +49,39 @@ class Check:
 
 def check_machine(environment: Mapping[str, str]) -> list[Check]:
     """Return the checks, in the order in which a submit needs what they check."""
-    checks = [
-        Check("python", well=True, found=f"{platform.python_version()}, {sys.executable}"),
-        _check_torch(),
-        *_check_packages(),
-        *_check_host(),
-    ]
     home = home_directory(environment)
-    try:
-        gpus = gpus_of_job(environment, None)
-    except ZeusrunError as error:
-        checks.append(Check("devices", well=False, found=str(error)))
-    else:
-        checks += [_check_gpu(gpu) for gpu in gpus] or [_check_cpu(environment)]
-        checks.append(_check_permission(gpus, home))
-    own = [_check_home(home), *_check_tariff(home), *_check_notices(home)]
-    return [*checks, *_check_limits(home), *own]
-
-
-def _check_torch() -> Check:
-    try:
-        torchrun = find_torchrun()
-    except ZeusrunError as error:
-        return Check("torch", well=False, found=str(error))
-    return Check("torch", well=True, found=torchrun.version)
-
-
-def _check_packages() -> list[Check]:
-    """Report damaged packages: zeusrun works beside them, torch does not."""
-    advice = "until then, `import torch` fails in every training"
+    python = f"{platform.python_version()}, {sys.executable}"
     return [
-        Check("package", well=False, found=f"{package}: {damage}", advice=advice)
-        for package, damage in find_damaged_packages().items()
+        Check("python", well=True, found=python),
+        *attempt("torch", lambda: [Check("torch", well=True, found=find_torchrun().version)]),
+        *(
+            Check("package", False, f"{package}: {damage}", _NO_TORCH)
+            for package, damage in find_damaged_packages().items()
+        ),
+        *_check_host(),
+        *attempt("devices", lambda: _check_devices(environment, home)),
+        *attempt("power limit", lambda: _check_limits(home)),
+        *attempt("home", lambda: [_check_home(home)]),
+        *_check_tariff(home),
+        *_check_notices(home),
     ]
+
+
+def attempt(name: str, check: Callable[[], Sequence[Check]], what: str = "") -> Sequence[Check]:
+    """Return the results of a check; if it raises a ``ZeusrunError``, that, after ``what``."""
+    try:
+        return check()
+    except ZeusrunError as error:
+        return [Check(name, well=False, found=f"{what}{error}")]
+
+
+def _check_devices(environment: Mapping[str, str], home: Path) -> list[Check]:
+    gpus, found = gpus_of_job(environment, None), list[Check]()
+    for gpu in gpus:
+        what = f"{gpu.model} {gpu.uuid}: "
+        found += attempt("gpu", partial(_check_gpu, gpu, what), what)
+    found = found or [*attempt("devices", lambda: [_check_cpu(environment)])]
+    return [*found, _check_permission(gpus, home)]
 
 
 def _check_host() -> list[Check]:
@@ -94,24 +96,16 @@ def _check_host() -> list[Check]:
     return []
 
 
-def _check_gpu(gpu: Device) -> Check:
-    try:
-        reading = gpu.read()
-    except ZeusrunError as error:
-        return Check("gpu", well=False, found=f"{gpu.model} {gpu.uuid}: {error}")
+def _check_gpu(gpu: Device, what: str) -> list[Check]:
+    reading = gpu.read()
     limit = "?" if reading.power_limit_w is None else f"{reading.power_limit_w:.0f}"
     maximum = "?" if gpu.max_power_w is None else f"{gpu.max_power_w:.0f}"
-    found = (
-        f"{gpu.model} {gpu.uuid}: energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
-    )
-    return Check("gpu", well=True, found=found)
+    found = f"{what}energy {gpu.energy_source.value}, limit {limit} of {maximum} W"
+    return [Check("gpu", well=True, found=found)]
 
 
 def _check_cpu(environment: Mapping[str, str]) -> Check:
-    try:
-        device = cpu_device(environment)
-    except ZeusrunError as error:
-        return Check("devices", well=False, found=str(error))
+    device = cpu_device(environment)
     found = f"no GPU; {device.model}, energy {device.energy_source.value}"
     if device.energy_source is not EnergySource.ESTIMATED:
         return Check("devices", well=True, found=found)
@@ -160,15 +154,10 @@ def _may_set(gpu: LimitableDevice, directory: Path) -> bool | None:
 
 def _check_limits(home: Path) -> list[Check]:
     """Return a line for each limit that a dead launcher has left changed."""
-    directory = limits_directory(home)
-    try:
-        abandoned = abandoned_gpus(directory)
-    except DeviceError as error:
-        return [Check("power limit", well=False, found=str(error))]
-    advice = "`zeusrun repair` restores it"
+    directory, advice = limits_directory(home), "`zeusrun repair` restores it"
     return [
         Check("power limit", False, f"a dead run left the limit of {uuid} changed", advice)
-        for uuid in abandoned
+        for uuid in abandoned_gpus(directory)
     ]
 
 
@@ -186,8 +175,6 @@ def _check_home(home: Path) -> Check:
             locked = held.acquire() and not second.acquire()
             second.release()
             held.release()
-    except HistoryError as error:
-        return Check("home", well=False, found=str(error))
     except OSError as error:
         found = f"{home}: {error.strerror}"
         return Check("home", well=False, found=found, advice=advice_on(error, otherwise))

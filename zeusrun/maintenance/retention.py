@@ -107,19 +107,18 @@ def choose_old(
 
 def _kept(trials: Sequence[Trial]) -> set[str]:
     """Return the names of the trials to keep whatever the bounds are."""
+
+    def price(trial: Trial) -> tuple[bool, float]:
+        """Order by cost; trials of unknown cost come last, by time."""
+        known = trial.cost_j if trial.cost_j is not None else trial.time_s
+        return trial.cost_j is None, math.inf if known is None else known
+
     best: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
         if trial.status is TrialStatus.REACHED and trial.teaches:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
-            best[objective] = min(best.get(objective, trial), trial, key=_price)
+            best[objective] = min(best.get(objective, trial), trial, key=price)
     return {trial.trial for trial in (*best.values(), *list_preempted(trials))}
-
-
-def _price(trial: Trial) -> tuple[bool, float]:
-    """Order by cost; trials of unknown cost come last, by time."""
-    if trial.cost_j is not None:
-        return False, trial.cost_j
-    return True, math.inf if trial.time_s is None else trial.time_s
 
 
 def _ended_runs(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 
-_MOST_W = 1e9  # more comes from a damaged record
+_MAX_W = 1e9  # more comes from a damaged record
 
 
 def state_of(trial: Trial, found: Live | None) -> Live:
@@ -34,7 +34,7 @@ def state_of(trial: Trial, found: Live | None) -> Live:
         return Live(trial, None, trial.host, None)
     progress = {each.name: getattr(found.trial, each.name) for each in fields(Outcome)}
     power_w = found.power_w
-    if power_w is not None and not 0 <= power_w < _MOST_W:
+    if power_w is not None and not 0 <= power_w < _MAX_W:
         power_w = None
     return replace(found, trial=replace(trial, **progress), power_w=power_w)
 

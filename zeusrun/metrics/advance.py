@@ -151,8 +151,8 @@ def _count_epochs(
     first = others[0] if others else point
     baseline = is_baseline(first)
     before = bisect_left(progress.earlier, first.epoch)
-    told = (*map(_epoch, others[:_FIRST]), point.epoch)[baseline:]
-    from_zero = counts_from_zero((*progress.earlier[: min(before, _FIRST)], *told))
+    first_epochs = (*map(_epoch, others[:_FIRST]), point.epoch)[baseline:]
+    from_zero = counts_from_zero((*progress.earlier[: min(before, _FIRST)], *first_epochs))
     epochs = max(point.epoch + from_zero, before + number - baseline)
     return epochs if _restarted(progress) else max(progress.epochs, epochs)
 

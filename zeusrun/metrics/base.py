@@ -39,13 +39,6 @@ SOURCES = {"auto": "stdout", "stdout": "stdout", "csv": "lines", "jsonl": "lines
 """By ``metrics.source`` of the job file: the module that reads it; loaded only where it is used."""
 
 
-def open_source(run: SourceContext) -> MetricSource:
-    """Open the source that the job file names, one of ``SOURCES``."""
-    module = importlib.import_module(f"zeusrun.metrics.{SOURCES[run.section.source]}")
-    source: MetricSource = module.open_source(run)
-    return source
-
-
 class PluginSource:
     """A plugin's source; its errors, except ``OSError`` in ``read``, are ``UsageError``s."""
 
@@ -86,7 +79,8 @@ def open_sources(run: SourceContext) -> Mapping[str, MetricSource]:
         return {str(sidecar): SidecarReader(sidecar)}
     key = f"the metric source {name!r}"
     if name in SOURCES:
-        return {str(sidecar): SidecarReader(sidecar), key: open_source(run)}
+        module = importlib.import_module(f"zeusrun.metrics.{SOURCES[name]}")
+        return {str(sidecar): SidecarReader(sidecar), key: module.open_source(run)}
     source = create_plugin("zeusrun.metric_sources", name, MetricSource, run.run_dir)
     if source is None:
         raise UsageError(

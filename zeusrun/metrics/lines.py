@@ -128,17 +128,14 @@ class _Table:
         except csv.Error as error:
             raise ValueError(f"is not a row of a table: {error}") from error
         cells = [cell.strip() for cell in cells]
-        if not self._header or self._is_header(cells):
+        named = not set(self._header).isdisjoint(filter(None, cells))
+        if not self._header or (named and all(number_of(cell) is None for cell in cells)):
             self._header = cells
             return None
         if len(cells) != len(self._header):
             raise ValueError(f"has {len(cells)} cells, but the header has {len(self._header)}")
         row = {name: cell for name, cell in zip(self._header, cells, strict=True) if cell}
         return hash(frozenset(row.items())), row
-
-    def _is_header(self, cells: list[str]) -> bool:
-        names = set(self._header).intersection(filter(None, cells))
-        return bool(names) and all(number_of(cell) is None for cell in cells)
 
 
 def _parse_object(line: bytes) -> tuple[int, Mapping[str, object]]:
@@ -159,7 +156,7 @@ class LineFile(RowSource):
     """
 
     def __init__(self, run: SourceContext, kind: str, create_parser: Callable[[], Parse]) -> None:
-        super().__init__(Rows(run, kind, epoch="epoch"))
+        super().__init__(Rows(run, kind))
         self._files = NewestFile(run, self._rows)
         self._create_parser = create_parser
         self._path: Path | None = None

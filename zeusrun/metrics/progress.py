@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.seen import CONTROLLING, Seen
-from zeusrun.sidecar.events import (
-    REPORT,
-    Adapted,
-    Applied,
-    Hooked,
-    Observed,
-    Watched,
-)
-from zeusrun.trial import (
-    CurvePoint,
-    SizeChange,
-    is_baseline,
-    join_changes,
-)
+from zeusrun.metrics.seen import CONTROLLING
+from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
+from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.noise_curve import NoisePoint
     from zeusrun.sidecar.step_clock import StepCount
 
@@ -33,13 +22,6 @@ if TYPE_CHECKING:
 
 
 _STEP_TIMES = 64  # after that many samples the median hardly moves
-
-
-class Statistics(NamedTuple):
-    """What a trial records of the gradients of its largest model."""
-
-    noise_curve: tuple[NoisePoint, ...] = ()
-    gradients_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,13 +52,12 @@ class Progress:
     # When each point was reported, and its number among all reports that count.
     reports: tuple[tuple[float, int], ...] = ()
     last_report_t: float | None = None  # of any metric
-    seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)  # by name and source
+    seen: SeenMetrics = field(default_factory=dict)  # by name and source
     source: str | None = None  # whose values of the metric count
     preferred: str | None = None  # the source that the job file names
     replaced: int | None = None  # the batch size in whose place a hook hands out the chosen one
-    differs: tuple[str, float, float] | None = (
-        None  # another source, its value, the value that counts
-    )
+    # Another source, its value, and the value that counts.
+    differs: tuple[str, float, float] | None = None
     went_back: tuple[int, int] | None = None  # epochs, where no restart explains it
     other_epochs: frozenset[int] = frozenset()  # the first ones without the metric
     last_value: float | None = None  # NaN and infinities included
@@ -96,9 +77,8 @@ class Progress:
     hooks: tuple[Hooked, ...] = ()  # the libraries that zeusrun knows and the script has imported
     applied: tuple[Applied, ...] = ()  # what hooks gave to data loaders and optimizers
     observed: Mapping[int, Observed] = field(default_factory=dict)  # the newest, by rank
-    watched: Mapping[tuple[int, int], Watched] = field(
-        default_factory=dict
-    )  # the newest, by rank and model
+    # The newest, by rank and model.
+    watched: Mapping[tuple[int, int], Watched] = field(default_factory=dict)
     noise_curve: tuple[NoisePoint, ...] = ()
     adapted: tuple[Adapted, ...] = ()  # the batch sizes of a training that adapts it
     problems: tuple[str, ...] = ()  # of its policy
@@ -118,17 +98,14 @@ class Progress:
     @property
     def largest_model(self) -> Watched | None:
         """The newest statistics of gradients of the largest model; of equal ones, the newest."""
-        return max(
-            self.watched.values(), key=lambda each: (each.parameters, each.model), default=None
-        )
+        watched = self.watched.values()
+        return max(watched, key=lambda each: (each.parameters, each.model), default=None)
 
     @property
-    def statistics(self) -> Statistics:
-        """What is known of the gradients."""
+    def gradients_of(self) -> str | None:
+        """How the gradients of the largest model are measured; ``None`` without a result."""
         largest = self.largest_model
-        if largest is None or not (largest.values or self.noise_curve):
-            return Statistics()
-        return Statistics(self.noise_curve, largest.how)
+        return largest.how if largest and (largest.values or self.noise_curve) else None
 
     def is_beyond(self, before: Progress) -> bool:
         """Whether an epoch, or a report within one, has come since."""
@@ -321,11 +298,10 @@ def _begin(progress: Progress, training_t: float) -> Progress:
             point._replace(time_s=max(0.0, point.time_s + later_s), energy_j=None)
             for point in by_samples
         )
+        if reached is not None:
+            reached = reached._replace(time_s=max(0.0, reached.time_s + later_s))
     if curve and is_baseline(curve[0]) and not is_baseline(progress.curve[0]):
         epochs = max(epochs - 1, *(point.epoch for point in curve))
-    if reached is not None and progress.training_t is not None:
-        time_s = max(0.0, reached.time_s + progress.training_t - training_t)
-        reached = reached._replace(time_s=time_s)
     return replace(
         progress,
         training_t=training_t,

@@ -12,9 +12,9 @@ from zeusrun.sidecar.events import REPORT
 from zeusrun.target import likely_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from zeusrun.metrics.seen import Seen
+    from zeusrun.metrics.seen import SeenMetrics
 
 
 # What libraries report beside metrics.
@@ -36,7 +36,7 @@ class Proposal(NamedTuple):
     best: float | None = None  # where the last value is far worse; the target is near it
 
 
-def propose(seen: Mapping[tuple[str, str], Seen], likely: str = "") -> Proposal | None:
+def propose(seen: SeenMetrics, likely: str = "") -> Proposal | None:
     """Propose one of the metrics seen, by name and source; ``None`` if there is none.
 
     A metric of an evaluation precedes one of training, an accuracy precedes a loss, unless it is
@@ -83,7 +83,7 @@ def a_little_worse(value: float, mode: str) -> float:
     exact = Decimal(repr(value))
     if mode == "min":
         return float(Context(prec=2, rounding=ROUND_CEILING).plus(exact))
-    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
     if best is not None and best - exact < best / 10:  # two digits of what is missing
         return float(best - Context(prec=2, rounding=ROUND_CEILING).plus(best - exact))
     return float(Context(prec=2, rounding=ROUND_FLOOR).plus(exact))
@@ -97,7 +97,7 @@ def a_little_better(value: float, mode: str) -> float:
     exact = Decimal(repr(value))
     if exact == 0 and mode == "max":
         return 0.01
-    best = next((Decimal(most) for most in (1, 100) if 0 < exact <= most), None)
+    best = next((Decimal(top) for top in (1, 100) if 0 < exact <= top), None)
     if exact == 0 or (mode == "max" and exact == best):
         return value
     if mode == "min":
@@ -107,7 +107,7 @@ def a_little_better(value: float, mode: str) -> float:
     return float(exact.next_plus(_TWO_DIGITS))
 
 
-def describe_choice(proposal: Proposal, seen: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
+def describe_choice(proposal: Proposal, seen: SeenMetrics) -> Iterator[str]:
     """Yield sentences on a proposed metric: what it is, and how it is logged."""
     name, source = proposal.metric, proposal.source
     values = seen.get((name, source))

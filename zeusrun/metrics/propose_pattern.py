@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from zeusrun.metrics.propose import Proposal
+    from zeusrun.metrics.seen import SeenMetrics
 
 _NUMBER = re.compile(
     r"(?:(?<![a-zA-Z0-9_.@])(?<![a-zA-Z]-)|(?i:(?<=epoch)|(?<=epoch_)))"
@@ -57,6 +58,13 @@ class _Number(NamedTuple):
     label: int  # where its name begins
     start: int
     end: int
+    head: str = ""  # the part of the data that a heading names; empty if the name has its own
+    near: str = ""  # the last such part before it, likewise
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is a metric."""
+        return self.name not in {"", "epoch"}
 
 
 class Shape(NamedTuple):
@@ -95,25 +103,19 @@ def list_each_step(lines: Sequence[str], each_step: float) -> list[str]:
     return sorted({name for (name, _), seen in found.items() if seen.each_step})
 
 
-def _find(
-    lines: Sequence[str], each_step: float
-) -> tuple[dict[str, str], dict[tuple[str, str], Seen]]:
+def _find(lines: Sequence[str], each_step: float) -> tuple[dict[str, str], SeenMetrics]:
     """Return a line of each pattern, and what the metrics of each pattern look like."""
     known = [*_read([line for line in lines if len(line) <= _MAX_LINE])]
     shapes: dict[str, str] = {}
     for line, numbers in known:
-        names = {number.name for number in numbers if number.name} - {"epoch"}
+        names = {number.name for number in numbers if number.is_metric}
         by_epoch = any(number.name == "epoch" for number in numbers)
         if names and (by_epoch or names_an_evaluation(dict.fromkeys(names, 0.0))):
             shapes.setdefault(_build(line, numbers), line)
     last = [*shapes][-_MAX_SHAPES:]
     found = {
         (name, shape): Seen(
-            looks[0],
-            looks[-1],
-            len(looks),
-            min(looks),
-            max(looks),
+            *(looks[0], looks[-1], len(looks), min(looks), max(looks)),
             each_step=len(looks) >= each_step,
         )
         for shape in last
@@ -136,8 +138,6 @@ def find_epochs(lines: Sequence[str], shape: Shape | None) -> int | None:
 def read_line(line: str) -> list[_Number]:
     """Return the numbers of a line, and the names of those that are metrics or the epoch."""
     numbers: list[_Number] = []
-    heads: list[str] = []  # of a number: the part of the data that a heading names
-    nears: list[str] = []  # of a number: the last such part before it
     first = _WORD.match(line)
     head = near = _part(first[0]) if first else ""
     begin = 0  # where the words of the next name begin
@@ -158,21 +158,20 @@ def read_line(line: str) -> list[_Number]:
         elif head and own:
             head = own
         near = own or near
-        numbers.append(_Number(name, label, start, end))
-        heads.append("" if own else head)
-        nears.append("" if own else near)
+        parts = () if own else (head, near)
+        numbers.append(_Number(name, label, start, end, *parts))
         # The words before a count go on: "Accuracy: 98/100 (98%)", "score: 98/100 = 98%".
         if not (counts and words) or (over and not _SHARE.match(line, end)):
             unit = _UNIT.match(line, end)
             begin = unit.end() if unit else end
     if _FRAMED.match(line) and all(number.name != "epoch" for number in numbers):
         return [number._replace(name="") for number in numbers]
-    return _unique(numbers, heads, nears)
+    return _unique(numbers)
 
 
 def has_metric(line: str) -> bool:
     """Whether a line looks like one with a metric."""
-    return any(number.name not in {"", "epoch"} for number in read_line(line[:_MAX_LINE]))
+    return any(number.is_metric for number in read_line(line[:_MAX_LINE]))
 
 
 def shows_evaluation(line: str) -> bool:
@@ -181,7 +180,7 @@ def shows_evaluation(line: str) -> bool:
     return names_an_evaluation(dict.fromkeys(names, 0.0))
 
 
-def list_likely(lines: Sequence[str], most: int = 3) -> list[tuple[str, str]]:
+def list_likely(lines: Sequence[str], count: int = 3) -> list[tuple[str, str]]:
     """Return the lines that look most like a result, the newest of each kind, with a pattern each.
 
     Only those with a metric: first those whose numbers change, then those of an evaluation.
@@ -189,7 +188,7 @@ def list_likely(lines: Sequence[str], most: int = 3) -> list[tuple[str, str]]:
     kinds: dict[str, list[str]] = {}  # the one printed last stands last
     patterns: dict[str, str] = {}
     for line, numbers in _read([line for line in lines if len(line) <= _MAX_LINE]):
-        if any(number.name not in {"", "epoch"} for number in numbers):
+        if any(number.is_metric for number in numbers):
             kind = _NUMBER.sub("0", line)
             kinds[kind] = kinds.pop(kind, [])
             kinds[kind].append(line)
@@ -199,7 +198,7 @@ def list_likely(lines: Sequence[str], most: int = 3) -> list[tuple[str, str]]:
         printed = kinds[kind]
         return len({*printed}) > 1, shows_evaluation(printed[-1]), len(printed)
 
-    best = sorted(kinds, key=rank)[-most:]
+    best = sorted(kinds, key=rank)[-count:]
     return [(kinds[kind][-1], patterns[kind]) for kind in reversed(best)]
 
 
@@ -236,20 +235,18 @@ def _is_metric(name: str, line: str, start: int, end: int) -> bool:
     return is_known or not re.fullmatch(r"[-+]?\d+", line[start:end])
 
 
-def _unique(numbers: list[_Number], heads: list[str], nears: list[str]) -> list[_Number]:
+def _unique(numbers: list[_Number]) -> list[_Number]:
     """Put the part of the data before names that lack it; what is still there twice loses it."""
     named = [
-        each._replace(name=f"{head}_{each.name}")
-        if head and each.name not in {"", "epoch"}
-        else each
-        for each, head in zip(numbers, heads, strict=True)
+        each._replace(name=f"{each.head}_{each.name}") if each.head and each.is_metric else each
+        for each in numbers
     ]
     names = [each.name for each in named]
     taken = {""}
-    for at, (each, near, head) in enumerate(zip(named, nears, heads, strict=True)):
+    for at, each in enumerate(named):
         name = each.name
-        if near and not head and names.count(name) > 1 and name not in {"", "epoch"}:
-            name = f"{near}_{name}"
+        if each.near and not each.head and names.count(name) > 1 and each.is_metric:
+            name = f"{each.near}_{name}"
         named[at] = each._replace(name="" if name in taken else name)
         taken.add(name)
     return named
@@ -271,8 +268,7 @@ def _read(lines: Sequence[str]) -> Iterator[tuple[str, list[_Number]]]:
             good = name == "epoch" or _is_metric(name, line, start, end)
             good = good and number_of(cell[0]) is not None
             numbers.append(_Number(name if good else "", 0, start, end))
-        none = [""] * len(numbers)
-        yield line, _unique(numbers, none, none)
+        yield line, _unique(numbers)
 
 
 def _build(line: str, numbers: Sequence[_Number]) -> str:

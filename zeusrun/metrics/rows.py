@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.step_clock import StepCount
 
 
-_MOST_NOTES = 10_000  # files may come some minutes late
+_MAX_NOTES = 10_000  # files may come some minutes late
 HANDFUL = 5  # steps
 _ENOUGH = 3  # lines with at most that many steps between them
 _BEFORE = Place(0.0, 0, 0, 0, 0)
@@ -55,7 +55,7 @@ class Places:
         if count is not None:
             since_t = self._notes[-1][1].t if self._notes else 0.0
             self._notes += [note for note in count.notes if note[1].t > since_t]
-            del self._notes[:-_MOST_NOTES]
+            del self._notes[:-_MAX_NOTES]
 
     def put(self, rows: Sequence[Row], count: StepCount | None) -> list[Reported]:
         """Return the events of rows; ``count`` is the clock after they were read."""
@@ -76,16 +76,14 @@ class Places:
 
     def _find(self, row: Row, count: StepCount) -> Place:
         """Return the place before the step that followed a row."""
-        t, log_bytes = row.event.t, row.log_bytes
-        if log_bytes is None and t < count.first_step_t:
+        t, log_bytes, notes = row.event.t, row.log_bytes, self._notes
+        if log_bytes is not None:
+            at = bisect_left(notes, log_bytes, key=lambda note: note[0])
+        elif t < count.first_step_t:
             return _BEFORE._replace(t=count.first_step_t)
-        if log_bytes is None:
-            at = bisect_left(self._notes, t, key=lambda note: note[1].t)
         else:
-            at = bisect_left(self._notes, log_bytes, key=lambda note: note[0])
-        if at < len(self._notes):
-            return self._notes[at][1]
-        return count.place._replace(t=math.inf)
+            at = bisect_left(notes, t, key=lambda note: note[1].t)
+        return notes[at][1] if at < len(notes) else count.place._replace(t=math.inf)
 
     def _between(self, place: Place, share: float) -> Place:
         """Return a place on the way here: a program has written several rows at once."""
@@ -167,13 +165,13 @@ class Rows:
     k, and one at step 0 is an evaluation before training.
     """
 
-    def __init__(self, run: SourceContext, kind: str, epoch: str = "", step: str = "step") -> None:
-        """``kind`` is the word for a name: column, key, tag; ``epoch``, ``step``: which count."""
+    def __init__(self, run: SourceContext, kind: str) -> None:
+        """``kind`` is the word for a name: column, key, group."""
         section = run.section
         self.warnings: list[str] = []
         self.source = "stdout" if section.source == "auto" else section.source
         self._run, self._kind = run, kind
-        self._epoch_name, self._step_name = section.epoch or epoch, section.step or step
+        self._epoch_name, self._step_name = section.epoch or "epoch", section.step or "step"
         self._wanted = section.name or run.metric
         self._names: set[str] = set()
         self._epochs: set[int] = set()
@@ -230,25 +228,22 @@ class Rows:
     def _read_values(self, row: Mapping[str, object]) -> dict[str, float]:
         values: dict[str, float] = {}
         for name, raw in row.items():
-            if name in {self._epoch_name, self._step_name}:
-                continue
-            if name not in self._names and len(self._names) >= _MAX_NAMES:
+            is_new = name not in self._names
+            counts = name in {self._epoch_name, self._step_name}
+            if counts or (is_new and len(self._names) >= _MAX_NAMES):
                 continue
             self._names.add(name)
             value = number_of(raw)
             if value is not None:
-                values[name] = value / 100 if self._is_share(name, raw) else value
+                target = self._run.target if name == self._wanted else None
+                # Of the metric in percent, whose target is not: ``15.0%`` is 0.15.
+                is_share = target is not None and 0 <= target <= 1 and "%" in str(raw)
+                values[name] = value / 100 if is_share else value
             elif name == self._wanted:
                 self._found = True
                 text = str(raw)[:80]
                 self.warn("number", f"{self._kind} {name!r} is {text!r}, which is not a number")
         return values
-
-    def _is_share(self, name: str, raw: object) -> bool:
-        """Whether a value of the metric is in percent, but its target is not: ``15.0%`` is 0.15."""
-        target = self._run.target
-        percent = isinstance(raw, str) and "%" in raw
-        return percent and name == self._wanted and target is not None and 0 <= target <= 1
 
     def _by_epoch(
         self, values: dict[str, float], step: float | None
@@ -275,8 +270,14 @@ class Rows:
         self._since_t = max(self._since_t or 0.0, min(self._now_t, written_t))  # NaN is now
         return self._since_t
 
-    def end(self, *, final: bool = False) -> list[Event]:
-        """End to read: return the events."""
+    def end(self, *, found: bool, final: bool) -> list[Event]:
+        """End to read: return the events; ``found``: whether there is a file.
+
+        Without one, the user is warned after the first minute of training, and at the end.
+        """
+        if not found and (final or self._run.has_trained_a_minute(self._now_t)):
+            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
+            self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
         if not self._found and self._names and (final or len(self._epochs) >= _EPOCHS):
             self.warn(
                 "name",
@@ -288,14 +289,6 @@ class Rows:
         count = self._run.count
         self._places.look(count)
         return [*self._places.put(rows, count)] if rows else []
-
-    def check_file(self, *, found: bool, final: bool) -> None:
-        """Warn if there is still no file after the first minute of training, or at the end."""
-        if found or "file" in self._warned:
-            return
-        if final or self._run.has_trained_a_minute(self._now_t):
-            path, when = self._run.section.path, "" if final else " so far; zeusrun keeps looking"
-            self.warn("file", f"this run wrote no file that metrics.path ({path}) matches{when}")
 
     def warn(self, kind: str, text: str) -> None:
         """Warn once of each kind."""
@@ -318,9 +311,7 @@ class RowSource(ABC):
     def read(self, *, final: bool = False) -> list[Event]:
         """Return the events since the last call; raises ``OSError`` if a file cannot be read."""
         self._rows.begin()
-        found = self._collect(final=final)
-        self._rows.check_file(found=found, final=final)
-        return self._rows.end(final=final)
+        return self._rows.end(found=self._collect(final=final), final=final)
 
     @abstractmethod
     def _collect(self, *, final: bool) -> bool:

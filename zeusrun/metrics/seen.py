@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from zeusrun.sidecar.events import REPORT
 
@@ -56,9 +56,11 @@ class Seen(NamedTuple):
         return f"mean of {self.parts} values" if self.parts > 1 else ""
 
 
-def see(
-    seen: Mapping[tuple[str, str], Seen], event: Reported, metric: str
-) -> Mapping[tuple[str, str], Seen]:
+SeenMetrics: TypeAlias = "Mapping[tuple[str, str], Seen]"
+"""By name and source."""
+
+
+def see(seen: SeenMetrics, event: Reported, metric: str) -> SeenMetrics:
     """Return the metrics seen, those of an event included, but not more than ``_NAMES`` others."""
     now = dict(seen)
     for name, value in event.metrics.items():

@@ -55,7 +55,7 @@ class PrintedLines(RowSource):
     """
 
     def __init__(self, run: SourceContext) -> None:
-        super().__init__(Rows(run, "group", epoch="epoch"))
+        super().__init__(Rows(run, "group"))
         self._run = run
         self._quiet = run.section.source == "auto"
         self._matched = False

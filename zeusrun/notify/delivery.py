@@ -56,8 +56,8 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
         letter["tries"], letter["timeout_s"] = int(letter["tries"]), float(letter["timeout_s"])
         values = {name: letter["notice"][name] for name in _VARIABLES}
         event = {f"ZEUSRUN_{n.upper()}": str(v) for n, v in values.items() if v is not None}
-    except HistoryError as error:
-        _log(path.parent / "failed.log", str(error))  # the newer zeusrun delivers it
+    except HistoryError as error:  # the newer zeusrun delivers it
+        _log(path.parent / "failed.log", str(error))
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         path.unlink(missing_ok=True)  # not a notice
@@ -82,16 +82,13 @@ def _deliver(path: Path, pauses_s: tuple[float, ...]) -> None:
 
 def _try(letter: dict[str, Any], content: bytes, event: dict[str, str]) -> str:
     """Deliver to the URL and the command unless they have the notice; return the problems."""
-    problems = []
-    if letter["url"] is not None:
-        problem = _post(letter["url"], content, letter["timeout_s"])
-        letter["url"] = letter["url"] if problem else None
-        problems.append(problem)
+    problems, timeout_s = {}, letter["timeout_s"]
+    if letter["url"]:
+        problems["url"] = _post(letter["url"], content, timeout_s)
     if letter["command"]:
-        problem = _run(letter["command"], content, event, letter["timeout_s"])
-        letter["command"] = letter["command"] if problem else []
-        problems.append(problem)
-    return "; ".join(filter(None, problems))
+        problems["command"] = _run(letter["command"], content, event, timeout_s)
+    letter |= {way: None for way, problem in problems.items() if not problem}
+    return "; ".join(filter(None, problems.values()))
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

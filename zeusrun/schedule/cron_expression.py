@@ -70,10 +70,10 @@ class Timetable:
                 last = moment.timestamp()
                 yield last
 
-    def between(self, after: float, until: float, most: int) -> list[float]:
-        """Return the last ``most`` occurrences after one time and up to another, ascending."""
+    def between(self, after: float, until: float, count: int) -> list[float]:
+        """Return the last ``count`` occurrences after one time and up to another, ascending."""
         moments = itertools.takewhile(lambda moment: moment <= until, self.following(after))
-        return list(deque(moments, maxlen=most))
+        return list(deque(moments, maxlen=count))
 
     def describe(self) -> str:
         """Return the expression in words: ``at 02:00 every day (Europe/Paris)``."""

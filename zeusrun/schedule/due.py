@@ -26,8 +26,8 @@ LOOK_S = 900.0
 _SET_BACK_S = 3 * 3600.0  # a clock set back by less, as for daylight saving, repeats nothing
 _NO_CLOCK = 1_735_689_600.0  # 2025: a correct clock is later than this
 _ABSENT = "nothing ran that could start it"
-_MOST_TRIES = 5
-_MOST = 100  # missed occurrences that are recorded one by one
+_MAX_TRIES = 5
+_MAX_MISSED = 100  # missed occurrences that are recorded one by one
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def find_due(rules: Rules, cursor: Cursor, now: float) -> tuple[Cursor, dict[flo
     if cursor.until - now > _SET_BACK_S:  # the clock was ahead when ``until`` was written
         begun = cursor.pending is not None and cursor.pending <= now  # it is deferred
         cursor = Cursor(now, cursor.pending, cursor.tries) if begun else Cursor(now)
-    due = rules.timetable.between(cursor.until, now, _MOST)
+    due = rules.timetable.between(cursor.until, now, _MAX_MISSED)
     missed = dict.fromkeys(due[:-1], _ABSENT)
     pending, tries, planned = cursor.pending, cursor.tries, cursor.planned
     if due:
@@ -147,6 +147,6 @@ def why_missed(rules: Rules, cursor: Cursor, now: float) -> str | None:
         return f"it could not start within {rules.deadline_s:g} s"
     latest = max(rules.latest_at(pending), cursor.planned.start_at if cursor.planned else 0.0)
     too_late = rules.catch_up == "none" and now - latest > ON_TIME_S
-    if tries >= _MOST_TRIES or (tries and too_late):
+    if tries >= _MAX_TRIES or (tries and too_late):
         return f"a process was started for it {tries} times and never began; its log may say why"
     return _ABSENT if too_late else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOCK_WAIT_S = 1.0  # a tick that checks whether the process lives holds the lock for a moment
 _LOG_BYTES = 1 << 20
-_MOST_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
+_MAX_DEATHS = 2  # of processes that decide a start; after that, it starts without a decision
 
 
 def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float) -> Detached:
@@ -34,13 +34,10 @@ def start_occurrence(schedules: Schedules, schedule: Schedule, occurrence: float
     from zeusrun.launcher.processes.programs import start_detached  # noqa: PLC0415 - most ticks start nothing
 
     try:
-        log = open_log(schedules.log(schedule.job))
-        try:
+        with open(open_log(schedules.log(schedule.job)), "ab") as log:
             verb = [schedule.python, "-m", "zeusrun", "schedule", "fire"]
             argv = [*verb, schedule.job, f"{occurrence:.3f}"]
-            return start_detached(argv, environment_of(schedules, schedule), log)
-        finally:
-            os.close(log)
+            return start_detached(argv, environment_of(schedules, schedule), log.fileno())
     except OSError as error:
         add = f"`zeusrun schedule add {shlex.quote(schedule.job_file)}`"
         advice = advice_on(error, f"{add} with a zeusrun that works sets it up again")
@@ -106,7 +103,7 @@ def _begins_at(
         return occurrence
     if planned is not None and planned.holds(now) and planned.start_at < now + PERIOD_S:
         return planned.start_at
-    if schedule.cursor.tries > _MOST_DEATHS:
+    if schedule.cursor.tries > _MAX_DEATHS:
         why = "the processes that were to decide its start died"
         decided = PlannedStart(max(now, occurrence), now, why)
     else:

@@ -138,14 +138,8 @@ def tick(schedules: Schedules, now: float) -> Ticked:
             with schedules.hold(job) as found:
                 if found is None:
                     continue  # it has just been removed
-                schedule = _decide(schedules, found, now)
-                occurrence = _to_start(schedules, schedule, now)
-                if occurrence is not None:
-                    cursor = replace(schedule.cursor, tries=schedule.cursor.tries + 1)
-                    schedule = replace(schedule, cursor=cursor)
-                ended = [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]
-                firings = (replace(e, told=e.result not in UNDERWAY) for e in schedule.firings)
-                schedule = replace(schedule, firings=tuple(firings))
+                dead = partial(is_dead, schedules, job)
+                schedule, occurrence, ended = _decide(found, now, dead)
                 if schedule != found:
                     schedules.write(schedule)
             if occurrence is not None:  # the decision is on disk
@@ -154,15 +148,6 @@ def tick(schedules: Schedules, now: float) -> Ticked:
         except ZeusrunError as error:
             messages += _once_a_day(schedules, str(error), now)
     return Ticked(tuple(due), tuple(messages))
-
-
-def _to_start(schedules: Schedules, schedule: Schedule, now: float) -> float | None:
-    """Return the occurrence to start a process for; ``None`` if there is none."""
-    pending = schedule.cursor.pending
-    begins_at = schedule.cursor.begins_at(schedule.rules, now)
-    if pending is None or schedule.paused or begins_at >= now + PERIOD_S:
-        return None
-    return pending if is_dead(schedules, schedule.job, pending) else None
 
 
 def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
@@ -179,25 +164,36 @@ def _once_a_day(schedules: Schedules, text: str, now: float) -> list[str]:
     return [text]
 
 
-def _decide(schedules: Schedules, schedule: Schedule, now: float) -> Schedule:
-    at = timestamp(now)
+def _decide(
+    schedule: Schedule, now: float, is_dead: Callable[[float], bool]
+) -> tuple[Schedule, float | None, list[Occurrence]]:
+    """Return the schedule after a tick, what to start a process for, and what to report. Pure.
+
+    ``is_dead`` says whether the process of an occurrence has ended.
+    """
+    at, start = timestamp(now), None
     for each in schedule.firings:
-        if each.result in UNDERWAY and is_dead(schedules, schedule.job, each.occurrence):
+        if each.result in UNDERWAY and is_dead(each.occurrence):
             schedule = schedule.note(replace(each, result="lost", at=at, why="its zeusrun died"))
-    if schedule.paused:
-        return schedule
-    cursor, missed = find_due(schedule.rules, schedule.cursor, now)
-    if cursor.until < schedule.cursor.until:  # the clock was ahead: forget what it has missed
-        kept = (e for e in schedule.firings if e.result != "missed" or e.occurrence <= now)
-        schedule = replace(schedule, firings=tuple(kept))
-    # After the clock was wrong for a while, an occurrence that was decided may be due again.
-    decided = {each.occurrence for each in schedule.firings}
-    if cursor.pending in decided:
-        cursor = replace(cursor, pending=None)
-    for occurrence, why in missed.items():
-        if occurrence not in decided:
+    if not schedule.paused:
+        cursor, missed = find_due(schedule.rules, schedule.cursor, now)
+        if cursor.until < schedule.cursor.until:  # the clock was ahead: forget what it has missed
+            kept = (e for e in schedule.firings if e.result != "missed" or e.occurrence <= now)
+            schedule = replace(schedule, firings=tuple(kept))
+        # After the clock was wrong for a while, an occurrence that was decided may be due again.
+        decided = {each.occurrence for each in schedule.firings}
+        if cursor.pending in decided:
+            cursor = replace(cursor, pending=None)
+        for occurrence in sorted(missed.keys() - decided):
+            why = missed[occurrence]
             schedule = schedule.note(Occurrence(occurrence, "missed", at, why=why))
-    return replace(schedule, cursor=cursor)
+        pending, soon = cursor.pending, cursor.begins_at(schedule.rules, now) < now + PERIOD_S
+        if pending is not None and soon and is_dead(pending):
+            start, cursor = pending, replace(cursor, tries=cursor.tries + 1)
+        schedule = replace(schedule, cursor=cursor)
+    ended = [e for e in schedule.firings if not e.told and e.result not in UNDERWAY]
+    told = (replace(e, told=e.result not in UNDERWAY) for e in schedule.firings)
+    return replace(schedule, firings=tuple(told)), start, ended
 
 
 def _describe_endings(

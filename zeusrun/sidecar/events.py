@@ -7,13 +7,18 @@ One JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Each is one `
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zeusrun.files.private import open_for_writing
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 SIDECAR_NAME = "metrics.jsonl"
 ADAPT_STATE = "adapt.json"
@@ -235,3 +240,34 @@ def encode_event(event: Event) -> bytes:
                 del record[name]
     # A name may have a lone surrogate, which UTF-8 cannot hold.
     return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
+
+
+class EventWriter:
+    """Appends events to a sidecar; several processes may share its path."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._torn = False
+
+    def write(self, event: Event) -> None:
+        """Append one event.
+
+        Raises:
+            OSError: If the file system refuses.
+        """
+        line = (b"\n" if self._torn else b"") + encode_event(event)
+        written = os.write(self._descriptor, line)
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def append_event(path: Path | str, event: Event) -> None:
+    """Append one event; raises ``OSError`` if the file system refuses."""
+    writer = EventWriter(path)
+    writer.write(event)
+    writer.close()

@@ -24,7 +24,7 @@ _NOTES = 128  # newest ones; the launcher reads them ten times a second
 _HEAD, _NOTE = struct.Struct("=QddQQQQ"), struct.Struct("=QdQQQQ")
 _SIZE = _HEAD.size + _NOTES * _NOTE.size
 _TRIES = 3  # to read while no step is counted
-_MOST = 1 << 53
+_MAX_COUNT = 1 << 53
 
 
 class Place(NamedTuple):
@@ -133,12 +133,12 @@ def read_step_clock(path: Path) -> StepCount | None:
         return None
     steps, first_t, last_t, samples, passes, others, made = _HEAD.unpack_from(content)
     numbers = (samples, passes, others, made)
-    if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MOST > max(numbers)):
+    if not (is_moment(first_t) and is_moment(last_t) and 0 < steps < _MAX_COUNT > max(numbers)):
         return None
     notes = []
     for number in range(max(0, made - _NOTES + 1), made):  # the oldest may be replaced now
         at = _HEAD.size + number % _NOTES * _NOTE.size
         log_bytes, t, *counts = _NOTE.unpack_from(content, at)
-        if is_moment(t) and max(log_bytes, *counts) < _MOST:
+        if is_moment(t) and max(log_bytes, *counts) < _MAX_COUNT:
             notes.append((log_bytes, Place(t, *counts)))
     return StepCount(steps, first_t, last_t, samples, passes, others, tuple(notes))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import LearningCurve, SimulatedJob
@@ -41,11 +41,11 @@ class Setting:
     job: SimulatedJob
     policy: Policy
     problem: Problem
-    runs: Sequence[Observation]  # before it, oldest first
+    runs: Runs  # before it, oldest first
     rng: Generator  # for the draws of the policy
     made: Sequence[Trial] = ()  # earlier attempts of the recurrence
 
-    def choose(self, runs: Sequence[Observation]) -> Decision:
+    def choose(self, runs: Runs) -> Decision:
         """Return the choice after these runs. Policy ``zeus`` is simulated as it was published."""
         control = choose_control(self.policy, self.problem, runs, self.made)
         if control is not None:
@@ -130,9 +130,8 @@ class _Simulation:
         self._energy_j += seconds * self._rate.power_w
 
     def _spent_j(self) -> float:
-        eta_knob = self._setting.problem.eta_knob
-        time_cost = self._setting.job.max_power_w * self._time_s
-        return eta_knob * self._energy_j + (1 - eta_knob) * time_cost
+        job, eta_knob = self._setting.job, self._setting.problem.eta_knob
+        return cost_j(self._energy_j, job.max_power_w, self._time_s, eta_knob) or 0.0
 
     def train_epoch(self) -> None:
         while self._probing:

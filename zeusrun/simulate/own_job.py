@@ -19,7 +19,7 @@ import numpy as np
 from zeusrun.analysis.run_costs import draw_log_epochs
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.auto.spread import SDS90
+from zeusrun.bandit.auto.spread import SDS90, mean_log_epochs
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
@@ -32,9 +32,8 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.bandit.auto.beliefs import Array
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Observation, Pace
+    from zeusrun.bandit.observation import Array, Pace, Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.simulate.job import Rate
     from zeusrun.trial import Trial
@@ -44,7 +43,7 @@ CURVES = 24  # learning curves of a batch size; a run follows one at random
 # Standard deviation of a guess by either law, in logarithms, for each doubling from a batch size
 # with runs: as wide as the smooth part of what policy ``auto`` believes.
 GUESS_SD = 0.25
-_MOST_EPOCHS = 1e6
+_MAX_EPOCHS = 1e6
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples spread evenly (Kronecker sequence)
 _LEAST_LUCK = 1e-9  # as a probability
 
@@ -70,7 +69,7 @@ class Model:
 
     job: str
     problem: Problem  # what a policy is asked in the simulation
-    runs: Sequence[Observation]  # the history as a policy sees it; all before recurrence 1
+    runs: Runs  # the history as a policy sees it; all before recurrence 1
     arms: Sequence[KnownArm]  # ascending
     reached: int  # runs that the epochs are known from
     run_sd: float  # of one run's log epochs
@@ -116,8 +115,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
     if problem.default not in evidence.fitting:
         raise UsageError(f"memory or a crash rules out the default batch size, {problem.default}")
     known = sorted(evidence.reached)
-    joint = draw_log_epochs(problem.default, known, evidence)
-    drawn = dict(zip(known, joint.T, strict=True))
+    drawn = dict(zip(known, draw_log_epochs(problem.default, known, evidence).T, strict=True))
     arms = {
         size: KnownArm(
             size,
@@ -134,10 +132,11 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         if not arm.runs or size not in rates:
             away = min(abs(math.log2(other / size)) for other in rates)
             arms[size] = _doubt(problem, arm, GUESS_SD * away, best, len(known))
+    longest = max((run.epochs or 1 for run in runs), default=1)
     asked = replace(
         problem,
         candidates=evidence.fitting,
-        max_epochs=_most_epochs(problem, runs),
+        max_epochs=problem.max_epochs if problem.unit is None else 2 * longest,
         recurrence=1,
         energy_measured=True,
         learning_rates={},
@@ -163,13 +162,6 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         energy_known=energy_known,
         left_out=tuple(sorted(set(problem.candidates) - set(evidence.fitting))),
     )
-
-
-def _most_epochs(problem: Problem, runs: Sequence[Observation]) -> int:
-    """Return the epochs after which a simulated training ends; twice the most, if none are set."""
-    if problem.unit is None:
-        return problem.max_epochs
-    return 2 * max((run.epochs or 1 for run in runs), default=1)
 
 
 def _doubt(
@@ -221,12 +213,14 @@ def draw_job(model: Model, seed: int) -> SimulatedJob:
 
 def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
     rng = np.random.default_rng(seed)  # the luck of runs is that of all batch sizes
-    level = _draw_log_epochs(arm, rng.random(), _spread_luck(seed))
+    # Of successive seeds, as many are good as bad.
+    guess = statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))
+    level = _draw_log_epochs(arm, rng.random(), guess)
     curves = []
     for luck, which, chance in zip(
         rng.standard_normal(CURVES), rng.random(CURVES), rng.random(CURVES), strict=True
     ):
-        log_epochs = min(math.log(_MOST_EPOCHS), level + model.run_sd * float(luck))
+        log_epochs = min(math.log(_MAX_EPOCHS), level + model.run_sd * float(luck))
         epochs = max(1, round(math.exp(log_epochs)))
         pace = arm.paces[int(which * len(arm.paces))] if arm.paces else ()
         pace = pace or ((1, model.problem.target),)
@@ -238,11 +232,6 @@ def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
             within = ((n, v) for n, v in stretched.items() if n <= model.problem.max_epochs)
             curves.append(LearningCurve(None, tuple(within)))
     return curves
-
-
-def _spread_luck(seed: int) -> float:
-    """Return the standard Gaussian luck of a seed; as many of successive seeds are good as bad."""
-    return statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))
 
 
 def _draw_log_epochs(arm: KnownArm, which: float, luck: float) -> float:
@@ -271,7 +260,7 @@ def _learn_epochs(
         weight, lost = _weigh(reached), _weigh(missed)
         return count, float(np.mean(drawn)), float(np.std(drawn)), lost / (lost + weight), paces
     if missed:  # it has never reached the target
-        return count, math.log(_MOST_EPOCHS), 0.0, 1.0, paces
+        return count, math.log(_MAX_EPOCHS), 0.0, 1.0, paces
     stopped = [run for run in (*results, *evidence.cut.get(size, ())) if run.pace]
     if stopped and newest:
         ways = [(run, way_gone(mode, newest, run.pace[-1][1])) for run in stopped]
@@ -282,7 +271,7 @@ def _learn_epochs(
 
 def _guess_log_epochs(size: int, evidence: Evidence) -> tuple[float, float]:
     """Return the log epochs of a batch size by the law, and their standard deviation."""
-    known = {arm: _log_epochs(runs) for arm, runs in evidence.reached.items()}
+    known = {arm: mean_log_epochs(runs)[0] for arm, runs in evidence.reached.items()}
     near = min(known, key=lambda other: abs(math.log(other / size)))
     spread = math.hypot(evidence.run_sd, GUESS_SD * math.log2(near / size))
     if len(known) > 1:
@@ -295,11 +284,6 @@ def _guess_log_epochs(size: int, evidence: Evidence) -> tuple[float, float]:
     )
 
 
-def _log_epochs(runs: Sequence[Observation]) -> float:
-    logs = [run.weight * math.log(run.epochs_today) for run in runs]
-    return sum(logs) / _weigh(runs)
-
-
-def _weigh(runs: Sequence[Observation]) -> float:
+def _weigh(runs: Runs) -> float:
     """Return how many runs they count as: their training may have changed since."""
     return sum(run.weight for run in runs)

@@ -37,19 +37,13 @@ def fit_line(values: Mapping[float, float], weights: Iterable[float]) -> tuple[f
 
 def learn_rates(problem: Problem, trials: Sequence[Trial]) -> dict[int, dict[float, Rate]]:
     """Return speed and power of the batch sizes that ran on today's devices."""
-    rates: dict[int, dict[float, Rate]] = {}
-    read = [(trial, read_trial(problem, trial)) for trial in trials]
-    for size in sorted({trial.global_batch_size for trial in trials}):
-        local = [
-            (trial, run)
-            for trial, run in read
-            if run is not None and run.local and trial.global_batch_size == size
-            if trial.variant == problem.variant
-        ]
-        own = _rates_of(problem, size, local[-20:])
-        if own:
-            rates[size] = own
-    return _fill_power(rates)
+    local: dict[int, list[tuple[Trial, Observation]]] = {}
+    for trial in trials:
+        run = read_trial(problem, trial) if trial.variant == problem.variant else None
+        if run is not None and run.local:
+            local.setdefault(trial.global_batch_size, []).append((trial, run))
+    rates = {size: _rates_of(problem, size, own[-20:]) for size, own in sorted(local.items())}
+    return _fill_power({size: own for size, own in rates.items() if own})
 
 
 def _fill_power(rates: Mapping[int, dict[float, Rate]]) -> dict[int, dict[float, Rate]]:

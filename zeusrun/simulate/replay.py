@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.job import SimulatedJob
@@ -80,7 +81,7 @@ def replay(
     attempts: int = ATTEMPTS,
     in_flight: int = 1,
     arrivals: Sequence[Arrival] = (),
-    before: Sequence[Observation] = (),
+    before: Runs = (),
 ) -> list[Played]:
     """Run recurrences of a job under a policy.
 
@@ -121,9 +122,8 @@ class _Replay:
     arrivals: Sequence[Arrival]
     before: int  # runs that were known
     played: list[Played] = field(default_factory=list)
-    runs: list[Observation] = field(
-        default_factory=list
-    )  # those, and ``played`` as policies see it
+    # Those, and ``played`` as policies see it.
+    runs: list[Observation] = field(default_factory=list)
     ended: defaultdict[int, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     # (time, _END, index of the trial) or (time, _START, recurrence)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -183,8 +183,6 @@ class _Replay:
         end_s = now_s + (trial.time_s or 0.0) * stretch
         heappush(self.events, (end_s, _END, len(self.played)))
         self.played.append(Played(trial, now_s, end_s))
-        running = Observation(
-            trial.global_batch_size, recurrence, TrialStatus.DISPATCHED, trial.stage
-        )
-        self.runs.append(running)
+        status = TrialStatus.DISPATCHED
+        self.runs.append(Observation(trial.global_batch_size, recurrence, status, trial.stage))
         return True

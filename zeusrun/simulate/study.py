@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
@@ -26,10 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from zeusrun.bandit.observation import Array
     from zeusrun.simulate.job import Expected, SimulatedJob
 
 
-Amounts: TypeAlias = NDArray[np.float64]
+Amounts: TypeAlias = "Array"
 """Cost in joules, energy in joules and time in seconds by recurrence, shape ``(n, 3)``."""
 
 _CHUNK = 400  # recurrences that a process simulates before it reports: a fraction of a second
@@ -104,7 +106,7 @@ class Episode:
     name: str  # of the scenario
     policy: str
     seed: int
-    starts_s: NDArray[np.float64]
+    starts_s: Array
     spent: Amounts  # failed attempts, speed checks and probes included
     best: Amounts  # of the best batch size on average, at its best power limit
     never: Amounts  # of the default on average, at its highest power limit
@@ -116,10 +118,9 @@ class Episode:
     best_arm: int  # at the first recurrence
 
     @property
-    def regret_j(self) -> NDArray[np.float64]:
+    def regret_j(self) -> Array:
         """Cost over the best batch size's expected cost, by recurrence."""
-        regret: NDArray[np.float64] = self.spent[:, 0] - self.best[:, 0]
-        return regret
+        return np.asarray(self.spent[:, 0] - self.best[:, 0])
 
 
 def run_study(
@@ -370,24 +371,22 @@ def _summary(own: Sequence[Episode], zeus: Sequence[Episode]) -> Summary:
     )
 
 
-def _regrets(episode: Episode) -> NDArray[np.float64]:
+def _regrets(episode: Episode) -> Array:
     """Cumulative regret in best runs, by recurrence."""
-    regrets: NDArray[np.float64] = (episode.regret_j / episode.best[:, 0]).cumsum()
-    return regrets
+    return np.asarray((episode.regret_j / episode.best[:, 0]).cumsum())
 
 
-def _in_bests(episode: Episode) -> NDArray[np.float64]:
+def _in_bests(episode: Episode) -> Array:
     """Total cost, energy and time over those of the best batch size."""
-    ratios: NDArray[np.float64] = episode.spent.sum(axis=0) / episode.best.sum(axis=0)
-    return ratios
+    return np.asarray(episode.spent.sum(axis=0) / episode.best.sum(axis=0))
 
 
-def _ratios(by_seed: Sequence[NDArray[np.float64]]) -> Ratios:
+def _ratios(by_seed: Sequence[Array]) -> Ratios:
     """Return means over seeds; unknown if the reference is infinite: it misses the target."""
     return Ratios(*np.mean(by_seed, axis=0).tolist()) if np.all(by_seed) else Ratios()
 
 
-def _spread(values: NDArray[np.float64]) -> Spread:
+def _spread(values: Array) -> Spread:
     """Return mean and quantiles over the first axis."""
     low, median, high = np.quantile(values, (0.05, 0.5, 0.95), axis=0)
     named = {"mean": values.mean(axis=0), "median": median, "p5": low, "p95": high}

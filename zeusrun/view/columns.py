@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from zeusrun.view import units
 from zeusrun.view.console import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rich.table import Table
 
@@ -53,11 +54,13 @@ PRICE = Column(
 CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=True, leaves=1)
 COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
+WHEN = Column("when", lambda each: units.minute(each.started_at), left=True)
+"""When they began, in reports and on the pages of a server."""
 
 
-def cells(row: object, *columns: Column) -> dict[str, str]:
-    """Return the cells of a row for a table of HTML, by heading."""
-    return {column.name: str(column.value(row)) for column in columns}
+def tuple_columns(names: Sequence[str]) -> list[Column]:
+    """Return the columns of rows that are tuples of cells; one without a name is of words."""
+    return [Column(name, operator.itemgetter(at), left=not name) for at, name in enumerate(names)]
 
 
 def column_table(
@@ -65,8 +68,7 @@ def column_table(
     rows: Sequence[object],
     width: int,
     styles: Mapping[int, str] | None = None,
-    *,
-    total: bool = False,
+    lines: Collection[int] = (),
 ) -> Table:
     """Return a table for a console.
 
@@ -75,7 +77,7 @@ def column_table(
         rows: What the columns show.
         width: Of the console.
         styles: Of rows, by number.
-        total: Whether the last row is the sum of the others, and stands below a line.
+        lines: Numbers of the rows that stand below a line.
     """
     texts = {column.name: [column.value(row) for row in rows] for column in columns}
     shown = [
@@ -103,7 +105,7 @@ def column_table(
             vertical="bottom" if bottom else "top",
         )
     for number in range(len(rows)):
-        if total and number == len(rows) - 1:
+        if number in lines:
             table.add_section()
         row = [texts[column.name][number] for column in shown]
         whole = [Text(text) if isinstance(text, str) else text for text in row]

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zeusrun.bandit.control import choose_control
@@ -66,7 +65,7 @@ def describe_choice(
         continued=continued,
         adapts=chooser.spec.adapt is not None,
         unit=problem.unit,
-        most_epochs=problem.most_epochs,
+        most_epochs=problem.epoch_limit,
         ignored=problem.ignored,
     )
     crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
@@ -285,15 +284,13 @@ def explain_table(
     bold = {number: "bold" for number, each in enumerate(likely) if each}
     table = column_table(columns, beliefs, width, bold)
     names = {column.header for column in table.columns}
-    verdicts = Table.grid(padding=(0, 2, 0, 0))
-    verdicts.add_column(justify="right", no_wrap=True, min_width=5)
-    verdicts.add_column(overflow="fold")
+    verdicts = []
     for belief, bright in zip(beliefs, likely, strict=True):
         verdict = belief.verdict
         if belief.is_next:  # then the lead says why
             verdict = "the next run uses it; see above" if lead else f"next: {verdict}"
-        arm = Text(str(belief.global_batch_size))
-        verdicts.add_row(arm, Text(verdict), style=None if bright else "dim")
+        style = "" if bright else "dim"
+        verdicts.append((Text(f"{belief.global_batch_size:5}", style), Text(verdict, style)))
     named = {n.replace("epochs", "samples") if by_samples else n: t for n, t in _LEGEND.items()}
     legend = [f"{name}: {text}" for name, text in named.items() if name.split(", ")[-1] in names]
     if limits:
@@ -312,7 +309,9 @@ def explain_table(
         sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
         first = [Text(lead[0], style="bold"), sentences, blank]
     head = Text(title, style="dim" if lead else "bold")
-    return Group(*first, head, blank, table, blank, verdicts, blank, *notes, remarks(kept))
+    return Group(
+        *first, head, blank, table, blank, Labelled(verdicts), blank, *notes, remarks(kept)
+    )
 
 
 def _critical_text(critical: CriticalSize, unit: str) -> str:

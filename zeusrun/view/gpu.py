@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.text import Text
 
 from zeusrun.trial import EnergySource
 from zeusrun.view import units
-from zeusrun.view.console import plain_table, warning_lines
+from zeusrun.view.columns import Column, column_table
+from zeusrun.view.console import warning_lines
 from zeusrun.view.units import UNKNOWN, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.snapshot import GpuProcess, GpuStatus
@@ -44,34 +44,39 @@ _THROTTLE_WORDS = {
 
 def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
     """Return the GPUs of a machine: their state, then their identity and their processes."""
-    doing = _table("GPU", "model", "power/limit", "range W", "load", "temp", "MHz")
-    doing.add_column("throttle")
-    being = _table("GPU", "UUID", "energy by")
-    being.add_column("processes", overflow="fold")
-    for status in statuses:
-        model = (status.model or UNKNOWN).removeprefix("NVIDIA ")
-        source, limits_w = status.energy_source, status.power_limit_range_w
-        power = f"{number(status.power_w, '.0f')}/{units.power(status.power_limit_w)}"
-        clocks = f"{number(status.sm_clock_mhz, '.0f')}/{number(status.memory_clock_mhz, '.0f')}"
-        celsius = status.temperature_c
-        doing.add_row(
-            number(status.cuda_index),
-            units.shortened(model, max(8, min(30, width - 64))),
-            power,
-            UNKNOWN if limits_w is None else UNKNOWN.join(f"{limit:.0f}" for limit in limits_w),
-            units.percent(status.utilization),
-            UNKNOWN if celsius is None else f"{celsius:.0f} °C",
-            clocks,
-            throttle_text(status.throttle_reasons),
-        )
-        being.add_row(
-            number(status.cuda_index),
-            status.uuid or UNKNOWN,
-            source.value if source else UNKNOWN,
-            Text(_processes(status.processes)),
-        )
+    letters = max(8, min(30, width - 64))
+    doing = [
+        _INDEX,
+        Column("model", lambda each: units.shortened(model_text(each), letters), left=True),
+        Column("power/limit", _power),
+        Column("range W", _power_range),
+        Column("load", lambda each: units.percent(each.utilization)),
+        Column("temp", lambda each: units.celsius(each.temperature_c)),
+        Column("MHz", _clocks),
+        Column("throttle", lambda each: throttle_text(each.throttle_reasons), left=True, folds=99),
+    ]
     legend = Text("  MHz: multiprocessors/memory", style="dim")
-    return Group(doing, Text(""), being, Text(""), legend, *_notes(statuses))
+    tables = (column_table(columns, statuses, width) for columns in (doing, _IDENTITY))
+    blank = Text("")
+    return Group(next(tables), blank, next(tables), blank, legend, *_notes(statuses))
+
+
+def model_text(gpu: Any) -> str:  # noqa: ANN401 - of this machine, or as another one reported
+    """Return the model of a GPU without its maker."""
+    return (gpu.model or UNKNOWN).removeprefix("NVIDIA ")
+
+
+def _power(status: GpuStatus) -> str:
+    return f"{number(status.power_w, '.0f')}/{units.power(status.power_limit_w)}"
+
+
+def _power_range(status: GpuStatus) -> str:
+    limits_w = status.power_limit_range_w
+    return UNKNOWN if limits_w is None else UNKNOWN.join(f"{limit:.0f}" for limit in limits_w)
+
+
+def _clocks(status: GpuStatus) -> str:
+    return f"{number(status.sm_clock_mhz, '.0f')}/{number(status.memory_clock_mhz, '.0f')}"
 
 
 def no_gpu_line(cpu: Device, visible: str | None) -> Text:
@@ -84,14 +89,6 @@ def no_gpu_line(cpu: Device, visible: str | None) -> Text:
         hidden = f" (CUDA_VISIBLE_DEVICES={visible}; --all shows what it hides)"
     source = _CPU_SOURCES.get(cpu.energy_source, cpu.energy_source.value)
     return Text(f"No GPU{hidden}. Jobs are measured on the CPU: {cpu.model}, energy {source}.")
-
-
-def _table(*names: str) -> Table:
-    table = plain_table()
-    for name in names:
-        text = name in {"model", "UUID", "energy by"}
-        table.add_column(name, justify="left" if text else "right", no_wrap=True)
-    return table
 
 
 def _notes(statuses: Sequence[GpuStatus]) -> list[Text]:
@@ -135,6 +132,15 @@ def _processes(processes: Sequence[GpuProcess] | None) -> str:
         more = len(names) - _MOST_PROCESSES + 1
         names = [*names[: _MOST_PROCESSES - 1], f"{more} more"]
     return ", ".join(names) or "none"
+
+
+_INDEX = Column("GPU", lambda each: number(each.cuda_index))
+_IDENTITY = (
+    _INDEX,
+    Column("UUID", lambda each: each.uuid or UNKNOWN, left=True),
+    Column("energy by", lambda e: e.energy_source.value if e.energy_source else UNKNOWN, left=True),
+    Column("processes", lambda each: _processes(each.processes), left=True, folds=99),
+)
 
 
 def measurement_sheet(argv: Sequence[str], measured: Measurement) -> RenderableType:

@@ -54,10 +54,7 @@ class SubmitView:
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
-        self._trial: Trial | None = None
-        self._bound_j: float | None = None
-        self._usual = UNKNOWN
-        self._instrumented = True
+        self._run: TrialStarts | None = None
         self._start_shown = False
         self._epochs_shown = 0
         self._warned: set[str] = set()
@@ -77,24 +74,23 @@ class SubmitView:
             case Warned(text):
                 self._warned.add(text)
                 self._print(warning_lines([text]))
-            case BoundChanged(cost_bound_j):
-                self._bound_j = cost_bound_j
+            case BoundChanged(cost_bound_j) if self._run is not None:
+                self._run = replace(self._run, cost_bound_j=cost_bound_j)
             case TrialEnded(trial, replaced):
                 self._show_end(trial, replaced=replaced)
             case _ if self._quiet:
                 pass
             case Noted(text):
                 self._print(Text(f"· {text}", style="dim"))
-            case TrialStarts(trial, cost_bound_j, usual, instrumented):
-                self._trial, self._bound_j, self._epochs_shown = trial, cost_bound_j, 0
-                self._usual, self._instrumented, self._start_shown = usual, instrumented, False
+            case TrialStarts(trial):
+                self._run, self._epochs_shown, self._start_shown = event, 0, False
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
             case Printed(rank, lines):
                 self._show_output(rank, lines)
-            case Advanced(progress):
-                self._show_progress(progress)
+            case Advanced(progress) if self._run is not None:
+                self._show_progress(self._run, progress)
 
     def _show_end(self, trial: Trial, *, replaced: bool) -> None:
         self._stop_live()
@@ -113,29 +109,23 @@ class SubmitView:
             whole.no_wrap, whole.overflow = True, "ignore"  # keep the lines of a traceback
             self._print(whole)
 
-    def _show_progress(self, progress: Progress) -> None:
-        if self._trial is None:
-            return
+    def _show_progress(self, run: TrialStarts, progress: Progress) -> None:
         if progress.may_be_baseline:  # if so, nothing of the energy so far is of training
             progress = replace(progress, energy_j=None)
         if self._live is None:
             shown = len(progress.by_samples) or progress.epochs
             if shown != self._epochs_shown and not progress.may_be_baseline:
                 self._epochs_shown = shown
-                self._print(epoch_line(self._trial, progress, self._bound_j))
+                self._print(epoch_line(run.trial, progress, run.cost_bound_j))
             elif not self._start_shown and _starting_s(progress) > _LONG_S:
                 self._start_shown = True
-                text = starting_text(progress, self._usual, instrumented=self._instrumented)
+                text = starting_text(progress, run.usual, instrumented=run.instrumented)
                 self._print(Text(f"  start-up: {text}", style="dim"))
         elif time.monotonic() >= self._next_refresh_t:
             self._next_refresh_t = time.monotonic() + _REFRESH_PERIOD_S
+            width, known = self._console.width, run.instrumented
             panel = live_panel(
-                self._trial,
-                progress,
-                self._bound_j,
-                self._console.width,
-                self._usual,
-                instrumented=self._instrumented,
+                run.trial, progress, run.cost_bound_j, width, run.usual, instrumented=known
             )
             self._live.update(panel, refresh=True)
 
@@ -189,9 +179,9 @@ def live_panel(
         grid.add_row("reports", f"{progress.epochs}  {_remaining(trial, progress, usual)}")
     else:
         bar = ProgressBar(
-            total=trial.max_epochs,
-            completed=progress.epochs,
-            width=max(10, min(30, width - 52)),
+            trial.max_epochs,
+            progress.epochs,
+            max(10, min(30, width - 52)),
             complete_style="cyan",
             finished_style="cyan",
         )
@@ -214,7 +204,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := gradients_text(*progress.statistics)) is not None:
+    if (gradients := gradients_text(progress.noise_curve, progress.gradients_of)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
@@ -334,9 +324,8 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     if epoch_s is None or progress.time_s is None or unknown:
         return so_far
     goal, how = float(trial.max_epochs), "at most"
-    if usual.epochs is not None:
-        known = usual.epochs > progress.epochs
-        goal, how = (usual.epochs, "about") if known else (goal, "at most")
+    if usual.epochs is not None and usual.epochs > progress.epochs:
+        goal, how = usual.epochs, "about"
     left_s = epoch_s * (goal - progress.epochs) - (progress.time_s - progress.curve[-1].time_s)
     return f"{so_far}, {how} {units.duration(max(0.0, left_s))} left"
 

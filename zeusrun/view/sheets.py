@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -27,9 +26,9 @@ from zeusrun.view.tables import dead_note, status_text
 from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
     from zeusrun.metrics.summary import TrainingSummary
@@ -182,9 +181,9 @@ def seen_by(sight: TrainingSummary, metric: str) -> str:
     return ", ".join([shown, *filter(None, hows)])
 
 
-def sight_sheet(trial: Trial, sight: TrainingSummary) -> RenderableType:
+def sight_sheet(trial: Trial, sight: TrainingSummary, width: int) -> RenderableType:
     """Return every metric that a trial produced, with its source and its values."""
-    table = metrics_table(sight, trial.metric)
+    table = metrics_table(sight, trial.metric, width)
     head = Text.assemble((trial.trial, "bold"), f"  {trial.metric}, {target_text(trial)}")
     if sight.source is None:
         then = (
@@ -198,30 +197,20 @@ def sight_sheet(trial: Trial, sight: TrainingSummary) -> RenderableType:
     )
 
 
-def metrics_table(sight: TrainingSummary, metric: str) -> RenderableType:
+def metrics_table(sight: TrainingSummary, metric: str, width: int) -> Table:
     """Return the metrics that were seen; the values of ``metric`` that count are bold.
 
     Columns for which the console has no room are left out; longer names fold.
     """
-    return _MetricsTable(sight, metric)
-
-
-@dataclass(frozen=True)
-class _MetricsTable:
-    sight: TrainingSummary
-    metric: str
-
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Yield the table."""
-        styles = {
-            number: "bold"
-            if (name, source) == (self.metric, self.sight.source)
-            else "dim"
-            if seen.each_step
-            else ""
-            for number, (name, source, seen) in enumerate(self.sight.metrics)
-        }
-        yield column_table(_METRIC_COLUMNS, self.sight.metrics, options.max_width, styles)
+    styles = {
+        number: "bold"
+        if (name, source) == (metric, sight.source)
+        else "dim"
+        if seen.each_step
+        else ""
+        for number, (name, source, seen) in enumerate(sight.metrics)
+    }
+    return column_table(_METRIC_COLUMNS, sight.metrics, width, styles)
 
 
 def _value_column(name: str, field: str, leaves: int) -> Column:

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from zeusrun.simulate.study import BASELINE, pooled_regret
 from zeusrun.view import units
-from zeusrun.view.console import Labelled, plain_table
+from zeusrun.view.columns import Column, column_table
+from zeusrun.view.console import Labelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,35 +36,18 @@ _TRACE_SEED = "each seed picks other recorded runs of the same job at random"
 
 
 def simulation_sheet(
-    title: str, summaries: Sequence[Summary], *, made_up: bool = True
+    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
 ) -> RenderableType:
     """Return the table of a study, sorted by workload, and a legend of its columns.
 
-    ``made_up``: the jobs are synthetic, so that every seed is another job.
+    ``made_up``: the jobs are synthetic, so that every seed is another job. ``width``: of the
+    console; columns for which it has no room are left out.
     """
-    table = plain_table()
-    table.add_column("\nworkload", no_wrap=True, max_width=13)
-    table.add_column("\npolicy", no_wrap=True)
-    names = ["regret\nmean", "\nmedian", "cost vs\ndefault", "\nzeus", "\nbest", "\nenergy"]
-    for name in (*names, "\ntime", "gave\nup"):
-        table.add_column(name, justify="right", no_wrap=True)
-    above = None
-    for each in summaries:
-        if above is not None and each.workload != above:
-            table.add_section()
-        table.add_row(
-            "" if each.workload == above else each.workload,
-            each.policy,
-            _runs(each.regret_best_runs["mean"]),
-            _runs(each.regret_best_runs["median"]),
-            _change(each.to_never.cost, coloured=True),
-            _change(None if each.policy == BASELINE else each.to_zeus.cost),
-            _change(each.to_best.cost),
-            _change(each.to_never.energy),
-            _change(each.to_never.time),
-            str(each.unreached),
-        )
-        above = each.workload
+    names = [each.workload for each in summaries]
+    begin = [number for number, name in enumerate(names) if name not in names[:number]]
+    first = Column("\nworkload", lambda each: each.workload if each in firsts else "", left=True)
+    firsts = [summaries[number] for number in begin]
+    table = column_table([first, *_COLUMNS], summaries, width, lines=begin[1:])
     legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
     notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
     findings = [Text(""), *_findings(summaries), Text("")]
@@ -102,6 +86,23 @@ def _change(ratio: float | None, *, coloured: bool = False) -> Text:
     if share >= 1:  # such as +412 %
         text = f"×{ratio:.3g}"  # noqa: RUF001
     return Text(text, style=style if coloured else "")
+
+
+def _to_zeus(summary: Summary) -> Text:
+    return _change(None if summary.policy == BASELINE else summary.to_zeus.cost)
+
+
+_COLUMNS = (
+    Column("\npolicy", lambda each: each.policy, left=True),
+    Column("regret\nmean", lambda each: _runs(each.regret_best_runs["mean"])),
+    Column("\nmedian", lambda each: _runs(each.regret_best_runs["median"]), leaves=4),
+    Column("cost vs\ndefault", lambda each: _change(each.to_never.cost, coloured=True)),
+    Column("\nzeus", _to_zeus),
+    Column("\nbest", lambda each: _change(each.to_best.cost)),
+    Column("\nenergy", lambda each: _change(each.to_never.energy), leaves=2),
+    Column("\ntime", lambda each: _change(each.to_never.time), leaves=1),
+    Column("gave\nup", lambda each: str(each.unreached), leaves=3),
+)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_cost, claim_share, is_good
+from zeusrun.view.claims import claim_against, claim_cost, is_good
 from zeusrun.view.columns import (
     CARBON,
     COST,
@@ -70,10 +70,7 @@ def net_lines(savings: Savings) -> list[Text]:
     in_use, default = savings.in_use, savings.default
     head = f"batch size {default}, the default, is in use"
     if savings.share is not None and in_use != default:
-        claim = claim_share(savings.share, " a run")
-        head = f"batch size {in_use} {claim} against {default}"
-        if not savings.share.is_shown:
-            head = f"batch size {in_use} against {default}: {claim}"
+        head = claim_against(savings.share, f"batch size {in_use}", str(default))
     count = len(savings.by_trial)
     of = units.plural(count, "recurrence")
     of = f"{count} of {savings.ended} recurrences" if count < savings.ended else of
@@ -351,7 +348,7 @@ def totals_table(
     ]
     if len(totals) > 1:
         rows, bold = [*totals, whole], {len(totals): "bold"}
-        table = column_table(columns, rows, width, bold, total=True)
+        table = column_table(columns, rows, width, bold, [len(totals)])
     else:
         table = column_table(columns, totals, width)
     return Group(

@@ -90,6 +90,11 @@ def power(watts: float | None) -> str:
     return UNKNOWN if watts is None else f"{watts:{'.2g' if watts < 10 else '.0f'}} W"
 
 
+def celsius(degrees: float | None) -> str:
+    """Return a temperature in whole degrees."""
+    return UNKNOWN if degrees is None else f"{degrees:.0f} °C"
+
+
 def duration(seconds: float | None) -> str:
     """Return seconds as ``8.3 s``, ``2 m 05 s`` or ``1 h 12 m``."""
     if seconds is None:

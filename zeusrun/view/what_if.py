@@ -8,18 +8,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Group
-from rich.measure import Measurement
 from rich.text import Text
 
 from zeusrun.analysis.amounts import Estimate, name_ends
 from zeusrun.view import units
 from zeusrun.view.claims import claim_share, is_good, join_ends, short_share, signed
-from zeusrun.view.console import Labelled, plain_table, warning_lines
+from zeusrun.view.columns import column_table, tuple_columns
+from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
     from zeusrun.simulate.own_job import Model
@@ -41,11 +41,13 @@ def forecast_sheet(
     recurrences: int,
     seeds: int,
     *,
+    width: int,
     settings: str | None = None,
 ) -> RenderableType:
     """Return the forecast of a job as it is, and with its changed settings if there are any.
 
-    ``settings`` says whose settings the job has; ``None``: those of the job file that was named.
+    ``width``: of the console. ``settings`` says whose settings the job has; ``None``: those of the
+    job file that was named.
     """
     _, model, _ = cases[-1]
     title = f"{model.job}: the next {units.plural(recurrences, 'recurrence')}"
@@ -57,9 +59,9 @@ def forecast_sheet(
         Text(title, style="bold"),
         Labelled([(Text(), Text(_lead(cases)))]),
         blank,
-        _comparison(cases),
+        _comparison(cases, width),
         blank,
-        _basis(model),
+        _basis(model, width),
         blank,
         Labelled([(Text(), Text(text, style="dim")) for text in legend]),
         warning_lines(list(_warnings(model))),
@@ -128,31 +130,31 @@ def _short_claim(saved: Estimate) -> Text:
     return Text.assemble(head, "\n", (ends.removesuffix(")"), "dim"))
 
 
-def _comparison(cases: Sequence[Case]) -> Table:
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    for name in ("today", "changed")[: len(cases)]:
-        table.add_column(name, justify="right")
+def _comparison(cases: Sequence[Case], width: int) -> Table:
+    """Return what runs take: a row each for the batch size, the cost, and so on."""
     found = [forecast for *_, forecast in cases]
-    none: list[RenderableType] = []
-    if len(cases) > 1:
-        table.add_column("saved", justify="right", no_wrap=True)
-        none = [Text(units.UNKNOWN, style="dim")]
-    table.add_row("batch size in the end", *map(_in_use, found), *none)
-    compared = _compared(cases)
     known = all(model.energy_known for _, model, _ in cases)
-    rows: list[tuple[str, str, Callable[[float], str]]] = [
+    amounts: list[tuple[str, str, Callable[[float], str]]] = [
         ("cost of a run", "cost_j", units.energy),
         *([("energy of a run", "energy_j", units.energy)] if known else []),
         ("time of a run", "time_s", units.duration),
         ("cost of exploring", "exploring_j", units.energy),
         *([("cost of control runs", "control_j", units.energy)] if _has_control(cases) else []),
     ]
-    for label, name, text in rows:
-        columns = [getattr(each, name) for each in found]
-        change = [_short_claim(saved_share(*columns))] if name in compared else none
-        table.add_row(label, *(_Spread(column, text) for column in columns), *change)
-    return table
+
+    def rows(between: str) -> Iterator[tuple[str | Text, ...]]:
+        none = Text(units.UNKNOWN, style="dim")
+        yield "batch size in the end", *map(_in_use, found), none
+        for label, name, text in amounts:
+            taken = [getattr(each, name) for each in found]
+            saved = _short_claim(saved_share(*taken)) if name in _compared(cases) else none
+            yield label, *(spread_text(values, text, between) for values in taken), saved
+
+    names = ["", *("today", "changed")[: len(cases)], *(["saved"] if len(cases) > 1 else [])]
+    whole, broken = list(rows(" to ")), list(rows(" to\n"))  # a line breaks only after "to"
+    texts = ("\n".join(map(str, own)) for own in zip(*whole, strict=True))
+    room = sum(max(map(len, text.split("\n"))) + 2 for text in texts)
+    return column_table(tuple_columns(names), whole if room <= width else broken, width)
 
 
 def _compared(cases: Sequence[Case]) -> list[str]:
@@ -194,45 +196,32 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[beyond - 1], statistics.median(ordered), ordered[-beyond]
 
 
-class _Spread:
-    """The median, and below it where nine of ten values lie; a line breaks only after "to"."""
-
-    def __init__(self, values: Sequence[float], text: Callable[[float], str]) -> None:
-        low, self._median, high = (signed(each, text) for each in _quantiles(values))
-        self._ends = "" if low == high else join_ends(low, high)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the widths with and without a break."""
-        texts = [self._median, *self._ends.replace(" to ", " to\n").split("\n")]
-        widest = max(len(self._median), len(self._ends))
-        return Measurement(max(map(len, texts)), widest)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the lines."""
-        yield Text(self._median)
-        fits = len(self._ends) <= options.max_width
-        if self._ends:
-            yield Text(self._ends if fits else self._ends.replace(" to ", " to\n"), style="dim")
+def spread_text(values: Sequence[float], text: Callable[[float], str], between: str) -> Text:
+    """Return the median, and below it where nine of ten values lie."""
+    low, median, high = (signed(each, text) for each in _quantiles(values))
+    ends = "" if low == high else join_ends(low, high).replace(" to ", between)
+    return Text.assemble(median, ("\n" if ends else "", ""), (ends, "dim"))
 
 
-def _basis(model: Model) -> Table:
+def _basis(model: Model, width: int) -> Table:
     """Return what each batch size is simulated with, and where that is from."""
-    table = plain_table()
-    for name in ("batch", "runs", "epochs", "an epoch", "power", ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for arm in model.arms:
+    rows, styles = [], {}
+    for number, arm in enumerate(model.arms):
         rate = min(arm.rates.values(), key=lambda rate: rate.epoch_s)
         source = "has never reached the target" if arm.missing >= 1 else ""
-        table.add_row(
-            str(arm.batch_size),
-            str(arm.runs or units.UNKNOWN),
-            units.UNKNOWN if source else f"{math.exp(arm.log_epochs):.1f}",
-            _short(rate.epoch_s),
-            units.power(rate.power_w if model.energy_known else None),
-            Text(source if arm.runs else "a guess", style="dim"),
-            style=None if arm.runs else "dim",
+        rows.append(
+            (
+                str(arm.batch_size),
+                str(arm.runs or units.UNKNOWN),
+                units.UNKNOWN if source else f"{math.exp(arm.log_epochs):.1f}",
+                _short(rate.epoch_s),
+                units.power(rate.power_w if model.energy_known else None),
+                Text(source if arm.runs else "a guess", style="dim"),
+            )
         )
-    return table
+        styles[number] = "" if arm.runs else "dim"
+    names = ("batch", "runs", "epochs", "an epoch", "power", "")
+    return column_table(tuple_columns(names), rows, width, styles)
 
 
 def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:

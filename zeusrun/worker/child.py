@@ -52,7 +52,7 @@ def begin(launched_ranks: int) -> None:
         if not done:
             done = True
             with contextlib.suppress(Exception):  # an error of ours must not end the child
-                _say_that_it_trains()
+                _record_training()
 
     after_import((_GROUPS, _OPTIMIZER, "multiprocessing.spawn"), hook)
 
@@ -107,10 +107,7 @@ def _become_rank() -> None:
         signal.signal(LEAVE_SIGNAL, leave)
 
 
-def _say_that_it_trains() -> None:
-    from zeusrun.sidecar.events import Spawned  # noqa: PLC0415 - few children need it
-    from zeusrun.sidecar.writer import EventWriter  # noqa: PLC0415
+def _record_training() -> None:
+    from zeusrun.sidecar.events import Spawned, append_event  # noqa: PLC0415 - few children need it
 
-    writer = EventWriter(os.environ["ZEUSRUN_SIDECAR"])
-    writer.write(Spawned(time.monotonic(), os.getpid()))
-    writer.close()
+    append_event(os.environ["ZEUSRUN_SIDECAR"], Spawned(time.monotonic(), os.getpid()))

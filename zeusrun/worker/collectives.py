@@ -46,7 +46,7 @@ def from_all_ranks(value: _Value) -> list[_Value]:
     return values
 
 
-def say_hooked() -> None:
+def announce_hooks() -> None:
     """Tell the others of the process group that this one has hooks. No collective call."""
     from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415 - is imported
 

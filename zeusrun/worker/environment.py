@@ -11,8 +11,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeusrun.sidecar.events import ADAPT_STATE, Asked
-from zeusrun.sidecar.writer import EventWriter
+from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
 from zeusrun.target import meets_target
 from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
 from zeusrun.worker.failure import failed_in_restart

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.files.private import open_for_writing
-from zeusrun.sidecar.events import Ended, Started
+from zeusrun.sidecar.events import Ended, Started, append_event
 from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.sidecar.writer import EventWriter
 from zeusrun.worker.ending import end, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
@@ -105,9 +104,7 @@ class _Rank:
     def record(self, event: Started | Ended) -> None:
         """Write an event to the sidecar."""
         with _going_on("could not record an event"):
-            writer = EventWriter(self.sidecar)
-            writer.write(event)
-            writer.close()
+            append_event(self.sidecar, event)
 
 
 def _begin() -> _Rank:

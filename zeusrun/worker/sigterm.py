@@ -18,7 +18,7 @@ def catch_sigterm(stop: Callable[[], None], watch: Callable[[], None]) -> None:
 
     Args:
         stop: Called in the main thread.
-        watch: Called in a thread of its own, also if the main thread hangs.
+        watch: Called in a thread of its own, also if the main thread is stuck.
     """
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return

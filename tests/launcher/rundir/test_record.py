@@ -19,8 +19,8 @@ from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.ownership import RunLock
 from zeusrun.launcher.rundir.record import read_outcome, reserve_record, write_record
+from zeusrun.sidecar.events import EventWriter
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.sidecar.writer import EventWriter
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, TrialStatus
 
 NOW = "2025-06-01T13:00:00.000+00:00"

@@ -151,9 +151,9 @@ def test_digests_follow_the_history(store, reports):
     assert set(found) == {"job", "other"}
     assert build_total("job", found["job"].parts) == add_up("job", TRIALS)
     assert found["job"].net == build_facts("job", TRIALS).net
-    assert found["other"].share is None
+    assert found["other"].savings.share is None
     store.add([named("other", run(2, 64, 0.5))])
-    assert reports.digests(list_heads(store.engine), 30)["other"].share.value > 0
+    assert reports.digests(list_heads(store.engine), 30)["other"].savings.share.value > 0
     assert reports.digests([], 0) == {}
 
 

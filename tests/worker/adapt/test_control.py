@@ -38,7 +38,7 @@ def train(policy, noises):
         sizes.append(control.batch_size)
         for _ in range(4):
             control.after_step(control.batch_size, last=False)
-        control.end_epoch()
+        control.call_policy("after_epoch")
     return sizes
 
 
@@ -65,7 +65,7 @@ def simulate(seed, noise_at, data=2000, decisions=40):
         for norms in isotropic_steps(generator, 2, 1000, noise, data // size, share=size / 2):
             scale.add(norms)
             control.after_step(size, last=False)
-        control.end_epoch()
+        control.call_policy("after_epoch")
         sizes.append(size / 16)
     return sizes
 

@@ -156,7 +156,7 @@ def test_a_decision_keeps_to_the_limits_whatever_is_observed(noise, least, ranks
     if proposal is not None:
         size = proposal.batch_size
         assert size % ranks == 0
-        assert limits.least <= size <= limits.most
+        assert limits.minimum <= size <= limits.maximum
         assert now / growth <= size <= now * growth
         _, steps = split(size // ranks, most)
         assert size // ranks % steps == 0

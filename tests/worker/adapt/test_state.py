@@ -66,15 +66,15 @@ def test_a_pipe_in_place_of_the_state_does_not_block(path):
 )
 def test_after_out_of_memory_it_goes_back_to_the_size_before(path, epoch, changes):
     state = read_state(path, 32, epoch, out_of_memory=True)
-    assert (state.changes, state.most) == (changes, 64)
+    assert (state.changes, state.fitting) == (changes, 64)
     write_state(path, state, first=32)
-    assert read_state(path, 32, None).most == 64
-    assert read_state(path, 32, 1) == State(most=64)
+    assert read_state(path, 32, None).fitting == 64
+    assert read_state(path, 32, 1) == State(fitting=64)
 
 
 def test_out_of_memory_with_the_first_batch_size_sets_no_limit(tmp_path):
     write_state(tmp_path / "adapt.json", State([(1, 32)]), first=32)
-    assert read_state(tmp_path / "adapt.json", 32, None, out_of_memory=True).most is None
+    assert read_state(tmp_path / "adapt.json", 32, None, out_of_memory=True).fitting is None
 
 
 def test_errors_of_the_disk_are_ignored(tmp_path):

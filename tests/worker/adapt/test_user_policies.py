@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zeusrun.worker.adapt.policies import Observation, UserPolicies
+from zeusrun.worker.adapt.policies import Limits, Observation, PolicyRunner
 
 OBSERVATION = Observation(64, 64)
+LIMITS = Limits(1, 1000)
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def build(monkeypatch):
     def build(**classes):
         monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(**classes))
         warnings = []
-        return UserPolicies([f"mine:{name}" for name in classes], warnings.append), warnings
+        return PolicyRunner([f"mine:{name}" for name in classes], warnings.append), warnings
 
     return build
 
@@ -44,9 +45,9 @@ def returns(value):
 )
 def test_a_value_that_is_no_batch_size_is_reported_once_and_changes_nothing(build, value, shown):
     policies, warnings = build(Bad=returns(value))
-    policies.call("after_step", OBSERVATION)
-    policies.call("after_step", OBSERVATION)
-    assert policies.pop_proposal() is None
+    policies.call("after_step", lambda: OBSERVATION)
+    policies.call("after_step", lambda: OBSERVATION)
+    assert policies.propose(OBSERVATION, LIMITS) is None
     (problem,) = warnings
     assert problem == (
         f"after_step of mine:Bad returned {shown}, which is no batch size; the batch size stays as "
@@ -56,25 +57,25 @@ def test_a_value_that_is_no_batch_size_is_reported_once_and_changes_nothing(buil
 
 def test_the_last_batch_size_returned_is_the_proposal(build):
     policies, warnings = build(A=returns(96), B=returns(None), C=returns(128.0))
-    policies.call("before_step", OBSERVATION)  # none of them has it
-    assert policies.pop_proposal() is None
-    policies.call("after_step", OBSERVATION)  # in the reverse order
-    assert policies.pop_proposal().batch_size == 96
-    assert policies.pop_proposal() is None
+    policies.call("before_step", lambda: OBSERVATION)  # none of them has it
+    assert policies.propose(OBSERVATION, LIMITS) is None
+    policies.call("after_step", lambda: OBSERVATION)  # in the reverse order
+    assert policies.propose(OBSERVATION, LIMITS).batch_size == 96
+    assert policies.propose(OBSERVATION, LIMITS) is None
     assert warnings == []
 
 
 def test_a_number_of_numpy_is_a_batch_size(build):
     policies, warnings = build(A=returns(np.int64(96)))
-    policies.call("after_step", OBSERVATION)
-    assert (policies.pop_proposal().batch_size, warnings) == (96, [])
+    policies.call("after_step", lambda: OBSERVATION)
+    assert (policies.propose(OBSERVATION, LIMITS).batch_size, warnings) == (96, [])
 
 
 def test_a_class_that_calls_sys_exit_does_not_end_the_training(build):
     policies, warnings = build(
         Bad=type("Bad", (), {"after_step": lambda _self, _seen: sys.exit(3)})
     )
-    policies.call("after_step", OBSERVATION)
+    policies.call("after_step", lambda: OBSERVATION)
     assert warnings[0].startswith(
         "after_step of mine:Bad raised SystemExit: 3; the batch size stays"
     )
@@ -82,9 +83,9 @@ def test_a_class_that_calls_sys_exit_does_not_end_the_training(build):
 
 def test_a_class_that_fails_leaves_the_others(build):
     policies, warnings = build(Bad=returns("x"), Good=returns(96))
-    policies.call("after_step", OBSERVATION)
-    policies.call("after_step", OBSERVATION)
-    assert policies.pop_proposal().batch_size == 96
+    policies.call("after_step", lambda: OBSERVATION)
+    policies.call("after_step", lambda: OBSERVATION)
+    assert policies.propose(OBSERVATION, LIMITS).batch_size == 96
     assert len(warnings) == 1
 
 
@@ -98,10 +99,10 @@ def test_a_class_that_fails_leaves_the_others(build):
     ],
 )
 def test_a_class_that_cannot_be_created_is_refused(build, classes, name, why):
-    build(**dict.fromkeys(classes, returns(None)))
+    build(Idle=returns(None))
     sys.modules["mine"] = SimpleNamespace(**classes)
     with pytest.raises(RuntimeError, match=rf"{name} cannot be used: {why}"):
-        UserPolicies([name], print)
+        PolicyRunner([name], print)
 
 
 def test_a_class_with_none_of_the_methods_is_refused(build):

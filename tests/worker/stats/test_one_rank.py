@@ -14,7 +14,7 @@ from tests.lazily import Lazily
 
 torch, nn = Lazily("torch"), Lazily("torch.nn")
 models = Lazily("tests.worker.stats.models")
-one_rank = Lazily("zeusrun.worker.stats.one_rank")
+examples = Lazily("zeusrun.worker.stats.examples")
 
 NEEDS = (
     "a step has one gradient, and nothing to compare it with: the noise scale needs LayerNorm or "
@@ -41,7 +41,7 @@ class Watched:
     def __init__(self, model, interval=1, parts=1):
         self.model, self.taken, self.samples, self.scale = model, Taken(), 0, 1.0
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        self.taken.watch = one_rank.measure_alone(
+        self.taken.watch = examples.measure_alone(
             model,
             self.taken,
             interval=interval,
@@ -336,7 +336,7 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 def test_a_model_can_be_dropped(norm):
     model, taken = models.Net(getattr(nn, norm), uses=2), Taken()
     options = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0, "interval": 1}
-    watch = one_rank.measure_alone(model, taken, **options)
+    watch = examples.measure_alone(model, taken, **options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         for _ in range(2):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,14 +19,10 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Observation, Pace
+    from zeusrun.bandit.observation import Array, Pace, Runs
     from zeusrun.bandit.problem import Problem
 
-
-Array: TypeAlias = "NDArray[np.float64]"
 
 # Tuned on the public traces of the Zeus project; docs/policies.md says what each is worth.
 SLOPE_SD = 0.15  # of the straight part, per doubling
@@ -220,7 +216,7 @@ class Assessment:
     values: Array | None  # of trying each arm, in runs of the incumbent; ``None``: no cost is known
 
 
-def assess(problem: Problem, runs: Sequence[Observation]) -> Assessment:
+def assess(problem: Problem, runs: Runs) -> Assessment:
     """Assess all runs of the job, oldest first."""
     evidence = gather(problem, runs)
     beliefs = believe(problem, evidence)

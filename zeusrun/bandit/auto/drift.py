@@ -14,11 +14,9 @@ from zeusrun.bandit.observation import FAILED
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Array, Observation, Runs
 
 # docs/policies.md says what these constants are worth.
 EDIT = 0.1  # chance that an edit changes how many epochs the training takes
@@ -48,11 +46,10 @@ def is_cut(run: Observation) -> bool:
     return run.status is TrialStatus.CANCELLED and bool(run.pace) and bool(run.epochs)
 
 
-def describe_edited(runs: Sequence[Observation]) -> list[str]:
+def describe_edited(runs: Runs) -> list[str]:
     """Describe how much the epochs of runs of other trainings count, in a sentence for each."""
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
     chances: dict[str, list[float]] = {}
-    for run, each in zip(shown, weigh_runs(shown), strict=True):
+    for run, each in weigh_shown(runs):
         if run.differs is not None:
             chances.setdefault(run.differs, []).append(each.chance)
     return [
@@ -63,14 +60,13 @@ def describe_edited(runs: Sequence[Observation]) -> list[str]:
     ]
 
 
-def without_edited(runs: Sequence[Observation]) -> Sequence[Observation]:
+def without_edited(runs: Runs) -> Runs:
     """Leave out runs of other trainings that probably needed another number of epochs."""
     if all(run.differs is None for run in runs):
         return runs
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
     out = {
         id(run)
-        for run, each in zip(shown, weigh_runs(shown), strict=True)
+        for run, each in weigh_shown(runs)
         if run.differs is not None and each.chance < DOUBTED
     }
     return [run for run in runs if id(run) not in out]
@@ -84,7 +80,13 @@ class Relevance(NamedTuple):
     sure: bool  # whether it counts as a run today
 
 
-def weigh_runs(runs: Sequence[Observation]) -> list[Relevance]:
+def weigh_shown(runs: Runs) -> list[tuple[Observation, Relevance]]:
+    """Return the runs that are settled or cut short, and what each of them still says."""
+    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    return list(zip(shown, weigh_runs(shown), strict=True))
+
+
+def weigh_runs(runs: Runs) -> list[Relevance]:
     """Return what each run still says; ``runs`` are settled or cut short, oldest first.
 
     Runs of the same training (``Observation.differs``) are compared with each other: data may
@@ -125,28 +127,28 @@ def weigh_runs(runs: Sequence[Observation]) -> list[Relevance]:
 class _Change(NamedTuple):
     """A change between two groups of runs, if there is one."""
 
-    log_factor: NDArray[np.float64]  # log of the Bayes factor of a change
-    log_shift: NDArray[np.float64]  # how much log epochs have then changed
+    log_factor: Array  # log of the Bayes factor of a change
+    log_shift: Array  # how much log epochs have then changed
 
 
 class _Compared(NamedTuple):
     """How far the epochs of each run are from those of its arm; shapes ``(arms, runs)``."""
 
-    counts: NDArray[np.float64]  # 1 where a run shows something of an arm, else 0
-    sums: NDArray[np.float64]  # its standard deviations, else 0
+    counts: Array  # 1 where a run shows something of an arm, else 0
+    sums: Array  # its standard deviations, else 0
     sd: float  # of one run's log epochs
     freedom: float  # of the standard deviation
 
-    def total(self, at: NDArray[np.int_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def total(self, at: NDArray[np.int_]) -> tuple[Array, Array]:
         """Return counts and sums of some runs, shape ``(arms,)``."""
         return self.counts[:, at].sum(1), self.sums[:, at].sum(1)
 
     def compare(
         self,
-        counts: NDArray[np.float64],
-        sums: NDArray[np.float64],
-        later: NDArray[np.float64],
-        later_sums: NDArray[np.float64],
+        counts: Array,
+        sums: Array,
+        later: Array,
+        later_sums: Array,
     ) -> _Change:
         """Compare groups of runs by their totals, shapes ``(arms, ...)``; the result has the rest.
 
@@ -166,12 +168,12 @@ class _Compared(NamedTuple):
         likeliest = log_factor.argmax()
         # The variance between runs is an estimate: Student's instead of a Gaussian.
         fit = math.log1p(square.flat[likeliest] / self.freedom) * (self.freedom + 1) / 2
-        most = min(_SURE, fewest.flat[likeliest] * math.log(ACCIDENT))
-        log_factor += min(most, fit - math.log(scale.flat[likeliest]) / 2) - log_factor.max()
+        limit = min(_SURE, fewest.flat[likeliest] * math.log(ACCIDENT))
+        log_factor += min(limit, fit - math.log(scale.flat[likeliest]) / 2) - log_factor.max()
         return _Change(log_factor, change * prior / scale * self.sd)
 
 
-def _compare(runs: Sequence[Observation]) -> _Compared:
+def _compare(runs: Runs) -> _Compared:
     """Compare each run with the median of its arm.
 
     The standard deviation between runs comes from successive runs of an arm and training, so that
@@ -205,9 +207,7 @@ def _compare(runs: Sequence[Observation]) -> _Compared:
     return _Compared(counts, np.clip(sums, -_FARTHEST_SDS, _FARTHEST_SDS), sd, freedom)
 
 
-def _weigh_training(
-    shown: _Compared, at: NDArray[np.int_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weigh_training(shown: _Compared, at: NDArray[np.int_]) -> tuple[Array, Array]:
     """Return chance and shift of each run of one training, compared among themselves.
 
     The runs after each moment are compared with the few, the some and all runs before it: it may

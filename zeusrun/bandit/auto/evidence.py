@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_runs
+from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
 from zeusrun.bandit.auto.spread import Spread, find_spread
 from zeusrun.bandit.observation import (
     FAILED,
@@ -26,7 +26,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
     from zeusrun.bandit.problem import Problem
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
@@ -45,12 +45,12 @@ PROVEN = frozenset({Stage.EXPLOIT, Stage.RETRY})  # run as the best known, not t
 class Evidence:
     """The runs of a job by arm, oldest first. Arms without a value are absent."""
 
-    results: Mapping[int, Sequence[Observation]]  # since the job last changed; successes first
-    reached: Mapping[int, Sequence[Observation]]  # those that reached the target
-    cut: Mapping[int, Sequence[Observation]]  # the same, cut short with a learning curve
+    results: RunsByArm  # since the job last changed; successes first
+    reached: RunsByArm  # those that reached the target
+    cut: RunsByArm  # the same, cut short with a learning curve
     speeds: Mapping[int, Sequence[float]]  # joules per epoch of the newest runs
     speed_sd: float  # standard deviation of one run's log joules per epoch
-    timed: Mapping[int, Sequence[Observation]]  # the runs that show the speed of each arm
+    timed: RunsByArm  # the runs that show the speed of each arm
     power_w: float | None  # drawn at the known arm nearest to the default
     run_sd: float  # standard deviation of one run's log epochs
     freedom: float  # degrees of freedom of it
@@ -76,17 +76,17 @@ class Evidence:
         return next(reversed(tuple(self.successes)), None)
 
 
-def gather(problem: Problem, runs: Sequence[Observation]) -> Evidence:
+def gather(problem: Problem, runs: Runs) -> Evidence:
     """Sort the runs of a job, oldest first."""
-    shown = [run for run in runs if is_settled(run) or is_cut(run)]
+    shown = weigh_shown(runs)
     successes: dict[int, int] = {}
-    for run in shown:
+    for run, _ in shown:
         if run.status is TrialStatus.REACHED:
             successes.pop(run.arm, None)
             successes[run.arm] = run.epochs or 1
     weighed = [
         run if sure else run._replace(weight=chance, log_shift=log_shift)
-        for run, (chance, log_shift, sure) in zip(shown, weigh_runs(shown), strict=True)
+        for run, (chance, log_shift, sure) in shown
     ]
     relevant = [run for run in _without_old_bounds(weighed) if run.weight >= LEAST]
     reached = _by_arm(problem, [run for run in relevant if run.status is TrialStatus.REACHED])
@@ -99,10 +99,9 @@ def gather(problem: Problem, runs: Sequence[Observation]) -> Evidence:
     crashes = Counter(arm for recurrence, arm in crashed if recurrence not in of_the_job)
     out_of_memory = Counter(run.arm for run in runs if run.status is TrialStatus.OOM)
     lost = [r for r in runs if r.recurrence == problem.recurrence and r.status in OUTDONE]
+    results = {arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}}
     return Evidence(
-        results={
-            arm: [*reached.get(arm, ()), *failed.get(arm, ())] for arm in {**reached, **failed}
-        },
+        results=results,
         reached=reached,
         cut=_by_arm(problem, filter(is_cut, relevant)),
         speeds=_speeds(runs, timed, variance),
@@ -135,7 +134,7 @@ def was_bounded(run: Observation) -> bool:
     return run.status is TrialStatus.STOPPED and run.stage in PROVEN
 
 
-def _without_old_bounds(runs: Sequence[Observation]) -> Sequence[Observation]:
+def _without_old_bounds(runs: Runs) -> Runs:
     """Leave out runs that were stopped before one reached the target again.
 
     Their bounds are from before the job changed. A run that missed the target with all of its
@@ -143,13 +142,11 @@ def _without_old_bounds(runs: Sequence[Observation]) -> Sequence[Observation]:
     """
     since = max((i + 1 for i, run in enumerate(runs) if run.weight < DOUBTED), default=len(runs))
     reached = (i for i, run in enumerate(runs) if run.status is TrialStatus.REACHED and i >= since)
-    again, stopped = next(reached, 0), TrialStatus.STOPPED
-    return [
-        run for i, run in enumerate(runs) if run.status is not stopped or not since <= i < again
-    ]
+    old = range(since, next(reached, 0))
+    return [r for i, r in enumerate(runs) if i not in old or r.status is not TrialStatus.STOPPED]
 
 
-def _widest(spread: Spread, runs: Sequence[Observation]) -> float:
+def _widest(spread: Spread, runs: Runs) -> float:
     """Return the factor between the expected epochs and the most of the next run of an arm.
 
     After an edit, the first run shows how many epochs it takes now: it may take as many as after
@@ -168,9 +165,7 @@ def _by_arm(problem: Problem, runs: Iterable[Observation]) -> dict[int, list[Obs
     return {arm: own[-window:] for arm, own in arms.items()}
 
 
-def find_speed_variance(
-    timed: Mapping[int, Sequence[Observation]], noisy_share: float
-) -> tuple[float, float]:
+def find_speed_variance(timed: RunsByArm, noisy_share: float) -> tuple[float, float]:
     """Return the variance of log joules per epoch between runs of an arm, and its freedom.
 
     It comes from the differences of successive runs, pooled over arms, so a lasting change of speed
@@ -182,8 +177,8 @@ def find_speed_variance(
     for own in timed.values():
         logs = [math.log(cost) for cost in newest_speeds(own, math.inf)]
         squares += [(new - old) ** 2 / 2 for old, new in pairwise(logs)]
-    most = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
-    total = DIFFERENCE_WEIGHT * sum(min(each, most) for each in squares)
+    largest = max(STEADY_SD**2, OUTLIER * statistics.median(squares)) if squares else 0.0
+    total = DIFFERENCE_WEIGHT * sum(min(each, largest) for each in squares)
     freedom = 1 + DIFFERENCE_WEIGHT * len(squares)  # either prior counts as one run
     likelihood = ((STEADY_SD**2 + total) / (NOISY_SD**2 + total)) ** (freedom / 2)
     odds = noisy_share / (1 - noisy_share) * NOISY_SD / STEADY_SD * likelihood
@@ -195,9 +190,7 @@ def find_speed_variance(
     return variance, max(1.0, 2 * variance**2 / spread)
 
 
-def _speeds(
-    runs: Sequence[Observation], timed: Mapping[int, Sequence[Observation]], variance: float
-) -> dict[int, list[float]]:
+def _speeds(runs: Runs, timed: RunsByArm, variance: float) -> dict[int, list[float]]:
     """Return joules per epoch of the newest runs of each arm.
 
     After an edit, the arms that have not run since are as much slower as those that have.
@@ -213,7 +206,7 @@ def _speeds(
     return found
 
 
-def _power(problem: Problem, timed: Mapping[int, Sequence[Observation]]) -> float | None:
+def _power(problem: Problem, timed: RunsByArm) -> float | None:
     drawn = {
         arm: max(watts)
         for arm, own in timed.items()

@@ -18,11 +18,11 @@ from zeusrun.bandit.power import first_lever
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import ArmBelief, Problem
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
@@ -37,7 +37,7 @@ class Auto(WalkingPolicy):
 
     name = "auto"
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the next trial."""
         now = assess(problem, runs)
         index, stage, why = _select(now)
@@ -45,9 +45,7 @@ class Auto(WalkingPolicy):
         bound = _bound(now, index, proven=stage in PROVEN)
         return Decision(arm, stage, why, first_lever(problem, runs, arm), bound)
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return what is believed of every candidate."""
         now = assess(problem, runs)
         index, _, why = _select(now)
@@ -57,7 +55,7 @@ class Auto(WalkingPolicy):
         ]
 
 
-def bound_of_proven(problem: Problem, runs: Sequence[Observation]) -> Bound | None:
+def bound_of_proven(problem: Problem, runs: Runs) -> Bound | None:
     """Return the bound of a trial that does not explore; ``None`` if nothing bounds its cost.
 
     Used for a trial that continues after preemption.
@@ -157,7 +155,7 @@ def _likeliest(now: Assessment, incumbent: int) -> int:
     if today:
         log_epochs += sum(log - log_epochs[i] for i, log in today.items()) / len(today)
         log_epochs[list(today)] = list(today.values())
-    spare = (math.log(now.problem.most_epochs) - log_epochs) / sd
+    spare = (math.log(now.problem.epoch_limit) - log_epochs) / sd
     nearest = _nearest(now, free, incumbent)
     return max(proven, key=lambda i: float(spare[i]), default=nearest)
 

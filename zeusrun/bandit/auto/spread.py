@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.observation import finite_exp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Runs, RunsByArm
 
 # The standard deviation of log epochs of one arm, pooled over the public training traces of the
 # Zeus project. It counts as much as three degrees of freedom of the job's own.
@@ -39,19 +37,21 @@ class Spread:
         return finite_exp(widest)
 
 
-def find_spread(
-    reached: Mapping[int, Sequence[Observation]], failed: Mapping[int, Sequence[Observation]]
-) -> Spread:
+def mean_log_epochs(runs: Runs) -> tuple[float, float]:
+    """Return the mean log epochs of weighted runs, and how many runs they count as."""
+    total = sum(run.weight for run in runs)
+    return sum(run.weight * math.log(run.epochs_today) for run in runs) / total, total
+
+
+def find_spread(reached: RunsByArm, failed: RunsByArm) -> Spread:
     """Return the spread that weighted runs show.
 
     A run that was stopped after more epochs than its arm usually takes widens it.
     """
     squares, freedom = RUN_SD_WEIGHT * RUN_SD**2, RUN_SD_WEIGHT
     for arm, own in reached.items():
-        logs = [math.log(run.epochs_today) for run in own]
-        total = sum(run.weight for run in own)
-        mean = sum(run.weight * log for run, log in zip(own, logs, strict=True)) / total
-        squares += sum(run.weight * (log - mean) ** 2 for run, log in zip(own, logs, strict=True))
+        mean, total = mean_log_epochs(own)
+        squares += sum(run.weight * (math.log(run.epochs_today) - mean) ** 2 for run in own)
         freedom += max(0.0, total - 1)
         for run in failed.get(arm, ()):
             if (far := math.log(run.epochs_today) - mean) > 0:

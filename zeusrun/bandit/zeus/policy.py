@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
     from zeusrun.bandit.problem import ArmBelief, Problem
 
-    Results = Mapping[int, Sequence[Observation]]
 
 # You et al., NSDI 2023: a second round gives each surviving arm a first idea of its spread.
 ROUNDS = 2
@@ -54,7 +53,7 @@ class Zeus(SweepingPolicy):
 
     name = "zeus"
 
-    def choose(self, problem: Problem, runs: Sequence[Observation], rng: Generator) -> Decision:
+    def choose(self, problem: Problem, runs: Runs, rng: Generator) -> Decision:
         """Choose the batch size of the next trial; only Thompson sampling uses ``rng``."""
         tally = build_tally(problem, runs)
         step = plan_step(problem, tally)
@@ -75,9 +74,7 @@ class Zeus(SweepingPolicy):
         lever = sweep_lever(problem, profile)
         return Decision(arm, stage, why, lever, _bound(problem, tally, step))
 
-    def explain(
-        self, problem: Problem, runs: Sequence[Observation], rng: Generator
-    ) -> list[ArmBelief]:
+    def explain(self, problem: Problem, runs: Runs, rng: Generator) -> list[ArmBelief]:
         """Return the belief of every candidate, ascending; ``rng`` draws the chances."""
         tally = build_tally(problem, runs)
         step = plan_step(problem, tally)
@@ -119,7 +116,7 @@ def nearest(arms: Collection[int], arm: int) -> int:
 
 
 def prune(
-    arms: Sequence[int], default: int, results: Results, not_now: Collection[int] = ()
+    arms: Sequence[int], default: int, results: RunsByArm, not_now: Collection[int] = ()
 ) -> Pruning:
     """Replay the exploration over the results so far (You et al., NSDI 2023, batch sizes).
 
@@ -147,7 +144,7 @@ def prune(
     return Pruning(None, "", survivors, pruned)
 
 
-def _starting_arm(arms: Collection[int], default: int, index: int, results: Results) -> int:
+def _starting_arm(arms: Collection[int], default: int, index: int, results: RunsByArm) -> int:
     """Return the cheapest arm of the round before, or the nearest to the default without one."""
     costs = {arm: results[arm][index - 1].cost_j for arm in arms} if index else {}
     known = {arm: cost for arm, cost in costs.items() if cost is not None}
@@ -155,7 +152,7 @@ def _starting_arm(arms: Collection[int], default: int, index: int, results: Resu
 
 
 def _walk(
-    arms: Sequence[int], start: int, index: int, results: Results, not_now: Collection[int]
+    arms: Sequence[int], start: int, index: int, results: RunsByArm, not_now: Collection[int]
 ) -> tuple[dict[int, str], tuple[int, str] | None]:
     """Return the arms that a round prunes, and the arm whose result is missing and its place."""
     pruned: dict[int, str] = {}
@@ -225,9 +222,8 @@ def _explore(
         for other in survivors
         if other not in tally.not_now and all(map(_reached, tally.results.get(other, ())))
     ]
-    known = {
-        other: believe(tally.costs_j[other]).mean_j for other in free if other in tally.costs_j
-    }
+    costs_j = tally.costs_j
+    known = {other: believe(costs_j[other]).mean_j for other in free if other in costs_j}
     why = f"no cost is known and the default is out; {why}"
     if known:
         arm = min(known, key=lambda other: (known[other], other))

@@ -127,8 +127,8 @@ def _batch(guess: Guess) -> Iterator[str]:
     yield _line("batch_size:", "global: samples per optimizer step")
     yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
     yield _line(f"  candidates: [{sizes}]", "powers of two times the default")
-    if (most := batch.per_device_max) is not None:
-        yield _line(f"  per_device_max: {most}", "larger shares accumulate gradients")
+    if (limit := batch.per_device_max) is not None:
+        yield _line(f"  per_device_max: {limit}", "larger shares accumulate gradients")
     if batch.by_hook:
         yield _line("  apply: dataloader", "it has no option: docs/hooks.md")
 

@@ -1,18 +1,21 @@
-"""Guesses a job from a command and its script."""
+"""Guesses a job from a command and its script; its job file reads each secret from a file."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.jobfile.accumulation import can_split
-from zeusrun.jobfile.guess.arguments import Arguments
-from zeusrun.jobfile.guess.hidden import Hidden, find_hidden, split_options
+from zeusrun.jobfile.guess.options import Arguments
+from zeusrun.jobfile.secrets import find_secrets, make_file, mask_words
 
 if TYPE_CHECKING:
-    from zeusrun.jobfile.guess.arguments import Found
+    from collections.abc import Sequence
+
     from zeusrun.jobfile.guess.command import Launched
+    from zeusrun.jobfile.guess.options import Found
     from zeusrun.jobfile.guess.script import Script
 
 _PER_DEVICE = (
@@ -36,6 +39,31 @@ _METRICS = {
     "transformers": "eval_loss", "torchvision": "acc1", "timm": "eval_top1",
     "lightning": "val_loss", "nanoGPT": "val_loss",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """An argument or a variable that must not be written into the job file."""
+
+    place: int | str  # the index of the argument, or the name of the variable
+    text: str  # as in a job file: ``$$`` for ``$``
+    name: str  # the option or the variable, for people
+    whole: bool  # whether the text is more than the value of an option or a variable
+    file: str  # from which the job file reads it
+
+    @property
+    def sentence(self) -> str:
+        """What the user has to do."""
+        what = "the whole argument" if self.whole else "its value"
+        if Path(self.file).expanduser().exists():
+            return (
+                f"{self.name} is secret, so the job file reads {what} from {self.file}. That file "
+                "exists already; if it contains another secret, name another file in the job file"
+            )
+        return (
+            f"{self.name} is secret, so the job file reads {what} from {self.file}; make that file "
+            f"with `{make_file(self.file)}`: paste {what}, then press Enter and Ctrl-D"
+        )
 
 
 @dataclass(frozen=True)
@@ -79,8 +107,8 @@ class Guess:
 
 def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> Guess:
     """Guess a job; ``gpus`` and ``cpus`` are those of this machine."""
-    launched = replace(launched, args=split_options(launched.args))
-    arguments, warnings = Arguments(launched.args, script), list(launched.warnings)
+    launched = replace(launched, args=_split_options(launched.args))
+    arguments, warnings = Arguments(launched.args, script.options), list(launched.warnings)
     nproc: int | str | None = launched.nproc_per_node
     devices = arguments.find(("devices", "gpus"), default=False)
     if nproc == 1 and script.library == "lightning":  # it would start them
@@ -88,8 +116,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
-    batch = _guess_batch(arguments, max(1, ranks))
-    rate, scale = _guess_learning_rate(arguments, warnings)
+    batch = _guess_batch(arguments, script, max(1, ranks))
+    rate, scale = _guess_learning_rate(arguments, script, warnings)
     given = " ".join(launched.args)
     if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:
         warnings.append(
@@ -100,7 +128,7 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     if epochs is not None:
         arguments.put(epochs, "max_epochs")
     launched = replace(launched, nproc_per_node=nproc, args=tuple(arguments.words))
-    hidden = find_hidden(launched)
+    hidden = _find_hidden(launched)
     warnings += (each.sentence for each in hidden)
     return Guess(
         launched=launched,
@@ -117,8 +145,8 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     )
 
 
-def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
-    script, names = arguments.script, (*_PER_DEVICE, *_GLOBAL, *_EITHER)
+def _guess_batch(arguments: Arguments, script: Script, ranks: int) -> Batch | None:
+    names = (*_PER_DEVICE, *_GLOBAL, *_EITHER)
     found = arguments.find(_GLOBAL, default=False) or arguments.find(names)
     if found is None:
         return None
@@ -149,8 +177,10 @@ def _guess_batch(arguments: Arguments, ranks: int) -> Batch | None:
     return Batch(value * ranks, f"{found.origin}{each}{why}")
 
 
-def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Found | None, str]:
-    found, by = arguments.find(_RATES, whole=False), arguments.script.scales_by
+def _guess_learning_rate(
+    arguments: Arguments, script: Script, warnings: list[str]
+) -> tuple[Found | None, str]:
+    found, by = arguments.find(_RATES, whole=False), script.scales_by
     if by == "lr_base":
         if found is None or found.place is None:
             warnings.append(
@@ -168,7 +198,7 @@ def _guess_learning_rate(arguments: Arguments, warnings: list[str]) -> tuple[Fou
     if by == "batch size":
         return found, "none"
     given = re.findall("(?:^|=)(adam|sgd)", "\n".join(arguments.words).lower(), re.MULTILINE)
-    adam = given[-1] == "adam" if given else arguments.script.uses_adam
+    adam = given[-1] == "adam" if given else script.uses_adam
     return found, "sqrt" if adam else "linear"
 
 
@@ -200,3 +230,49 @@ def correct_batch(guess: Guess, size: int) -> Guess | None:
         batch=Batch(size, f"the run of --try: {what}", parts=parts),
         launched=replace(guess.launched, args=tuple(word.replace(wrong, right) for word in args)),
     )
+
+
+def _split_options(words: Sequence[str]) -> tuple[str, ...]:
+    """Return arguments with ``--option=SECRET`` as two words, so that the second can be a file."""
+    secrets, found = find_secrets(words), list[str]()
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        splits = place in secrets and word.startswith("-") and equals and value[:1] != "-"
+        found += [option, value] if splits else [word]
+    return tuple(found)
+
+
+def _find_hidden(launched: Launched) -> tuple[Hidden, ...]:
+    """Return the secrets of a command whose options are split, with a file for each."""
+    assignments = [f"{name}={value}" for name, value in launched.env.items()]
+    words = [*assignments, *launched.args]
+    masked = mask_words(words)
+    stem = _slug(Path(launched.script or str(launched.module)).stem)
+    hidden: list[Hidden] = []
+    for place, (word, shown) in enumerate(zip(words, masked, strict=True)):
+        if shown == word:
+            continue
+        number = place - len(assignments)  # below 0: a variable
+        before = masked[place - 1] if number > 0 else ""
+        of_option = before.startswith("-") and "=" not in before
+        own = re.match(r"[-+]*([A-Za-z_][\w.-]*)=", shown)
+        name = before if of_option else own[0][:-1] if own else f"argument {number + 1}"
+        taken = sum(each.file.startswith(_file(stem, name)) for each in hidden)
+        hidden.append(
+            Hidden(
+                place=name if number < 0 else number,
+                text=word.partition("=")[2].replace("$", "$$") if number < 0 else word,
+                name=name,
+                whole=number >= 0 and not of_option,
+                file=_file(stem, name) + (f"-{taken + 1}" if taken else ""),
+            )
+        )
+    return tuple(hidden)
+
+
+def _file(stem: str, name: str) -> str:
+    return f"~/.secrets/{stem}-{_slug(name)}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

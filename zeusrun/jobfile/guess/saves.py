@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.jobfile.guess.options import match_option, parse, read_options
+from zeusrun.jobfile.guess.options import match_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,34 +36,29 @@ _EPOCH = re.compile("epoch", re.IGNORECASE)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def find_late_save(text: str, words: Sequence[str]) -> int | None:
-    """Return the line that saves a model after the training loop; ``None`` if there is none.
+def find_late_save(
+    tree: ast.Module, text: str, options: Sequence[Option], words: Sequence[str]
+) -> int | None:
+    """Return the line that saves a model after the training loop; see ``Script.late_save``.
 
-    Only the text of the script itself is read. A script that also saves within the loop keeps a
-    model, and one that mentions zeusrun can end its loop itself: both have no late save.
-
-    Args:
-        text: Of the script; it need not be Python.
-        words: The arguments of the script: a save behind an option that is not there is none.
+    ``options`` are those that the script declares, ``words`` its arguments.
     """
-    if "zeusrun" in text:
-        return None
-    tree = parse(text)
     try:
         stored = {
             node.attr
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         }  # the script may give an option a value itself
-        off = _find_off(read_options(tree, text, words), words) - stored
+        given = filter(None, (match_option(word, options) for word in words))
+        on = {option.dest for option, *_ in given} | {each.dest for each in options if each.default}
+        off = {option.dest for option in options} - on - stored
         flow = _Reader(tree, off, fits=_LIGHTNING.search(text) is None).read(tree.body)
     except RecursionError:  # nested too deep
         return None
     return None if flow.saves_within else flow.late
 
 
-@dataclass(frozen=True)
-class _Flow:
+class _Flow(NamedTuple):
     """What a part of a script does, in the order of time."""
 
     trains: bool = False  # makes an optimizer step
@@ -75,15 +70,9 @@ class _Flow:
     late: int | None = None  # the same, after a training loop
 
     def then(self, later: _Flow) -> _Flow:
-        return _Flow(
-            self.trains or later.trains,
-            self.evaluates or later.evaluates,
-            self.between or later.between,
-            self.loops or later.loops,
-            self.saves_within or later.saves_within,
-            self.save or later.save,
-            self.late or (later.save if self.loops else None) or later.late,
-        )
+        late = self.late or (later.save if self.loops else None) or later.late
+        either = (own or other for own, other in zip(self, later, strict=True))
+        return _Flow._make(either)._replace(late=late)
 
 
 class _Reader:
@@ -107,10 +96,7 @@ class _Reader:
         self._known: dict[ast.AST, _Flow] = {}
 
     def read(self, nodes: Iterable[ast.AST]) -> _Flow:
-        flow = _Flow()
-        for node in nodes:
-            flow = flow.then(self._read_one(node))
-        return flow
+        return functools.reduce(_Flow.then, map(self._read_one, nodes), _Flow())
 
     def _read_one(self, node: ast.AST) -> _Flow:
         if isinstance(node, _Function):  # runs when it is called; a decorator may call it
@@ -150,13 +136,9 @@ class _Reader:
         body = self.read([head, *node.body])
         if body.trains or body.loops or _EPOCH.search(ast.unparse(head)):
             late = body.late or body.save if body.between else None
-            body = _Flow(
-                body.trains,
-                between=body.between or (body.trains and not body.loops and body.evaluates),
-                loops=True,
-                saves_within=body.saves_within or (body.save is not None and late is None),
-                late=late,
-            )
+            between = body.between or (body.trains and not body.loops and body.evaluates)
+            within = body.saves_within or (body.save is not None and late is None)
+            body = _Flow(body.trains, between=between, loops=True, saves_within=within, late=late)
         return body.then(self.read(node.orelse))
 
     def _is_off(self, test: ast.AST) -> bool:
@@ -184,10 +166,3 @@ def _is_save(call: ast.Call, name: str, of: str) -> bool:
     if name == "save" and of:
         return _SAVERS.fullmatch(of) is not None
     return (name, of) == ("export", "onnx") or _SAVES.fullmatch(name) is not None
-
-
-def _find_off(options: Sequence[Option], words: Sequence[str]) -> set[str]:
-    """Return the attributes of options that are empty or false without an argument."""
-    given = [match_option(word, options) for word in words]
-    on = {each[0].dest for each in given if each} | {each.dest for each in options if each.default}
-    return {option.dest for option in options} - on

@@ -6,14 +6,17 @@ import ast
 import contextlib
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from zeusrun.jobfile.guess.options import Option, dotted, parse, read_options
+from zeusrun.jobfile.guess.options import dotted, parse, read_options
 from zeusrun.jobfile.guess.saves import find_late_save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from zeusrun.jobfile.guess.options import Option
 
 MAX_BYTES = 1 << 20
 """What is read of a script."""
@@ -31,6 +34,7 @@ _SCALES = re.compile(
 )
 _ADAM = re.compile(r"\bAdam|adamw")
 _SGD_FIRST = re.compile(r"""default=["']sgd""", re.IGNORECASE)  # of an option for the optimizer
+_SPAWNS = re.compile(r"\b(?:spawn|start_processes|Process)\(")
 # By library: what is imported, and what else the text contains.
 _LIBRARIES = {
     "transformers": (r"transformers|trl|setfit", r"Trainer\(|TrainingArguments"),
@@ -44,16 +48,89 @@ _LIBRARIES = {
 
 @dataclass(frozen=True)
 class Script:
-    """What the text of a script shows."""
+    """A script, and what its text shows; each fact is read when it is first asked for."""
 
-    library: str | None = None  # whose conventions it follows: timm, nanoGPT, ...
-    options: tuple[Option, ...] = ()
-    divides: bool = False  # its batch size by the number of processes
-    scales_by: str | None = None  # by what it multiplies its learning rate
-    uses_adam: bool = False
-    spawns: bool = False  # whether it always starts training processes itself
-    late_save: int | None = None  # the line that saves a model after the training loop
-    devices: int = 1  # of Lightning's Trainer, on which it starts processes itself
+    text: str = ""  # it need not be Python
+    words: Sequence[str] = ()  # its arguments
+
+    @cached_property
+    def library(self) -> str | None:
+        """Whose conventions it follows: timm, nanoGPT, ..."""
+        if "configurator.py" in self.text:
+            return "nanoGPT"
+        for name, (module, use) in _LIBRARIES.items():
+            imports = rf"^[ \t]*(?:from|import)\b.*\b(?:{module})\b"
+            if re.search(imports, self.text, re.MULTILINE) and re.search(use, self.text):
+                return name
+        return None
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """The options that it declares."""
+        return read_options(self._tree, self.text, self.words)
+
+    @property
+    def divides(self) -> bool:
+        """Whether it divides its batch size by the number of processes."""
+        return _DIVIDES.search(self.text) is not None
+
+    @property
+    def scales_by(self) -> str | None:
+        """By what it multiplies its learning rate."""
+        if "lr_base" in self.text and "batch" in self.text:
+            return "lr_base"
+        by = {(found["by"] or found["then"]).lower() for found in _SCALES.finditer(self.text)}
+        if not by:
+            return None
+        return "batch size" if any("batch" in each for each in by) else "number of processes"
+
+    @property
+    def uses_adam(self) -> bool:
+        """Whether its optimizer is Adam or AdamW, unless an option says another one."""
+        adam = _ADAM.search(self.text) is not None and _SGD_FIRST.search(self.text) is None
+        return adam or self.library == "transformers"
+
+    @property
+    def devices(self) -> int:
+        """On how many devices Lightning's Trainer starts processes itself."""
+        found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", self.text)
+        return max(1, int(found[1])) if found and self.library == "lightning" else 1
+
+    @cached_property
+    def spawns(self) -> bool:
+        """Whether it starts training processes, whatever its options are."""
+        if not _SPAWNS.search(self.text):
+            return False
+        attributes = {option.dest for option in self.options}
+        by_option = {
+            id(each)
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.If)
+            and any(getattr(part, "attr", None) in attributes for part in ast.walk(node.test))
+            for each in ast.walk(node)
+        }
+        return any(
+            isinstance(node, ast.Call)
+            and _SPAWNS.search(f"{dotted(node.func)}(")
+            and id(node) not in by_option
+            for node in ast.walk(self._tree)
+        )
+
+    @cached_property
+    def late_save(self) -> int | None:
+        """The line that saves a model after the training loop; ``None`` if there is none.
+
+        A script that also saves within the loop keeps a model, and one that mentions zeusrun can
+        end its loop itself: both have no late save. A save behind an option that is not among
+        ``words`` is none.
+        """
+        if "zeusrun" in self.text:
+            return None
+        return find_late_save(self._tree, self.text, self.options, self.words)
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return parse(self.text)
 
 
 def read_text(*paths: Path) -> str:
@@ -70,64 +147,3 @@ def module_paths(folder: Path, module: str) -> tuple[Path, Path]:
     """Return where the file of a module, or of a package that can be run, would be."""
     stem = folder.joinpath(*module.split("."))
     return stem.with_suffix(".py"), stem / "__main__.py"
-
-
-def _devices(text: str) -> int:
-    found = re.search(r"\bdevices\s*=\s*(\d{1,3})\b", text)
-    return max(1, int(found[1])) if found else 1
-
-
-def read_script(text: str, words: Sequence[str] = ()) -> Script:
-    """Read a script's text, which need not be one of this Python; ``words``: its arguments."""
-    library = _library(text)
-    return Script(
-        library=library,
-        options=read_options(parse(text), text, words),
-        divides=_DIVIDES.search(text) is not None,
-        scales_by=_scales_by(text),
-        spawns=find_spawn(text),
-        late_save=find_late_save(text, words),
-        devices=_devices(text) if library == "lightning" else 1,
-        uses_adam=library == "transformers"
-        or (_ADAM.search(text) is not None and _SGD_FIRST.search(text) is None),
-    )
-
-
-def find_spawn(text: str) -> bool:
-    """Whether a script starts training processes, whatever its options are."""
-    if not re.search(r"\b(?:spawn|start_processes|Process)\(", text):
-        return False
-    tree = parse(text)
-    options = {option.dest for option in read_options(tree, text, ())}
-    by_option = {
-        id(each)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
-        and any(getattr(part, "attr", None) in options for part in ast.walk(node.test))
-        for each in ast.walk(node)
-    }
-    return any(
-        isinstance(node, ast.Call)
-        and re.search(r"\b(?:spawn|start_processes|Process)$", dotted(node.func))
-        and id(node) not in by_option
-        for node in ast.walk(tree)
-    )
-
-
-def _library(text: str) -> str | None:
-    if "configurator.py" in text:
-        return "nanoGPT"
-    for name, (module, use) in _LIBRARIES.items():
-        imports = rf"^[ \t]*(?:from|import)\b.*\b(?:{module})\b"
-        if re.search(imports, text, re.MULTILINE) and re.search(use, text):
-            return name
-    return None
-
-
-def _scales_by(text: str) -> str | None:
-    if "lr_base" in text and "batch" in text:
-        return "lr_base"
-    by = {(found["by"] or found["then"]).lower() for found in _SCALES.finditer(text)}
-    if not by:
-        return None
-    return "batch size" if any("batch" in each for each in by) else "number of processes"

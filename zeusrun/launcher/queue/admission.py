@@ -40,11 +40,11 @@ def admitted(
     history: History,
     environment: Mapping[str, str],
     *,
-    overlap: Overlap,
-    wait_for_gpus: bool,
-    until: float | None,
     signals: Sequence[int],
     show: Callable[[str], None],
+    overlap: Overlap = "allow",
+    wait_for_gpus: bool = False,
+    until: float | None = None,
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait until a submit may begin, and hold its GPUs while it runs.
 
@@ -55,11 +55,11 @@ def admitted(
         home: The home of zeusrun.
         history: The trials of all jobs.
         environment: The job's; its ``CUDA_VISIBLE_DEVICES`` says which GPUs are visible.
+        signals: The signals that have come, in order.
+        show: Shows a sentence to the user.
         overlap: What to do about other submits of the job.
         wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
         until: Unix second to give up at; ``None`` to wait without a limit.
-        signals: The signals that have come, in order.
-        show: Shows a sentence to the user.
 
     Raises:
         BusyError: If another submit is in the way, or a signal came meanwhile.
@@ -72,6 +72,7 @@ def admitted(
     # claimed yet: others may have the free ones while this submit waits.
     ticket = queue.take_ticket(overlap, wish.pool if wish.count is None else ())
     try:
+        queue.wait_for_turn(ticket, overlap)
         gpus = queue.take_gpus(ticket, wish, wait=wait_for_gpus)
         yield None if wish.count is None else gpus
     finally:
@@ -156,7 +157,7 @@ class _Queue:
     _shown: set[str] = field(default_factory=set)
 
     def take_ticket(self, overlap: Overlap, gpus: tuple[str, ...]) -> HeldTicket:
-        """Take a ticket, and wait for older submits of the job if the policy says so.
+        """Take a ticket; it waits if the job already runs and the policy says so.
 
         The lock of all submits is held for the decision: of two that start at once, one is first.
         """
@@ -170,22 +171,22 @@ class _Queue:
                     f"{self.job} is already running ({names}){waits}; this run is skipped"
                 )
             state: State = "running" if decision == "begin" else "waiting"
-            held = tickets.take(self.job, state, gpus, replaces=overlap == "replace")
-        try:
-            before = present if decision == "wait" else []
-            while before:
-                if overlap == "replace":
-                    self._stop(before)  # each time: it may be about to start its next trial
-                names = self._name(before)
-                self._wait(f"{self.job} is already running ({names})", _ADVICE[overlap])
-                with tickets:
-                    present = self._of_job(tickets)
-                self._check_replaced(held.ticket, present)
-                before = [ticket for ticket in present if ticket.number < held.ticket.number]
-        except BaseException:
-            held.release()
-            raise
-        return held
+            return tickets.take(self.job, state, gpus, replaces=overlap == "replace")
+
+    def wait_for_turn(self, held: HeldTicket, overlap: Overlap) -> None:
+        """Wait for older submits of the job while the ticket says so."""
+        while held.ticket.state == "waiting":
+            with Tickets(self.home) as tickets:
+                present = self._of_job(tickets)
+            self._check_replaced(held.ticket, present)
+            before = [ticket for ticket in present if ticket.number < held.ticket.number]
+            if not before:
+                return
+            # Each time: it may be about to start its next trial.
+            for _, paths in self._running(before) if overlap == "replace" else ():
+                with contextlib.suppress(OSError):
+                    ask_to_cancel(paths, replaced=True)
+            self._wait(f"{self.job} is already running ({self._name(before)})", _ADVICE[overlap])
 
     def take_gpus(self, held: HeldTicket, wish: GpuWish, *, wait: bool) -> tuple[str, ...]:
         """Take the GPUs that a submit wants, and mark it as running; return their UUIDs."""
@@ -247,12 +248,6 @@ class _Queue:
             since = datetime.fromisoformat(ticket.since).astimezone()
             names.append(f"{who} since {since:%Y-%m-%d %H:%M}")
         return " and ".join(names)
-
-    def _stop(self, tickets: Sequence[Ticket]) -> None:
-        """Ask the trials of submits to stop, as ``zeusrun cancel`` does."""
-        for _, paths in self._running(tickets):
-            with contextlib.suppress(OSError):
-                ask_to_cancel(paths, replaced=True)
 
     def _running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
         for job in sorted({ticket.job for ticket in tickets}):

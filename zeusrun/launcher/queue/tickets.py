@@ -118,8 +118,7 @@ class Tickets:
             record = json.loads(read_file(self.path(number), _MAX_BYTES))
             check_version(record, _VERSION, self.path(number))
             ticket = build_known(Ticket, record, number=number, gpus=tuple(record["gpus"]))
-            texts = (ticket.job, ticket.since, *ticket.gpus)
-            return ticket if all(isinstance(text, str) for text in texts) else None
+            return ticket if all(isinstance(uuid, str) for uuid in ticket.gpus) else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # removed just now, or cut short by a power failure
 
@@ -170,10 +169,8 @@ class HeldTicket:
 
     def release(self) -> None:
         """Remove the ticket. More than once is fine."""
-        try:
-            with self._tickets:
-                self._tickets.remove(self.ticket.number)
-        except HistoryError:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            with contextlib.suppress(HistoryError):
+                stack.enter_context(self._tickets)
             self._tickets.remove(self.ticket.number)
-        finally:
-            self._lock.release()

@@ -265,7 +265,8 @@ def outcome_now(
         by_reports=progress.by_reports,
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
-        **progress.statistics._asdict(),
+        noise_curve=progress.noise_curve,
+        gradients_of=progress.gradients_of,
         interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
     )
 

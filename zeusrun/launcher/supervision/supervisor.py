@@ -20,7 +20,7 @@ from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_live
-from zeusrun.launcher.script_warnings import calls_spawn, find_choices_to_ask_for, find_remarks
+from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
 from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
@@ -119,6 +119,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         next_lever=policy.next_lever,
     )
     bound_j = choice.decision.cost_bound_j
+    script = read_job_script(spec)
     return Supervised(
         submission=submission,
         begun=begun,
@@ -136,9 +137,9 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         find_remarks=functools.partial(
             find_remarks,
             stops_at_target=spec.objective.on_target == "stop",
-            to_ask_for=find_choices_to_ask_for(spec),
+            to_ask_for=find_choices_to_ask_for(spec, script),
             earlier=choice.earlier,
-            spawns=calls_spawn(spec),
+            spawns=script.spawns,
         ),
     )
 

@@ -11,7 +11,7 @@ from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version, picture_of
 from zeusrun.server.pages.runs import cards, page_links, runs_table
 from zeusrun.view.report.headline import job_head
-from zeusrun.view.report.markup import Html, join, tag
+from zeusrun.view.report.markup import Html, join, section, tag
 from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import plural
 
@@ -61,10 +61,7 @@ def job_page(content: JobContent, version: str | None) -> Page:
     if content.schedules:
         parts.append(("schedule", "Schedule", schedules_table(content.schedules, _LINKS)))
     parts.append(("runs", "All runs", _runs(content)))
-    sections = (
-        tag("section", tag("h2", title), body, id=place, data_key=place)
-        for place, title, body in parts
-    )
+    sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     return Page(
         view.job,
         join((head, *sections)),

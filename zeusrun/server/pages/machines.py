@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.server.pages.document import Links, Page
+from zeusrun.server.pages.runs import HOST
 from zeusrun.view import units
-from zeusrun.view.gpu import throttle_text
+from zeusrun.view.columns import Column
+from zeusrun.view.gpu import model_text, throttle_text
 from zeusrun.view.report.headline import percent
-from zeusrun.view.report.markup import Html, join, table, tag
+from zeusrun.view.report.markup import Html, join, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.launcher.rundir.record import Live
-    from zeusrun.server.pages.hosts import Firing, GpuFacts, HostFacts, ScheduleFacts
+    from zeusrun.server.pages.hosts import GpuFacts, HostFacts, ScheduleFacts
 
 _LINKS = Links()
 _OLD_S = 3600.0
@@ -44,12 +46,12 @@ def machines_page(content: Machines, version: str | None) -> Page:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
     sections = [_host(host, content) for host in hosts]
     sections += [
-        _section(name, len(sections) + n, _runs(content.running[name]))
-        for n, name in enumerate(silent)
+        section(name, _runs(content.running[name]), class_="host", data_key=f"host-{n}")
+        for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
     listed = schedules_table(schedules, _LINKS) if schedules else tag("p", "No job has a schedule.")
-    timed = tag("section", tag("h2", "Schedules"), listed, id="schedules")
+    timed = section("Schedules", listed, id="schedules")
     head = (
         tag("p", "Machines", class_="job"),
         tag("h1", title, class_="headline"),
@@ -62,19 +64,16 @@ def _host(host: HostFacts, content: Machines) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
     parts.append(f"reported {_ago(host.age_s)}")
     note = tag("p", " · ".join(parts), class_="note")
-    rows = [_gpu(gpu, content.may_read) for gpu in host.gpus]
     errors = [
         tag("p", f"GPU {units.number(gpu.cuda_index)}: {gpu.error}", class_="note bad")
         for gpu in host.gpus
         if gpu.error
     ]
-    gpus = table(f"GPUs of {host.host}", rows) or tag("p", "It has no GPU.")
+    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, content.may_read))]
+    gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
     runs = _runs(content.running.get(host.host, ()))
-    return _section(host.host, host.host, note, runs, gpus, *errors)
-
-
-def _section(name: str, key: str | int, *content: Html) -> Html:
-    return tag("section", tag("h2", name), *content, class_="host", data_key=f"host-{key}")
+    key = f"host-{host.host}"
+    return section(host.host, note, runs, gpus, *errors, class_="host", data_key=key)
 
 
 def _ago(age_s: float) -> str:
@@ -103,36 +102,41 @@ def _runs(runs: Sequence[Live]) -> Html:
     return tag("ul", *items, class_="plain")
 
 
-def _gpu(gpu: GpuFacts, may_read: Callable[[str], bool]) -> dict[str, str]:
-    held = gpu.held_by if gpu.held_by and may_read(gpu.held_by) else None
-    return {
-        "GPU": units.number(gpu.cuda_index),
-        "model": (gpu.model or UNKNOWN).removeprefix("NVIDIA "),
-        "power": units.power(gpu.power_w),
-        "limit": units.power(gpu.power_limit_w),
-        "load": percent(gpu.utilization),
-        "temperature": UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
-        "throttled": throttle_text(gpu.throttle_reasons),
-        "energy by": gpu.energy_source or UNKNOWN,
-        "limit held by": UNKNOWN if held is None else _LINKS.link_run(held),
-    }
+def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
+    """Return the run that holds a power limit; a dash if it may not be named."""
+    return _LINKS.link_run(gpu.held_by) if gpu.held_by and may_read(gpu.held_by) else UNKNOWN
 
 
-def _occurrence(firing: Firing) -> str:
-    return firing.occurrence or ""
+_GPU_COLUMNS = (
+    Column("GPU", lambda gpu: units.number(gpu.cuda_index)),
+    Column("model", model_text, left=True),
+    Column("power", lambda gpu: units.power(gpu.power_w)),
+    Column("limit", lambda gpu: units.power(gpu.power_limit_w)),
+    Column("load", lambda gpu: percent(gpu.utilization)),
+    Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
+    Column("throttled", lambda gpu: throttle_text(gpu.throttle_reasons), left=True),
+    Column("energy by", lambda gpu: gpu.energy_source or UNKNOWN),
+)
 
 
 def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
     """Return when jobs run by themselves, the next one first."""
     ordered = sorted(schedules, key=lambda each: (each.next[:1] or ["~"], each.job))
-    rows = [
-        {
-            "job": links.link_job(each.job),
-            "when": each.words or each.cron or UNKNOWN,
-            "next run": "paused" if each.paused is True else units.minute(*each.next[:1]),
-            "host": each.host or UNKNOWN,
-            "last run": str(max(each.firings, key=_occurrence, default="it has not run yet")),
-        }
-        for each in ordered
+    columns = [
+        Column("job", lambda each: links.link_job(each.job)),
+        Column("when", lambda each: each.words or each.cron or UNKNOWN),
+        Column("next run", _next_run, left=True),
+        HOST,
+        Column("last run", _last_run, left=True),
     ]
-    return table("Schedules, the next one first", rows, [f"{e.host}/{e.job}" for e in ordered])
+    title = "Schedules, the next one first"
+    return table(title, columns, ordered, lambda each: f"{each.host}/{each.job}")
+
+
+def _next_run(schedule: ScheduleFacts) -> str:
+    return "paused" if schedule.paused is True else units.minute(*schedule.next[:1])
+
+
+def _last_run(schedule: ScheduleFacts) -> str:
+    firings = schedule.firings
+    return str(max(firings, key=lambda each: each.occurrence or "", default="it has not run yet"))

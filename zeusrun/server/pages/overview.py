@@ -12,12 +12,13 @@ from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.runs import cards, page_links, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
+from zeusrun.view.columns import Column
 from zeusrun.view.report.headline import all_runs, capitalized
-from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
@@ -52,7 +53,7 @@ def overview_page(view: Overview, version: str | None) -> Page:
         head.job not in view.digests or view.digests[head.job].changes != head.changes
         for head in view.heads
     )
-    now = tag("section", tag("h2", "Runs now"), cards(view.running, count, _LINKS), id="now")
+    now = section("Runs now", cards(view.running, count, _LINKS), id="now")
     content = join((_head(view, count), now, _jobs(view)))
     return Page("Jobs", content, "Jobs", version=version, pending=pending)
 
@@ -60,9 +61,9 @@ def overview_page(view: Overview, version: str | None) -> Page:
 def _head(view: Overview, running: int) -> Html:
     digests = list(view.digests.values())
     runs = sum(head.runs for head in view.heads)
-    net = _join_net([digest.net for digest in digests if digest.net is not None])
-    net_cost = add_estimates(digest.net_cost for digest in digests)
-    compared = [digest.compared for digest in digests if digest.compared]
+    net = _join_net([digest.net for digest in digests])
+    net_cost = add_estimates(digest.savings.net for digest in digests)
+    compared = list(filter(None, (len(digest.savings.by_trial) for digest in digests)))
     unknown = None if len(digests) == len(view.heads) else "yes"
     if compared and net_cost is not None:
         text = net_text(net, net_cost)
@@ -110,38 +111,53 @@ def _join_net(nets: Sequence[NetAmounts]) -> NetAmounts:
 def _jobs(view: Overview) -> Html:
     if not view.jobs:
         return Html()
-    rows = [_row(view, head) for head in view.shown]
-    listed = table("Jobs, the newest run first", rows, [head.job for head in view.shown])
-    if not rows:
+    columns = _columns(view)
+    listed = table("Jobs, the newest run first", columns, view.shown, lambda head: head.job)
+    if not view.shown:
         listed = tag("p", "No job has such a name.")
     search = _search(view.search) if view.jobs > _MANY or view.search else ""
-    title = tag("h2", "Jobs")
-    return tag("section", title, search, listed, _pages(view), id="jobs")
+    return section("Jobs", search, listed, _pages(view), id="jobs")
 
 
-def _row(view: Overview, head: JobHead) -> dict[str, str]:
-    trial, digest = view.newest.get(head.newest), view.digests.get(head.job)
-    running = view.running_jobs.get(head.job, 0)
-    net = None if digest is None else digest.net
-    values = {
-        "when": UNKNOWN if trial is None else units.minute(trial.started_at),
-        "status": UNKNOWN if trial is None else status_text(trial),
-        "batch size": UNKNOWN if trial is None else size_label(trial),
-        "saved a run": UNKNOWN
-        if digest is None or digest.share is None
-        else coloured(short_share(digest.share), digest.good),
-        "energy saved": short_amount(net.energy_j if net else None, units.electricity),
-        "money": UNKNOWN if net is None else money_saved(net),
-        "CO2e": short_amount(net.carbon_g if net else None, units.carbon),
-        "energy": units.electricity(
-            sum_known(part.sums["energy_j"] for part in digest.parts) if digest else None
-        ),
-        "runs": f"{head.runs:,}" + (f", {running} now" if running else ""),
-    }
-    if digest is None:  # a script keeps what it shows until the digest is computed
-        wait = tag("span", "…", data_unknown="yes", title="being computed")
-        values |= dict.fromkeys(("saved a run", "energy saved", "money", "CO2e", "energy"), wait)
-    return {"job": _LINKS.link_job(head.job), **values}
+def _columns(view: Overview) -> list[Column]:
+    def of_run(text: Callable[[Trial], str]) -> Callable[[JobHead], str]:
+        """Return what shows a text about the newest run of a job."""
+        return lambda head: (
+            text(view.newest[head.newest]) if head.newest in view.newest else UNKNOWN
+        )
+
+    def of_job(text: Callable[[Digest], str]) -> Callable[[JobHead], str]:
+        """Return what shows a text about a job; a script keeps the last one until it is known."""
+        return lambda head: text(view.digests[head.job]) if head.job in view.digests else _WAIT
+
+    def runs(head: JobHead) -> str:
+        running = view.running_jobs.get(head.job, 0)
+        return f"{head.runs:,}" + (f", {running} now" if running else "")
+
+    return [
+        Column("job", lambda head: _LINKS.link_job(head.job)),
+        Column("when", of_run(lambda trial: units.minute(trial.started_at))),
+        Column("status", of_run(status_text), left=True),
+        Column("batch size", of_run(size_label)),
+        Column("saved a run", of_job(_share)),
+        Column("energy saved", of_job(lambda e: short_amount(e.net.energy_j, units.electricity))),
+        Column("money", of_job(lambda each: money_saved(each.net))),
+        Column("CO2e", of_job(lambda each: short_amount(each.net.carbon_g, units.carbon))),
+        Column("energy", of_job(_energy)),
+        Column("runs", runs),
+    ]
+
+
+_WAIT = tag("span", "…", data_unknown="yes", title="being computed")
+
+
+def _share(digest: Digest) -> str:
+    share = digest.savings.share
+    return UNKNOWN if share is None else coloured(short_share(share), digest.good)
+
+
+def _energy(digest: Digest) -> str:
+    return units.electricity(sum_known(part.sums["energy_j"] for part in digest.parts))
 
 
 def _search(search: str) -> Html:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.plugins import how_to_add
-from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, drawing
+from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, WIDTH, drawing
 from zeusrun.view.report.figures import draw, figure_height
 from zeusrun.view.report.markup import Html, join, tag
 from zeusrun.view.report.svg import inline_svg, svg_file
@@ -29,12 +29,10 @@ class Pictures:
     """Draws figures and keeps the newest; safe for threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._lock = threading.Lock()  # matplotlib's settings are those of the whole process
 
-    def read(
-        self, name: str, report: JobReport, version: str, theme: str, width: int = WIDTH
-    ) -> bytes | None:
+    def read(self, name: str, report: JobReport, version: str, theme: str) -> bytes | None:
         """Return a figure as an SVG file; ``None`` if nothing is known to draw.
 
         Args:
@@ -42,15 +40,14 @@ class Pictures:
             report: What it shows.
             version: Differs for reports that differ.
             theme: One of ``THEMES``.
-            width: As for ``draw``.
         """
         with self._lock:
-            inline = self._kept.get((name, version, width))
+            inline = self._kept.get((name, version))
             if inline is None:
                 with drawing():
-                    figure = draw(name, report, STAND_INS, width)
+                    figure = draw(name, report, STAND_INS)
                     inline = "" if figure is None else inline_svg(figure, name, name)
-                self._kept[name, version, width] = inline
+                self._kept[name, version] = inline
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
         return svg_file(inline, THEMES[theme]) if inline else None
@@ -74,33 +71,22 @@ def picture_of(report: JobReport, address: str, version: str) -> Callable[[str, 
     """
 
     def picture(name: str, label: str) -> Html | None:
-        heights = [
-            figure_height(name, report, width) if can_draw() else None for width in (WIDTH, NARROW)
-        ]
-        if heights[0] is None or heights[1] is None:
+        height = figure_height(name, report) if can_draw() else None
+        if height is None:
             return None
-        pictures = []
-        for theme in THEMES:
-            source = f"{address}/{name}.svg?theme={theme}&v={version}"
-            narrow = tag(
-                "source",
-                media="(max-width: 40rem)",
-                srcset=f"{source}&narrow=true",
-                width=NARROW,
-                height=round(heights[1]),
-            )
-            image = tag(
+        images = (
+            tag(
                 "img",
-                src=source,
+                src=f"{address}/{name}.svg?theme={theme}&v={version}",
                 width=WIDTH,
-                height=round(heights[0]),
+                height=round(height),
                 alt=label,
                 loading="lazy",
                 decoding="async",
                 class_=theme,
             )
-            both = (narrow.removesuffix("</source>"), image.removesuffix("</img>"))
-            pictures.append(tag("picture", *map(Html, both)))
-        return join(pictures)
+            for theme in THEMES
+        )
+        return join(Html(image.removesuffix("</img>")) for image in images)
 
     return picture

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import sum_known
+from zeusrun.analysis.amounts import NetAmounts, Savings, sum_known
 from zeusrun.analysis.totals import Total
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from zeusrun.analysis.amounts import Estimate, NetAmounts
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.history.sql.store import SqlHistory
     from zeusrun.history.sql.survey import JobHead, Part
@@ -61,11 +60,9 @@ class Digest(NamedTuple):
 
     changes: int  # ``JobHead.changes``
     parts: Sequence[Part]  # of what its runs have taken
-    share: Estimate | None = None  # of the cost of the default that a run saves
+    savings: Savings = Savings(0, explored=False)
     good: bool | None = None  # see ``headline``
-    net: NetAmounts | None = None
-    net_cost: Estimate | None = None
-    compared: int = 0  # recurrences
+    net: NetAmounts = NetAmounts()
 
 
 @dataclass
@@ -166,15 +163,7 @@ class Reports:
         parts = add_up(self._store.engine, head.job)
         if facts is None:
             return Digest(head.changes, parts)
-        return Digest(
-            head.changes,
-            parts,
-            facts.savings.share,
-            headline(facts)[1],
-            facts.net,
-            facts.savings.net,
-            len(facts.savings.by_trial),
-        )
+        return Digest(head.changes, parts, facts.savings, headline(facts)[1], facts.net)
 
     def _entry(self, job: str) -> _Kept:
         with self._lock:

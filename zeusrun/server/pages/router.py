@@ -36,7 +36,6 @@ from zeusrun.server.pages.hosts import HostFacts, read_host
 from zeusrun.server.pages.pictures import THEMES, Pictures
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
 from zeusrun.server.pages.runs import read_live
-from zeusrun.view.report.canvas import NARROW, WIDTH
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag
 
@@ -241,15 +240,9 @@ class _Pages:
         """Return the endpoint that draws the figures of a job, or of a run."""
 
         def draw(
-            request: Request,
-            name: str,
-            figure: str,
-            theme: str = "light",
-            v: str = "",
-            *,
-            narrow: bool = False,
+            request: Request, name: str, figure: str, theme: str = "light", v: str = ""
         ) -> Response:
-            """Draw a figure; ``narrow``: for the screen of a phone."""
+            """Draw a figure."""
             try:
                 report, version = read(request, name)
             except _NotFoundError as error:
@@ -268,8 +261,7 @@ class _Pages:
             if request.headers.get("If-None-Match") == headers["ETag"]:
                 return Response(status_code=304, headers=headers)
             try:
-                width = NARROW if narrow else WIDTH
-                drawn = self._pictures.read(figure, report, version, theme, width)
+                drawn = self._pictures.read(figure, report, version, theme)
             except (ImportError, ValueError, ArithmeticError) as error:
                 _LOG.warning("a figure cannot be drawn: %s", error)
                 drawn = None

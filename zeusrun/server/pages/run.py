@@ -11,8 +11,9 @@ from zeusrun.server.pages.pictures import NO_FIGURES, can_draw, figures_version,
 from zeusrun.server.pages.runs import cards, status_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
+from zeusrun.view.columns import ENERGY, TIME, Column
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
-from zeusrun.view.report.markup import Html, details, figure, join, pairs, table, tag
+from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
 from zeusrun.view.units import UNKNOWN
@@ -60,12 +61,10 @@ def run_page(content: RunContent, version: str | None) -> Page:
         ("curve", "Learning curve", _curve(trial, content.unit, frame)),
         ("power", "Power", power_traces(report, frame)),
     ]
-    sections = (
-        tag("section", tag("h2", title), body, id=place) for place, title, body in parts if body
-    )
+    sections = (section(title, body, id=place) for place, title, body in parts if body)
     now = Html()
     if content.live is not None:
-        now = tag("section", tag("h2", "Runs now"), cards([content.live], 1, _LINKS), id="now")
+        now = section("Runs now", cards([content.live], 1, _LINKS), id="now")
     body = join((_head(trial), now, *sections, _commands(trial)))
     return Page(trial.trial, body, about=trial.job, version=version)
 
@@ -107,19 +106,16 @@ def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
         return Html()
     curve = curve_in(trial, unit)
     label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
-    rows = [
-        {
-            "epoch" if unit == "epochs" else unit: units.count(point.epoch),
-            units.shortened(trial.metric, 40): units.number(point.value, ".4g"),
-            "time": units.duration(point.time_s),
-            "energy": units.energy(point.energy_j),
-        }
-        for point in curve[-_MOST_POINTS:]
+    columns = [
+        Column("epoch" if unit == "epochs" else unit, lambda point: units.count(point.epoch)),
+        Column(units.shortened(trial.metric, 40), lambda point: units.number(point.value, ".4g")),
+        *(TIME, ENERGY),
     ]
+    rows = curve[-_MOST_POINTS:]
     which = f"the last {len(rows)} of {len(curve)}" if len(rows) < len(curve) else "all"
     what = "epochs" if unit == "epochs" else "reports"
-    keys = [str(point.epoch) for point in curve[-_MOST_POINTS:]]
-    listed = table(f"{what.capitalize()}: {which}", rows, keys)
+    title = f"{what.capitalize()}: {which}"
+    listed = table(title, columns, rows, lambda point: str(point.epoch))
     folded = details(f"Table of the {what}", listed)
     return figure(frame.picture("curves", label), "Dashed: the target.", folded)
 

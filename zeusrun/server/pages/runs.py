@@ -11,7 +11,7 @@ from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _LATE_S = 75.0  # of the lease; a heartbeat is due every 20 s, and leaves 120 s
-_WIDTH, _HEIGHT = 240, 44
-_POINTS = 60
 _MOODS = {
     TrialStatus.REACHED: "good",
     TrialStatus.OOM: "bad",
@@ -34,6 +32,7 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
+HOST = Column("host", lambda each: each.host or UNKNOWN, left=True)
 
 
 def read_live(running: Running) -> Live:
@@ -62,7 +61,7 @@ def _card(run: Live, links: Links) -> Html:
         (units.shortened(trial.metric, 40), units.number(run.last_metric, ".4g")),
         ("target", goal(trial)),
         ("power", units.power(run.power_w)),
-        *cells(trial, TIME, ENERGY, COST).items(),
+        *((each.name, str(each.value(trial))) for each in (TIME, ENERGY, COST)),
     ]
     return tag(
         "li",
@@ -90,29 +89,9 @@ def _progress(trial: Trial) -> Html:
 
 
 def _sparkline(trial: Trial) -> Html:
-    """Return the learning curve so far, with the target; the numbers stand below it."""
-    curve = curve_in(trial, curve_unit([trial]))
-    step = max(1, len(curve) // _POINTS)
-    shown = (*curve[:-1:step], *curve[-1:])
-    points = [(point.time_s, point.value) for point in shown if point.value is not None]
-    if len(points) < 2:
-        return Html('<svg class="curve" viewBox="0 0 240 44" aria-hidden="true"></svg>')
-    values = [value for _, value in points]
-    low, high = min(*values, trial.target), max(*values, trial.target)
-    begin, end = points[0][0], points[-1][0]
-
-    def place(value: float) -> float:
-        # Halved, because the difference of two huge values could overflow.
-        return _HEIGHT - 3 - (_HEIGHT - 6) * ((value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0))
-
-    width = (end - begin) or 1.0
-    line = "L".join(f"{_WIDTH * (at - begin) / width:.0f} {place(y):.1f}" for at, y in points)
-    level = f"{place(trial.target):.1f}"
-    return Html(
-        f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
-        f'aria-hidden="true"><path class="goal" d="M0 {level}H{_WIDTH}"/>'
-        f'<path class="line" d="M{line}"/></svg>'
-    )
+    """Return the learning curve so far; the numbers stand below it."""
+    values = [point.value for point in curve_in(trial, curve_unit([trial]))]
+    return tag("p", units.sparkline(values), class_="curve", aria_hidden="true")
 
 
 def _last_heartbeat(run: Live) -> Html:
@@ -144,20 +123,17 @@ def runs_table(
     trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
 ) -> Html:
     """Return a row for each run, in the order given."""
-    rows = [
-        {
-            "run": links.link_run(trial.trial),
-            "when": units.minute(trial.started_at),
-            "status": status_text(trial),
-            "batch size": size_label(trial),
-            "host": trial.host or UNKNOWN,
-            unit: units.count(amount_in(trial, unit)),
-            **cells(trial, TIME, ENERGY, COST, PRICE, CARBON),
-            "why": _why(trial),
-        }
-        for trial in trials
+    columns = [
+        Column("run", lambda trial: links.link_run(trial.trial)),
+        WHEN,
+        Column("status", status_text, left=True),
+        Column("batch size", size_label),
+        HOST,
+        Column(unit, lambda trial: units.count(amount_in(trial, unit))),
+        *(TIME, ENERGY, COST, PRICE, CARBON),
+        Column("why", _why, left=True),
     ]
-    return table(caption, rows, [trial.trial for trial in trials])
+    return table(caption, columns, trials, lambda trial: trial.trial)
 
 
 def _why(trial: Trial) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, NARROW = 680, 340  # of every figure, and on the screen of a phone
+WIDTH = 680  # of every figure
 LEFT, RIGHT = 38, 10
 TEXT, SMALL = 10.0, 9.0
 _FAR = 30.0  # if the largest value is so many times the median, the axis is logarithmic
@@ -102,16 +102,11 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def blank(height: float, width: float = WIDTH) -> Figure:
-    """Return an empty figure of a size in pixels."""
+def blank(height: float) -> Figure:
+    """Return an empty figure of a height in pixels."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
-    return Figure(figsize=(width / 72, height / 72))
-
-
-def width_of(figure: Figure) -> float:
-    """Return the width of a figure in pixels."""
-    return 72 * figure.get_figwidth()
+    return Figure(figsize=(WIDTH / 72, height / 72))
 
 
 def add_panel(
@@ -123,8 +118,7 @@ def add_panel(
     """Add a panel; ``place``: left, top, width and height in pixels."""
     left, top, width, height = place
     whole = figure.get_figheight() * 72
-    across = width_of(figure)
-    box = (left / across, 1 - (top + height) / whole, width / across, height / whole)
+    box = (left / WIDTH, 1 - (top + height) / whole, width / WIDTH, height / whole)
     panel = figure.add_axes(box)
     panel.patch.set_visible(False)
     panel.spines[:].set_visible(False)
@@ -139,6 +133,13 @@ def add_panel(
 def set_title(panel: Axes, text: str, palette: Palette) -> None:
     """Write what a panel shows above its left end."""
     panel.set_title(label_text(text), loc="left", fontsize=TEXT, color=palette.muted, pad=6, x=0.0)
+
+
+def set_label(
+    panel: Axes, text: str, palette: Palette, size: float = TEXT, pad: float | None = None
+) -> None:
+    """Write what a panel is drawn against below it."""
+    panel.set_xlabel(text, color=palette.muted, fontsize=size, labelpad=pad)
 
 
 def add_legend(
@@ -161,7 +162,7 @@ def add_legend(
     legend = figure.legend(
         handles,
         [label_text(names[at], _LABEL) for at in shown],
-        ncols=_columns([names[at] for at in shown], width_of(figure)),
+        ncols=_columns([names[at] for at in shown]),
         loc="upper left",
         frameon=False,
         fontsize=TEXT,
@@ -170,20 +171,20 @@ def add_legend(
         columnspacing=0.8,
         borderpad=0.0,
         borderaxespad=0.0,
-        bbox_to_anchor=(left / width_of(figure), 1.0 - 3 / (72 * figure.get_figheight())),
+        bbox_to_anchor=(left / WIDTH, 1.0 - 3 / (72 * figure.get_figheight())),
     )
     legend.set_in_layout(False)
 
 
-def _columns(labels: Sequence[str], width: float) -> int:
+def _columns(labels: Sequence[str]) -> int:
     """Return how many entries of a legend stand in a line."""
     widest = 26 + 6.5 * max(len(label_text(label, _LABEL)) for label in labels)
-    return max(1, min(len(labels), int(width / widest)))
+    return max(1, min(len(labels), int(WIDTH / widest)))
 
 
-def legend_lines(labels: Sequence[str], width: float) -> int:
+def legend_lines(labels: Sequence[str]) -> int:
     """Return how many lines a legend needs."""
-    return math.ceil(len(labels) / _columns(labels, width)) if labels else 1
+    return math.ceil(len(labels) / _columns(labels)) if labels else 1
 
 
 def scatter(

@@ -16,7 +16,7 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, short_share
+from zeusrun.view.claims import claim_against, is_good, short_share
 from zeusrun.view.report.headline import capitalized, unbroken
 from zeusrun.view.units import plural
 
@@ -106,11 +106,7 @@ def _headline(names: tuple[str, str], cost: Measure) -> tuple[str, bool | None]:
         return f"{without} has no run that reached the target with a known cost", None
     if cost.saved is None:
         return f"{start} and {first} cannot be compared", None
-    if not cost.saved.is_shown:
-        return f"{start} against {first}: {unbroken(claim_share(cost.saved))}", None
-    return f"{start} {unbroken(claim_share(cost.saved, ' a run'))} against {first}", is_good(
-        cost.saved
-    )
+    return unbroken(claim_against(cost.saved, start, first)), is_good(cost.saved)
 
 
 def _find_saved(left: Sequence[float], right: Sequence[float]) -> Estimate | None:

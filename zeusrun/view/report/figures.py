@@ -23,9 +23,9 @@ from zeusrun.view.report.canvas import (
     legend_lines,
     limit,
     scatter,
+    set_label,
     set_title,
     shift,
-    width_of,
 )
 from zeusrun.view.units import short_count
 
@@ -48,7 +48,7 @@ DRAWN_RUNS = 500
 _MANY = 250  # dots are smaller
 _STEPS = 200  # of the sum saved
 _LEGEND_LINE = 15.0
-_CURVES, _TRACE = 272.0, 142.0  # height of a panel with what belongs to it
+_CURVES, _TRACE = 232.0, 142.0  # height of panels with what stands below them
 _UNITS = {
     "energy": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
@@ -56,64 +56,48 @@ _UNITS = {
 }
 
 
-def figure_height(name: str, report: JobReport, width: float = WIDTH) -> float | None:
+def figure_height(name: str, report: JobReport) -> float | None:
     """Return the height of one of ``FIGURES`` in pixels; ``None`` if nothing is known to draw."""
-    facts = report.facts
-    lines = legend_lines([size.label for size in facts.sizes], width)
-    more = _LEGEND_LINE * (lines - 1)
-    if name == "cost":
-        return (326.0 if facts.savings.by_trial else 236.0) + more if _known_costs(facts) else None
-    if name == "curves":
-        return _CURVES * (2 if width < WIDTH else 1) + more if facts.curves else None
-    if name == "noise":
-        return _CURVES + more if facts.noise else None
-    if name == "arms":
-        return 30.0 * len(facts.sizes) + 50 if _arm_costs(facts.sizes) else None
-    drawn = len(_drawn_traces(report.power))
-    return 4.0 + _TRACE * (drawn if width < WIDTH else (drawn + 1) // 2) if drawn else None
+    facts, traces = report.facts, len(_drawn_traces(report.power))
+    top = _below_legend(_labels(facts))
+    heights = {
+        "cost": _known_costs(facts) and top + (286.0 if facts.savings.by_trial else 196.0),
+        "curves": facts.curves and top + _CURVES,
+        "noise": facts.noise and top + _CURVES,
+        "arms": _arm_costs(facts.sizes) and 30.0 * len(facts.sizes) + 50,
+        "power": traces and 4.0 + _TRACE * ((traces + 1) // 2),
+    }
+    return heights[name] or None
 
 
-def count_panels(name: str, report: JobReport) -> int:
-    """Return how many panels stand side by side, and can be figures of their own; else 0."""
-    if name == "curves" and report.facts.curves:
-        return 2
-    drawn = len(_drawn_traces(report.power)) if name == "power" else 0
-    return drawn if drawn > 1 else 0
-
-
-def draw(
-    name: str,
-    report: JobReport,
-    palette: Palette,
-    width: float = WIDTH,
-    only: int | None = None,
-) -> Figure | None:
-    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw.
-
-    Args:
-        name: One of ``FIGURES``.
-        report: What it shows.
-        palette: Its colours.
-        width: ``WIDTH`` or ``NARROW``, where panels stand below each other.
-        only: Draw this one of ``count_panels`` alone, with ``NARROW``.
-    """
-    height = figure_height(name, report, width)
+def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
+    """Draw one of ``FIGURES``; ``None`` if nothing is known to draw."""
+    height = figure_height(name, report)
     if height is None:
         return None
-    if only is not None:
-        height = _TRACE + 4 if name == "power" else height - _CURVES
-    figure, facts = blank(height, width), report.facts
-    if name == "cost":
-        _draw_costs(figure, facts, palette)
-    elif name == "curves":
-        _draw_curves(figure, facts, palette, only)
-    elif name == "noise":
-        _draw_noise(figure, facts, palette)
-    elif name == "arms":
-        _draw_arms(figure, facts.sizes, palette)
-    else:
-        _draw_power(figure, report.power, [size.label for size in facts.sizes], palette, only)
+    figure = blank(height)
+    drawers = {
+        "cost": _draw_costs,
+        "curves": _draw_curves,
+        "noise": _draw_noise,
+        "arms": _draw_arms,
+        "power": _draw_power,
+    }
+    drawers[name](figure, report, palette)
     return figure
+
+
+def _labels(facts: JobFacts) -> list[str]:
+    """Return the batch sizes as a legend names them."""
+    return [size.label for size in facts.sizes]
+
+
+def _colour(size: str, facts: JobFacts, palette: Palette) -> str:
+    return palette.size(_labels(facts).index(size), len(facts.sizes))
+
+
+def _show_samples(axis: Any) -> None:  # noqa: ANN401 - matplotlib has no types for it
+    axis.set_major_formatter(lambda value, _place: short_count(value))
 
 
 def scale(values: Iterable[float], kind: str) -> tuple[float, str]:
@@ -131,11 +115,12 @@ def _known_costs(facts: JobFacts) -> list[tuple[RecurrenceFacts, float]]:
     ]
 
 
-def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
+def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw the cost of each recurrence, above what choosing has saved so far."""
+    facts = report.facts
     known = _known_costs(facts)[-DRAWN_RUNS:]
     factor, unit = scale([cost_j for _, cost_j in known], "energy")
-    names = [size.label for size in facts.sizes]
+    names = _labels(facts)
     dots = [
         Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
         for each, cost_j in known
@@ -144,7 +129,7 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     compared = [each for each in facts.recurrences if each.saved is not None]
     drawn = [each for each in compared if each.recurrence >= first]
     add_legend(figure, names, palette, {dot.size for dot in dots})
-    top, room = _below_legend(figure, names), width_of(figure) - LEFT - RIGHT
+    top, room = _below_legend(names), WIDTH - LEFT - RIGHT
     panel = add_panel(figure, palette, (LEFT, top, room, 156))
     set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
@@ -175,25 +160,22 @@ def _draw_costs(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     for each in panels:
         each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
-    panels[-1].set_xlabel("recurrence", color=palette.muted, fontsize=TEXT)
+    set_label(panels[-1], "recurrence", palette)
     panel.tick_params(labelbottom=not drawn)
 
 
-def _below_legend(figure: Figure, names: Sequence[str]) -> float:
+def _below_legend(names: Sequence[str]) -> float:
     """Return where the panels begin."""
-    return 40 + _LEGEND_LINE * (legend_lines(names, width_of(figure)) - 1)
+    return 40 + _LEGEND_LINE * (legend_lines(names) - 1)
 
 
-def _draw_curves(
-    figure: Figure, facts: JobFacts, palette: Palette, only: int | None = None
-) -> None:
+def _draw_curves(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw learning curves against epochs or samples, and energy or time, with the target."""
+    facts = report.facts
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
-    names = [size.label for size in facts.sizes]
-    if not only:
-        add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
-    top, across = _below_legend(figure, names), width_of(figure)
+    names = _labels(facts)
+    add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
     room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
     # A first value may be far away.
@@ -202,36 +184,34 @@ def _draw_curves(
     margin = 0.06 * (high - low) or 0.5
     steps = "samples" if facts.unit == "samples" else "epoch"
     for at, label in enumerate((steps, f"{kind}, {unit}")):
-        if only not in {None, at}:
-            continue
-        right, down = (at, 0) if across == WIDTH else (0, 0 if only else at)
-        place = (LEFT + right * (room + LEFT + 10), top + down * _CURVES, room, 196)
-        panel = add_panel(figure, palette, place)
+        left = LEFT + at * (room + LEFT + 10)
+        panel = add_panel(figure, palette, (left, _below_legend(names), room, 196))
         for curve in facts.curves:
             xs = [taken / factor for taken in curve.taken] if at else curve.epochs
-            colour = palette.size(names.index(curve.size), len(names))
+            colour = _colour(curve.size, facts, palette)
             panel.plot(xs, curve.values, color=colour, lw=1.1, alpha=0.75)
         panel.axhline(target, **dashes(palette))
         panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
-        panel.set_xlabel(label, color=palette.muted, fontsize=TEXT)
+        set_label(panel, label, palette)
         if not at:
             panel.locator_params(axis="x", integer=True)
             if facts.unit == "samples":
-                panel.xaxis.set_major_formatter(lambda value, _place: short_count(value))
+                _show_samples(panel.xaxis)
             set_title(panel, facts.metric, palette)
 
 
-def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
+def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw noise scales with their ranges; a lower bound is a dotted line."""
     from matplotlib.ticker import LogLocator  # noqa: PLC0415 - optional, and slow to import
 
-    names = [size.label for size in facts.sizes]
+    facts = report.facts
+    names = _labels(facts)
     add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
-    room = width_of(figure) - LEFT - RIGHT
-    panel = add_panel(figure, palette, (LEFT, _below_legend(figure, names), room, 196))
+    place = (LEFT, _below_legend(names), WIDTH - LEFT - RIGHT, 196)
+    panel = add_panel(figure, palette, place)
     for each in facts.noise:
-        colour = palette.size(names.index(each.size), len(names))
+        colour = _colour(each.size, facts, palette)
         known = [point.value is not None for point in each.points]
         lows = [point.low for point in each.points]
         highs = [point.high or math.nan for point in each.points]
@@ -245,13 +225,11 @@ def _draw_noise(figure: Figure, facts: JobFacts, palette: Palette) -> None:
     panel.set_yscale("log", subs=[])
     steps = (1, 2, 5) if max(drawn) < 100 * min(drawn) else (1,)
     panel.yaxis.set_major_locator(LogLocator(subs=steps))
-    panel.yaxis.set_major_formatter(lambda value, _place: short_count(value))
+    _show_samples(panel.yaxis)
     panel.set_xlim(left=0)
-    panel.set_xlabel(
-        "samples" if facts.unit == "samples" else "epoch", color=palette.muted, fontsize=TEXT
-    )
+    set_label(panel, "samples" if facts.unit == "samples" else "epoch", palette)
     if facts.unit == "samples":
-        panel.xaxis.set_major_formatter(lambda value, _place: short_count(value))
+        _show_samples(panel.xaxis)
     set_title(panel, "noise scale, samples", palette)
 
 
@@ -259,15 +237,14 @@ def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
     return [cost for size in sizes for cost in (*size.costs_j, *size.failed_j) if cost < MOST]
 
 
-def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> None:
+def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
     """Draw the costs of each batch size, with their median, beside its share of the choices."""
+    sizes = report.facts.sizes
     costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    across = width_of(figure)
-    room, left, letters = (412, 110, 19) if across == WIDTH else (142, 88, 14)
-    panel = add_panel(figure, palette, (left, 28, room, height), grid="x")
-    bars = add_panel(figure, palette, (left + room + 22, 28, across - left - room - 62, height), "")
+    panel = add_panel(figure, palette, (110, 28, 412, height), grid="x")
+    bars = add_panel(figure, palette, (544, 28, WIDTH - 584, height), "")
     set_title(panel, f"cost of a run, {unit}", palette)
     set_title(bars, "share of runs", palette)
     widest = max(size.share for size in sizes)
@@ -284,21 +261,12 @@ def _draw_arms(figure: Figure, sizes: Sequence[SizeFacts], palette: Palette) -> 
             median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
-        text = f"{100 * size.share:.0f} %"
-        bars.text(
-            size.share + 0.04 * widest,
-            at,
-            text,
-            va="center",
-            color=palette.muted,
-            size=SMALL,
-        )
+        right, text = size.share + 0.04 * widest, f"{100 * size.share:.0f} %"
+        bars.text(right, at, text, va="center", color=palette.muted, size=SMALL)
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
-    panel.set_yticks(
-        range(len(sizes)), [label_text(name, letters) for name in names], fontsize=TEXT
-    )
+    panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
     panel.tick_params(axis="y", colors=palette.ink)
     limit(panel, "x", [cost / factor for cost in costs])
     bars.set_xlim(0, widest * 1.05)
@@ -310,26 +278,19 @@ def _drawn_traces(power: Sequence[PowerFacts]) -> Sequence[PowerFacts]:
     return [each for each in power if len(each.trace.spans) > 1][-DRAWN_TRACES:]
 
 
-def _draw_power(
-    figure: Figure,
-    power: Sequence[PowerFacts],
-    names: Sequence[str],
-    palette: Palette,
-    only: int | None = None,
-) -> None:
-    """Draw the power of the newest runs, two in a wide line, with limits and throttling.
+def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
+    """Draw the power of the newest runs, two in a line, with limits and throttling.
 
-    A single run has the whole line. ``names`` are the labels of all batch sizes of the job.
+    A single run has the whole line.
     """
-    drawn, across = _drawn_traces(power), width_of(figure)
-    drawn = drawn if only is None else drawn[only : only + 1]
-    columns = 2 if across == WIDTH and len(drawn) > 1 else 1
-    room = (across - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
+    drawn = _drawn_traces(report.power)
+    columns = 2 if len(drawn) > 1 else 1
+    room = (WIDTH - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
         left, top = LEFT + at % columns * (room + LEFT + 4), 26 + at // columns * _TRACE
         panel = add_panel(figure, palette, (left, top, room, 86))
         set_title(panel, f"{each.trial} · batch size {each.size}", palette)
-        colour = palette.size(names.index(each.size), len(names))
+        colour = _colour(each.size, report.facts, palette)
         _draw_trace(panel, each.trace.spans, colour, palette)
 
 
@@ -349,7 +310,7 @@ def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: P
     panel.fill_between(xs, 0, 0.04 * top_w, where=throttled, step="mid", color=palette.bad, lw=0)
     panel.set_ylim(0, top_w)
     panel.set_xlim(0, max(xs[-1], 1e-9))
-    panel.set_xlabel(unit, color=palette.muted, fontsize=SMALL, labelpad=1)
+    set_label(panel, unit, palette, SMALL, 1)
     panel.yaxis.set_major_formatter(_watts)
     panel.tick_params(axis="x", pad=5)
 
@@ -358,22 +319,17 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_comparison(
-    comparison: Comparison, palette: Palette, width: float = WIDTH
-) -> Figure | None:
+def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:
         return None
-    columns = len(measures) if width == WIDTH else 2
-    lines = legend_lines(comparison.names, width)
-    begin = 52 + _LEGEND_LINE * (lines - 1)
-    figure = blank(begin + 226 * (-(-len(measures) // columns)) - 26, width)
-    add_legend(figure, comparison.names, palette, (0, 1), 44 if width == WIDTH else LEFT - 8)
-    room = (width - 8) / columns
+    top = 52 + _LEGEND_LINE * (legend_lines(comparison.names) - 1)
+    figure = blank(top + 200)
+    add_legend(figure, comparison.names, palette, (0, 1), 44)
+    room = (WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
-        left, top = 52 + at % columns * room, begin + at // columns * 226
-        panel = add_panel(figure, palette, (left, top, room - 60, 174))
+        panel = add_panel(figure, palette, (52 + at * room, top, room - 60, 174))
         factor, unit = scale([*measure.left, *measure.right], measure.kind)
         set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
         for side, own in enumerate((measure.left, measure.right)):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from zeusrun.cost import energy_text
 from zeusrun.target import describe_target
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, money_saved, net_text, short_amount
+from zeusrun.view.claims import claim_against, is_good, money_saved, net_text, short_amount
+from zeusrun.view.columns import Column
 from zeusrun.view.report.markup import Html, coloured, join, pairs, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
@@ -57,11 +58,9 @@ def headline(facts: JobFacts) -> tuple[str, bool | None]:
         return _without_saving(facts), None
     if savings.in_use == savings.default:
         return f"uses {facts.against}, the default", None
-    claim, good = unbroken(claim_share(share, " a run")), is_good(share)
-    if good is None:
-        return f"batch size {savings.in_use} against {savings.default}: {claim}", None
-    text = f"batch size {savings.in_use} {claim} against {savings.default}"
-    return text, good if is_good(net) in {good, None} else None
+    text = claim_against(share, f"batch size {savings.in_use}", str(savings.default))
+    good = is_good(share)
+    return unbroken(text), good if is_good(net) in {good, None} else None
 
 
 def _without_saving(facts: JobFacts) -> str:
@@ -122,16 +121,14 @@ def detailed(reports: Sequence[JobReport]) -> list[int]:
 def overview(reports: Sequence[JobReport]) -> Html:
     """Return what comes first on a page of several jobs: a line for each, with a link."""
     shown = detailed(reports)
-    rows = [
-        {
-            "job": tag("a", facts.job, href=f"#j{number}-top") if number in shown else facts.job,
-            "runs": str(facts.total.runs),
-            "its batch sizes": headline(facts)[0],
-            "net energy saved": short_amount(facts.net.energy_j, units.electricity),
-            "money": money_saved(facts.net),
-            "carbon": short_amount(facts.net.carbon_g, _carbon),
-        }
-        for number, facts in enumerate(report.facts for report in reports)
+    places = {reports[number].facts.job: f"#j{number}-top" for number in shown}
+    columns = [
+        Column("job", lambda each: _link(each.job, places.get(each.job))),
+        Column("runs", lambda each: str(each.total.runs)),
+        Column("its batch sizes", lambda each: headline(each)[0], left=True),
+        Column("net energy saved", lambda e: short_amount(e.net.energy_j, units.electricity)),
+        Column("money", lambda each: money_saved(each.net)),
+        Column("carbon", lambda each: short_amount(each.net.carbon_g, _carbon)),
     ]
     runs = sum(report.facts.total.runs for report in reports)
     title = f"{plural(len(reports), 'job')}, {plural(runs, 'run')}"
@@ -143,7 +140,13 @@ def overview(reports: Sequence[JobReport]) -> Html:
             "of another one.",
             class_="note",
         )
-    return join((tag("h1", title), rest, table("All jobs", rows)))
+    return join(
+        (tag("h1", title), rest, table("All jobs", columns, [report.facts for report in reports]))
+    )
+
+
+def _link(text: str, place: str | None) -> str:
+    return text if place is None else tag("a", text, href=place)
 
 
 def _carbon(grams: float | None) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.plain_text import plain_text, storable_text
 from zeusrun.view.units import UNKNOWN, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.text import Text
+
+    from zeusrun.view.columns import Column
 
 _LONGEST = 2000  # characters of a text; a longer one comes from a script or a damaged record
-# Headings of columns of words, which are aligned left.
-_WORDS = {
-    *("when", "status", "why", "its batch sizes", "power over time", "throttled"),
-    *("host", "model", "next run", "last run"),
-}
 
 
 class Html(str):
@@ -42,6 +41,11 @@ def tag(name: str, *children: str, **attributes: str | int | None) -> Html:
     return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
 
 
+def section(title: str, *content: str, **attributes: str | int | None) -> Html:
+    """Return a part of a page with its heading."""
+    return tag("section", tag("h2", title), *content, **attributes)
+
+
 def coloured(text: str, good: bool | None) -> Html:
     """Return a text in the colour of what is good or bad; ``None``: neither."""
     return tag("span", text, class_=None if good is None else "good" if good else "bad")
@@ -53,28 +57,35 @@ def join(parts: Iterable[str]) -> Html:
 
 
 def table(
-    caption: str, rows: Sequence[Mapping[str, str]], keys: Sequence[str] | None = None
+    caption: str,
+    columns: Sequence[Column],
+    rows: Sequence[Any],
+    key: Callable[[Any], str | None] = lambda _row: None,
 ) -> Html:
     """Return a table that scrolls by itself if it is too wide; without rows, nothing.
 
-    Every row has the same columns, by their headings; the first cell names its row. A column of
-    which nothing is known is left out. Numbers are aligned right. ``keys`` name the rows for a
-    script that updates the table.
+    The first column names the rows. Another one of which nothing is known is left out. ``key``
+    names a row for a script that updates the table.
     """
     if not rows:
         return Html()
-    first, *others = rows[0]
-    heads = [first, *(name for name in others if any(row[name] != UNKNOWN for row in rows))]
-    sides = {name: None if name in {first, *_WORDS} else "n" for name in heads}
-    sides |= {"when": "date"}
-    head = tag("tr", *(tag("th", name, scope="col", class_=sides[name]) for name in heads))
+    texts = [[_cell(column.value(row)) for row in rows] for column in columns]
+    shown = [at for at, own in enumerate(texts) if not at or any(each != UNKNOWN for each in own)]
+    sides = ["date" if each.name == "when" else None if each.left else "n" for each in columns]
+    sides[0] = None
+    head = (tag("th", columns[at].name, scope="col", class_=sides[at]) for at in shown)
     lines = []
     for number, row in enumerate(rows):
-        cells = [tag("td", row[name], class_=sides[name]) for name in heads[1:]]
-        key = None if keys is None else keys[number]
-        lines.append(tag("tr", tag("th", row[first], scope="row"), *cells, data_key=key))
-    body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *lines))
-    return _scrolling(body, caption)
+        cells = (tag("td", texts[at][number], class_=sides[at]) for at in shown[1:])
+        first = tag("th", texts[0][number], scope="row")
+        lines.append(tag("tr", first, *cells, data_key=key(row)))
+    thead, tbody = tag("thead", tag("tr", *head)), tag("tbody", *lines)
+    return _scrolling(tag("table", tag("caption", caption), thead, tbody), caption)
+
+
+def _cell(value: str | Text) -> str:
+    """Return a cell; one for a terminal loses its colour."""
+    return value if isinstance(value, str) else value.plain
 
 
 def pairs(values: Iterable[tuple[str, str]], **attributes: str | None) -> Html:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import operator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun import __version__
-from zeusrun.view.report.canvas import DARK, LIGHT, NARROW, STAND_INS, WIDTH, named_colours
+from zeusrun.view.columns import Column
+from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, named_colours
 from zeusrun.view.report.compare import comparison_rows
-from zeusrun.view.report.figures import count_panels, draw, draw_comparison
+from zeusrun.view.report.figures import draw, draw_comparison
 from zeusrun.view.report.headline import detailed, job_head, overview
 from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
@@ -19,8 +21,6 @@ from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from matplotlib.figure import Figure
 
     from zeusrun.view.report.canvas import Palette
     from zeusrun.view.report.compare import Comparison
@@ -53,11 +53,8 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     """Return a job's part of the page, and the id and the name of each section."""
 
     def picture(name: str, label: str) -> Html | None:
-        if panels := count_panels(name, report):
-            drawn = [draw(name, report, STAND_INS, NARROW, only) for only in range(panels)]
-            return _side_by_side(drawn, f"{prefix}-{name}", label)
-        widths = [draw(name, report, STAND_INS, width) for width in (WIDTH, NARROW)]
-        return _in_two_widths(widths, f"{prefix}-{name}", label)
+        drawn = draw(name, report, STAND_INS)
+        return None if drawn is None else Html(inline_svg(drawn, f"{prefix}-{name}", label))
 
     parts = job_sections(report, Frame(picture))
     sections = [
@@ -68,23 +65,6 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
-def _in_two_widths(drawn: Sequence[Figure | None], name: str, label: str) -> Html | None:
-    """Return a figure, and the same for phones; the style sheet shows one of them."""
-    svgs = [inline_svg(each, f"{name}{n}", label) for n, each in enumerate(drawn) if each]
-    classes = zip(svgs, ("wide", "narrow"), strict=False)
-    return join(tag("div", Html(svg), class_=kind) for svg, kind in classes) if svgs else None
-
-
-def _side_by_side(drawn: Sequence[Figure | None], name: str, label: str) -> Html:
-    """Return panels that stand side by side where there is room."""
-    svgs = [
-        Html(inline_svg(each, f"{name}{n}", f"{label} ({n + 1} of {len(drawn)})"))
-        for n, each in enumerate(drawn)
-        if each
-    ]
-    return tag("div", *svgs, class_="panels")
-
-
 def comparison_page(comparison: Comparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
     first, second = comparison.names
@@ -92,12 +72,14 @@ def comparison_page(comparison: Comparison, made_at: str) -> str:
         f"{n} of {name}" for n, name in zip(comparison.reached, (first, second), strict=True)
     )
     lead = f"Medians of the runs that reached the target: {runs}. Every run is a dot."
-    drawn = [draw_comparison(comparison, STAND_INS, width) for width in (WIDTH, NARROW)]
+    drawn = draw_comparison(comparison, STAND_INS)
     length = comparison.measures[-1].name
     label = f"Cost, energy, time and {length} of {first} and {second}: every run, and the medians."
-    svg = _in_two_widths(drawn, "compare", label)
+    svg = None if drawn is None else inline_svg(drawn, "compare", label)
+    rows = comparison_rows(comparison)
+    columns = [Column(name, operator.itemgetter(name)) for name in rows[0]]
     caption = "Every run that reached the target is a dot; the line and the number are the median."
-    listed = table("Medians, from lowest to highest", comparison_rows(comparison))
+    listed = table("Medians, from lowest to highest", columns, rows)
     content = join(
         (
             tag("p", comparison.subject, class_="job"),
@@ -186,13 +168,11 @@ def style_sheet() -> str:
     """Return the style sheet of a page, with the colours of both themes."""
     sheet = (_HERE / "page.css").read_text(encoding="utf-8")
     light, dark = _variables(LIGHT), _variables(DARK)
-    names = (name for name in named_colours(LIGHT) if name[1:].isdecimal())
-    fills = "".join(f".{name}{{fill:var(--{name});stroke:var(--{name})}}\n" for name in names)
     return (
         f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
         f":root[data-theme=light]{{color-scheme:light;{light}}}\n"
         f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
-        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{fills}{sheet}"
+        f"@media print {{ :root:root{{color-scheme:light;{light}}} }}\n{sheet}"
     )
 
 

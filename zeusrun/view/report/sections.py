@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, cells
-from zeusrun.view.report.canvas import STAND_INS
+from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import capitalized, percent, target
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
 from zeusrun.view.units import UNKNOWN, noise_text, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from zeusrun.view.report.facts import Belief, JobFacts, JobReport, PowerFacts
+    from zeusrun.view.report.facts import Belief, JobFacts, JobReport, OverheadFacts, PowerFacts
 
 _SHOWN_FAILURES = 12  # more are folded
 _MOST_STALLS = 20
 _LONGEST = 300  # characters of a reason, or of what was seen of a stall
-_SPARK_POINTS = 60
+_SIZE = Column("batch size", lambda each: each.size)
+_STATUS = Column("status", lambda each: each.status, left=True)
 _NOISE = (
     "In samples, of the newest run of each batch size, with its range of 90 %. Dotted: a lower "
     "bound, where the gradient cannot be told from its noise. The noise scale is no batch size to "
@@ -66,19 +66,13 @@ def job_sections(report: JobReport, frame: Frame) -> list[tuple[str, str, Html]]
 
 def _recurrences(report: JobReport, frame: Frame) -> Html:
     facts, shown = report.facts, report.facts.recurrences[-frame.rows :]
-    rows = [
-        {
-            "recurrence": str(each.recurrence),
-            "when": units.minute(each.started_at),
-            "batch size": each.size,
-            "attempts": str(each.attempts),
-            "status": each.status,
-            **cells(each, COST, ENERGY, TIME),
-            facts.unit: units.count(getattr(each, facts.unit)),
-            "saved": percent(each.saved_share),
-            **cells(each, PRICE, CARBON),
-        }
-        for each in reversed(shown)
+    columns = [
+        Column("recurrence", lambda each: str(each.recurrence)),
+        *(WHEN, _SIZE),
+        Column("attempts", lambda each: str(each.attempts)),
+        *(_STATUS, COST, ENERGY, TIME, _length(facts)),
+        Column("saved", lambda each: percent(each.saved_share)),
+        *(PRICE, CARBON),
     ]
     count = len(facts.recurrences)
     which = f"{count}, the newest first"
@@ -94,9 +88,18 @@ def _recurrences(report: JobReport, frame: Frame) -> Html:
     caption = f"{dots} with all its attempts, in the colour of its last batch size."
     if facts.savings.default_j is not None:
         caption += " Dashed: what a run of the default is expected to cost."
-    listed = table(f"Recurrences: {which}", rows)
-    folded = details("Table of the recurrences", listed) if rows else listed
+    listed = table(f"Recurrences: {which}", columns, shown[::-1])
+    folded = details("Table of the recurrences", listed) if shown else listed
     return figure(frame.picture("cost", label), caption, folded)
+
+
+def _length(facts: JobFacts) -> Column:
+    """Return the column of the epochs or samples of a row."""
+    return Column(facts.unit, lambda each: units.count(getattr(each, facts.unit)))
+
+
+def _runs(frame: Frame) -> Column:
+    return Column("run", lambda each: frame.link(each.trial))
 
 
 def _curves(report: JobReport, frame: Frame) -> Html:
@@ -104,67 +107,54 @@ def _curves(report: JobReport, frame: Frame) -> Html:
     if not facts.curves:
         return Html()
     kind, taken = ("energy", units.energy) if facts.by_energy else ("time", units.duration)
-    rows = [
-        {
-            "run": frame.link(each.trial),
-            "batch size": each.size,
-            "status": each.status,
-            facts.unit: units.count(each.epochs[-1]),
-            kind: taken(each.taken[-1]),
-            f"last {units.shortened(facts.metric)}": f"{each.values[-1]:.4g}",
-            "best": units.number(each.best, ".4g"),
-        }
-        for each in reversed(facts.curves)
+    columns = [
+        *(_runs(frame), _SIZE, _STATUS),
+        Column(facts.unit, lambda each: units.count(each.epochs[-1])),
+        Column(kind, lambda each: taken(each.taken[-1])),
+        Column(f"last {units.shortened(facts.metric)}", lambda each: f"{each.values[-1]:.4g}"),
+        Column("best", lambda each: units.number(each.best, ".4g")),
     ]
     label = (
-        f"Learning curves of {plural(len(rows), 'run')} by batch size, against {facts.unit} and "
-        f"{kind}, with the target {facts.target:g}."
+        f"Learning curves of {plural(len(facts.curves), 'run')} by batch size, against "
+        f"{facts.unit} and {kind}, with the target {facts.target:g}."
     )
     caption = (
         f"The newest runs of each batch size, at most eight. Dashed: the target, {target(facts)}."
     )
     if facts.curves_left_out:
         caption += f" {capitalized(facts.curves_left_out)}."
-    listed = details("Table of the curves", table("Runs whose curves are drawn", rows))
-    return figure(frame.picture("curves", label), caption, listed)
+    listed = table("Runs whose curves are drawn", columns, facts.curves[::-1])
+    return figure(frame.picture("curves", label), caption, details("Table of the curves", listed))
 
 
 def _noise(facts: JobFacts, frame: Frame) -> Html:
     if not facts.noise:
         return Html()
-    rows = [
-        {
-            "run": frame.link(each.trial),
-            "batch size": each.size,
-            facts.unit: units.count(round(each.at[-1], 1)),
-            "last noise scale": noise_text(each.points[-1]),
-        }
-        for each in facts.noise
+    columns = [
+        *(_runs(frame), _SIZE),
+        Column(facts.unit, lambda each: units.count(round(each.at[-1], 1))),
+        Column("last noise scale", lambda each: noise_text(each.points[-1])),
     ]
-    label = f"Gradient noise scale of {plural(len(rows), 'run')}, against {facts.unit}."
-    listed = details("Table of the noise scales", table("Runs whose noise scale is drawn", rows))
-    return figure(frame.picture("noise", label), _NOISE, listed)
+    label = f"Gradient noise scale of {plural(len(facts.noise), 'run')}, against {facts.unit}."
+    listed = table("Runs whose noise scale is drawn", columns, facts.noise)
+    return figure(
+        frame.picture("noise", label), _NOISE, details("Table of the noise scales", listed)
+    )
 
 
 def _arms(report: JobReport, frame: Frame) -> Html:
     facts = report.facts
-    rows = [
-        {
-            "batch size": f"{size.label} (default)" if size.default else size.label,
-            "reached": f"{size.reached} of {size.runs}",
-            "share": percent(size.share),
-            "median cost": units.energy(size.cost_j),
-            "range": units.energy_range(
-                (min(size.costs_j), max(size.costs_j)) if size.costs_j else None
-            ),
-            **cells(size, ENERGY, TIME),
-            facts.unit: units.count(getattr(size, facts.unit)),
-            "limit": units.power(size.power_limit_w),
-        }
-        for size in facts.sizes
+    columns = [
+        Column("batch size", lambda e: f"{e.label} (default)" if e.default else e.label),
+        Column("reached", lambda each: f"{each.reached} of {each.runs}"),
+        Column("share", lambda each: percent(each.share)),
+        Column("median cost", COST.value),
+        Column("range", lambda each: units.energy_range(_ends(each.costs_j))),
+        *(ENERGY, TIME, _length(facts)),
+        Column("limit", lambda each: units.power(each.power_limit_w)),
     ]
     label = (
-        f"Costs of the runs of {plural(len(rows), 'batch size')}, their medians, and the "
+        f"Costs of the runs of {plural(len(facts.sizes), 'batch size')}, their medians, and the "
         "share of the runs that each has had."
     )
     many = any(max(len(size.costs_j), len(size.failed_j)) > DRAWN_RUNS for size in facts.sizes)
@@ -176,26 +166,29 @@ def _arms(report: JobReport, frame: Frame) -> Html:
             f" {plural(facts.left_out, 'run')} left out: forgotten, with another objective, "
             "or on other hardware."
         )
-    listed = table("Batch sizes: medians of the runs that reached the target", rows)
-    return figure(frame.picture("arms", label), caption, listed)
+    title = "Batch sizes: medians of the runs that reached the target"
+    return figure(frame.picture("arms", label), caption, table(title, columns, facts.sizes))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    return (min(values), max(values)) if values else None
 
 
 def _belief(belief: Belief) -> Html:
     if belief.missing:
         return tag("p", belief.missing)
-    rows = [
-        {
-            "batch size": str(arm.global_batch_size),
-            "reached": f"{arm.reached} of {arm.trials}" if arm.trials else UNKNOWN,
-            belief.unit: units.number(arm.epochs, ".1f" if belief.unit == "epochs" else ",.0f"),
-            "cost": units.energy(arm.cost_j),
-            "90 % range": units.energy_range(arm.cost_range_j),
-            "risk": percent(arm.failure_chance),
-            "next": percent(arm.chance),
-        }
-        for arm in belief.arms
+    form = ".1f" if belief.unit == "epochs" else ",.0f"
+    columns = [
+        Column("batch size", lambda each: str(each.global_batch_size)),
+        Column("reached", lambda e: f"{e.reached} of {e.trials}" if e.trials else UNKNOWN),
+        Column(belief.unit, lambda each: units.number(each.epochs, form)),
+        COST,
+        Column("90 % range", lambda each: units.energy_range(each.cost_range_j)),
+        Column("risk", lambda each: percent(each.failure_chance)),
+        Column("next", lambda each: percent(each.chance)),
     ]
-    listed = table(f"What policy {belief.policy} expects of the next run", rows)
+    title = f"What policy {belief.policy} expects of the next run"
+    listed = table(title, columns, belief.arms)
     if not belief.sentences:
         return listed
     first, *others = belief.sentences
@@ -211,22 +204,16 @@ def _belief(belief: Belief) -> Html:
 
 def power_traces(report: JobReport, frame: Frame) -> Html:
     """Return the power over time of the newest runs; nothing if none is known."""
-    facts, power = report.facts, report.power
+    power = report.power
     if not power:
         return Html()
-    rows = [
-        {
-            "run": frame.link(each.trial),
-            "batch size": each.size,
-            "devices": str(each.trace.devices),
-            "power over time": _spark(each, facts),
-            "mean in training": units.power(each.mean_w),
-            "highest, with start-up": units.power(each.highest_w),
-            "limit": units.power(each.limit_w),
-            "throttled": ", ".join(f"{word} {percent(share)}" for word, share in each.throttled)
-            or "no",
-        }
-        for each in reversed(power)
+    columns = [
+        *(_runs(frame), _SIZE),
+        Column("devices", lambda each: str(each.trace.devices)),
+        Column("mean in training", lambda each: units.power(each.mean_w)),
+        Column("highest, with start-up", lambda each: units.power(each.highest_w)),
+        Column("limit", lambda each: units.power(each.limit_w)),
+        Column("throttled", _throttled, left=True),
     ]
     newest = f"the newest {plural(min(DRAWN_TRACES, len(power)), 'run')}"
     newest = power[0].trial if len(power) == 1 else newest
@@ -241,24 +228,12 @@ def power_traces(report: JobReport, frame: Frame) -> Html:
     if not all(each.trace.whole for each in power):
         caption += " Long runs are sampled."
     title = f"Power of {plural(len(power), 'run')}, the newest first"
-    listed = details("Table of the power traces", table(title, rows))
+    listed = details("Table of the power traces", table(title, columns, power[::-1]))
     return figure(frame.picture("power", label), caption, listed)
 
 
-def _spark(power: PowerFacts, facts: JobFacts) -> Html:
-    """Return the range of a trace as a tiny figure; the numbers stand beside it."""
-    spans = power.trace.spans[:: max(1, len(power.trace.spans) // _SPARK_POINTS)]
-    end = spans[-1].time_s or 1.0
-    top = max(power.highest_w, power.limit_w or 0.0) or 1.0
-    over = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.high_w / top:.1f}" for span in spans]
-    under = [f"{120 * span.time_s / end:.0f} {24 - 23 * span.low_w / top:.1f}" for span in spans]
-    labels = [size.label for size in facts.sizes]
-    colour = STAND_INS.sizes.index(STAND_INS.size(labels.index(power.size), len(labels)))
-    return Html(
-        '<svg viewBox="0 0 120 24" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path d="M{"L".join([*over, *reversed(under)])}Z" '
-        f'class="s{colour}"/></svg>'
-    )
+def _throttled(power: PowerFacts) -> str:
+    return ", ".join(f"{word} {percent(share)}" for word, share in power.throttled) or "no"
 
 
 def _stalls(facts: JobFacts) -> Html:
@@ -277,21 +252,13 @@ def _failures(facts: JobFacts, frame: Frame) -> Html:
     failures = facts.failures
     if not failures:
         return tag("p", "Every run has reached its target.") if facts.reached else Html()
-    rows = [
-        {
-            "run": frame.link(each.trial),
-            "when": units.minute(each.started_at),
-            "batch size": each.size,
-            "status": each.status,
-            "why": units.shortened(each.reason, _LONGEST) or UNKNOWN,
-            "cost": units.energy(each.cost_j),
-        }
-        for each in reversed(failures[-frame.failures :])
-    ]
+    why = Column("why", lambda e: units.shortened(e.reason, _LONGEST) or UNKNOWN, left=True)
+    columns, rows = [_runs(frame), WHEN, _SIZE, _STATUS, why, COST], failures[-frame.failures :]
     text = f"{len(failures)} of {plural(facts.total.runs, 'run')} did not reach the target"
     if len(rows) < len(failures):
         text += f", the newest {len(rows)}; {frame.rest}"
-    listed = table("Runs that did not reach the target, the newest first", rows)
+    title = "Runs that did not reach the target, the newest first"
+    listed = table(title, columns, rows[::-1])
     folded = details("Table of the failures", listed) if len(rows) > _SHOWN_FAILURES else listed
     return join((tag("p", f"{text}."), folded))
 
@@ -300,20 +267,19 @@ def _overhead(facts: JobFacts) -> Html:
     if not facts.overhead:
         return Html()
     all_j = facts.total.cost_j
-    rows = [
-        {
-            "what": each.name,
-            "runs": str(each.count),
-            **cells(each, TIME, ENERGY, COST),
-            "of all costs": percent(
-                each.cost_j / all_j if each.cost_j is not None and all_j else None
-            ),
-        }
-        for each in facts.overhead
+
+    def share(row: OverheadFacts) -> str:
+        return percent(row.cost_j / all_j if row.cost_j is not None and all_j else None)
+
+    columns = [
+        Column("what", lambda each: each.name),
+        Column("runs", lambda each: str(each.count)),
+        *(TIME, ENERGY, COST),
+        Column("of all costs", share),
     ]
     text = (
         "The sums above count each run from its first step to its target, else to its end. The "
         "energy of start-up is not recorded, and what follows the target is in no sum; the other "
         "rows are parts of the sums."
     )
-    return join((tag("p", text), table("What zeusrun took", rows)))
+    return join((tag("p", text), table("What zeusrun took", columns, facts.overhead)))

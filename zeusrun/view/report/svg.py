@@ -21,11 +21,16 @@ _VARIABLES = {colour: f"var(--{name})" for name, colour in named_colours(STAND_I
 _VARIABLE = re.compile(r"var\(--(\w+)\)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
-_REFERENCE = re.compile(r"#([\w.-]+)")
+_GROUP = re.compile(r"[\w.]+_\d+")  # an id that only names what is drawn
 _FONT = re.compile(r"font:[^;]*?([\d.]+)px.*")
 _SPACE = re.compile(r"\s*([A-Za-z])\s*")
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
+# Of a file that a page shows as an image: on a phone, it has half its size.
+_STYLE = (
+    "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}"
+    "@media (max-width:480px){text{font-size:13px!important}}</style>"
+)
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -53,15 +58,17 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
     Args:
         figure: Drawn with the colours of ``STAND_INS``; they become CSS variables.
-        name: Begins every id, and is unique in the page.
+        name: Makes every id unique in the page.
         label: For people who do not see it.
     """
+    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+
     target = io.StringIO()
-    figure.savefig(target, format="svg", transparent=True, metadata=_NOTHING)
+    with mpl.rc_context({"svg.hashsalt": name}):  # of ids that are referred to
+        figure.savefig(target, format="svg", transparent=True, metadata=_NOTHING)
     # Our own document, from matplotlib: it has no entities.
     root = ET.fromstring(target.getvalue())  # noqa: S314
-    ids = _used_ids(root, name)
-    _shrink(root, ids, decimals=1)
+    _shrink(root, decimals=1)
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "role": "img",
@@ -74,41 +81,25 @@ def svg_file(inline: str, palette: Palette) -> bytes:
     """Return what ``inline_svg`` made as a file of its own, in the colours of a theme."""
     colours = named_colours(palette)
     text = _VARIABLE.sub(lambda found: colours.get(found[1], palette.ink), inline)
-    font = "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}</style>"
     head, end, rest = text.partition(">")
     width, height = head.partition('viewBox="0 0 ')[2].partition('"')[0].split()
     size = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-    return f"{head}{size}{end}{font}{rest}".encode()
+    return f"{head}{size}{end}{_STYLE}{rest}".encode()
 
 
-def _used_ids(root: ET.Element, name: str) -> dict[str, str]:
-    """Return a short new id for each one that the document refers to."""
-    used: dict[str, str] = {}
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            if key == _HREF or "url(#" in value:
-                for found in _REFERENCE.findall(value):
-                    used.setdefault(found, f"{name}-{len(used)}")
-    return used
-
-
-def _shrink(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
+def _shrink(element: ET.Element, decimals: int) -> None:
     element.tag = element.tag.removeprefix(_SVG)
     if element.tag == "defs":
         decimals = 2  # a dot is small
-    attributes: dict[str, str] = {}
-    for key, value in element.attrib.items():
-        new = _attribute(key, value, ids, decimals)
-        if new:
-            attributes[key.replace(_HREF, "href")] = new
-    element.attrib = attributes
+    found = {key: _attribute(key, value, decimals) for key, value in element.attrib.items()}
+    element.attrib = {key.replace(_HREF, "href"): new for key, new in found.items() if new}
     if element.tag != "text":
         element.text = None
     for child in list(element):
         if child.tag.endswith(("metadata", "style")):
             element.remove(child)
             continue
-        _shrink(child, ids, decimals)
+        _shrink(child, decimals)
         child.tail = None
     styles = {child.attrib.get("style") for child in element}
     if len(element) > 1 and len(styles) == 1 and {child.tag for child in element} == {"use"}:
@@ -119,19 +110,15 @@ def _shrink(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
                 del child.attrib["style"]
 
 
-def _attribute(key: str, value: str, ids: dict[str, str], decimals: int) -> str | None:
+def _attribute(key: str, value: str, decimals: int) -> str | None:
     """Return an attribute as the page needs it; ``None`` if it does not."""
-    if key == "id":
-        return ids.get(value)
-    if key in {_HREF, "clip-path"}:
-        return _REFERENCE.sub(lambda found: f"#{ids[found[1]]}", value)
     if key == "style":
         parts = [part.strip().replace(": ", ":") for part in value.split(";")]
         # The page chooses the font. Before matplotlib 3.9, "font" held its size, too.
         parts = [_FONT.sub(r"font-size:\1px", part) for part in parts]
         kept = [part for part in parts if part and not part.startswith("font-family")]
         return _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), ";".join(kept))
-    if key == "transform" and value.startswith("rotate(-0 "):
+    if (key == "id" and _GROUP.fullmatch(value)) or value.startswith("rotate(-0 "):
         return None
     if key in {"d", "x", "y", "points", "transform", "width", "height"}:
         value = _NUMBER.sub(lambda found: f"{round(float(found[0]), decimals):g}", value)

@@ -36,10 +36,7 @@ class Control:
     """
 
     def __init__(
-        self,
-        environment: WorkerEnvironment,
-        plan: Plan,
-        noise: Callable[[], NoiseScale | None],
+        self, environment: WorkerEnvironment, plan: Plan, noise: Callable[[], NoiseScale | None]
     ) -> None:
         self._environment, self._noise = environment, noise
         self.plan = replace(plan, limits=replace(plan.limits, ranks=environment.world_size))
@@ -103,8 +100,8 @@ class Control:
         self._set_epoch = epoch
         self._epoch = epoch or self._epoch + 1
         if is_new:
-            self._call_policy("before_train")
-        self._call_policy("before_epoch")
+            self.call_policy("before_train")
+        self.call_policy("before_epoch")
         plan = self.plan
         is_due = (
             (plan.unit == "epoch" and (self._epoch - 1) % plan.interval == 0)
@@ -116,10 +113,6 @@ class Control:
             self._decide(is_first=is_first, is_due=is_due)
         return self._epoch
 
-    def before_step(self) -> None:
-        """Call the user's own classes before a step."""
-        self._call_policy("before_step")
-
     def after_step(self, samples: int, *, last: bool) -> bool:
         """Count a step with its samples; return whether the batch size changes now.
 
@@ -129,7 +122,7 @@ class Control:
         self._stepped = self._has_trained = True
         state.step += 1
         state.samples += samples
-        self._call_policy("after_step")
+        self.call_policy("after_step")
         is_due = self.plan.unit == "step" and state.step % self.plan.interval == 0
         self._postponed = is_due and last
         return is_due and not last and self._decide(is_first=False, is_due=True)
@@ -139,14 +132,10 @@ class Control:
         if self._loader is loader:
             self._loader = None
 
-    def end_epoch(self) -> None:
-        """End an epoch."""
-        self._call_policy("after_epoch")
-
     def end(self) -> None:
         """End the training."""
         if self._epoch:
-            self._call_policy("after_train")
+            self.call_policy("after_train")
 
     def observe(self) -> Observation:
         """Return what a policy decides from; on rank 0 only."""
@@ -161,7 +150,7 @@ class Control:
             least_noise=state.least_noise,
         )
 
-    def _call_policy(self, method: str) -> None:
+    def call_policy(self, method: str) -> None:
         """Call a method of the user's own classes, on rank 0."""
         if self._environment.rank == 0:
             self._policy.call(method, self.observe)
@@ -218,7 +207,7 @@ class Control:
 
     def _limit(self, size: int) -> int:
         """Return the batch size, or the largest that fits in memory and that the data fill."""
-        fitting = min(self.plan.limits.most, self._state.most or math.inf)
+        fitting = min(self.plan.limits.maximum, self._state.fitting or math.inf)
         size = int(min(size, max(fitting, self._first)))
         if size <= self._largest_full:
             return size

@@ -248,7 +248,7 @@ class AdaptiveLoader(DataLoader[Any]):
                 micro = batches.planned.popleft()
                 self.weight, self.is_step = micro.weight, micro.is_last
                 if control is not None and micro.is_first:
-                    control.before_step()
+                    control.call_policy("before_step")
                 yield batch
                 if not micro.is_last:
                     continue
@@ -259,7 +259,7 @@ class AdaptiveLoader(DataLoader[Any]):
                     self._resize()
                     break  # the rest of the epoch needs a new iterator
         if control is not None:
-            control.end_epoch()
+            control.call_policy("after_epoch")
 
     def _resize(self) -> None:
         """Apply the present batch size to the batches that follow."""

@@ -25,16 +25,16 @@ class Limits:
     """The batch sizes that are allowed.
 
     Attributes:
-        least: The smallest.
-        most: The largest.
+        minimum: The smallest.
+        maximum: The largest.
         growth: The largest factor by which one decision may change the batch size; above 1.
         ranks: They share the batch size evenly.
         per_device_max: The most samples of a rank in a forward pass; ``None``: any number.
         schedule: First epochs and their batch sizes, ascending.
     """
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     growth: float = 2.0
     ranks: int = 1
     per_device_max: int | None = None
@@ -127,8 +127,8 @@ def clip(size: float, observation: Observation, limits: Limits) -> int:
     no other one is allowed.
     """
     now, first = observation.batch_size, observation.first_batch_size
-    low = max(min(limits.least, first), now / limits.growth)
-    high = min(max(limits.most, first), now * limits.growth)
+    low = max(min(limits.minimum, first), now / limits.growth)
+    high = min(max(limits.maximum, first), now * limits.growth)
     clipped = round_down(min(max(size, low), high), limits)
     return clipped if low <= clipped <= high else now
 
@@ -137,7 +137,7 @@ def clip_restored(size: int, first: int, limits: Limits) -> int:
     """Return the nearest batch size that the limits allow to one of an earlier start."""
     if size == first:
         return size
-    low, high = min(limits.least, first), max(limits.most, first)
+    low, high = min(limits.minimum, first), max(limits.maximum, first)
     return round_down(min(max(size, low), high), limits)
 
 
@@ -190,28 +190,35 @@ POLICIES: dict[str, Callable[[Observation, Limits], Proposal | None]] = {
 }
 
 
-class UserPolicies:
-    """Calls the methods that the user's classes have, and keeps the last batch size returned.
+class PolicyRunner:
+    """Asks the policy of the job file.
 
-    Methods that begin with ``before_`` are called in the order of the job file, those that begin
-    with ``after_`` in the reverse order.
+    Of the user's classes, it calls the methods that they have, and keeps the last batch size
+    returned. Methods that begin with ``before_`` are called in the order of the job file, those
+    that begin with ``after_`` in the reverse order.
 
     Args:
-        names: The classes, as ``module:Class``.
-        warn: Called with a sentence if a class fails; that class is not called again.
+        names: One policy of zeusrun, or the user's classes as ``module:Class``.
+        warn: Called with a sentence for the user, also if a class fails; that class is not called
+            again.
 
     Raises:
-        RuntimeError: If a class cannot be imported, or created without arguments, or has none of
-            the methods.
+        RuntimeError: If a class of the user cannot be imported, or created without arguments, or
+            has none of the methods.
     """
 
     def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
-        self._policies = [(name, _create(name)) for name in names]
-        self._warn = warn
-        self._proposal: Proposal | None = None
+        self._name, self._warn = names[0], warn
+        own = [] if self._name in POLICIES else names
+        self._policies = [(name, _create(name)) for name in own]
+        self._wished: Proposal | None = None  # by a class of the user, or at the decision before
+        self._unknown = 0  # decisions in a row without a noise scale
 
-    def call(self, method: str, observation: Observation) -> None:
-        """Call a method of every class that has it."""
+    def call(self, method: str, observe: Callable[[], Observation]) -> None:
+        """Call a method of every class of the user that has it."""
+        if not self._policies:
+            return
+        observation = observe()
         order = -1 if method.startswith("after_") else 1
         for name, policy in self._policies[::order]:
             problem = None
@@ -229,40 +236,12 @@ class UserPolicies:
                     "is not called again in this run. Correct it"
                 )
             elif size is not None:
-                self._proposal = Proposal(float(size), f"{name} asked for {size}")
-
-    def pop_proposal(self) -> Proposal | None:
-        """Return the last batch size proposed since the last call; ``None`` if there is none."""
-        proposal, self._proposal = self._proposal, None
-        return proposal
-
-
-class PolicyRunner:
-    """Asks the policy of the job file.
-
-    Args:
-        names: One policy of zeusrun, or the user's classes as ``module:Class``.
-        warn: Called with a sentence for the user.
-
-    Raises:
-        RuntimeError: If a class of the user cannot be imported or created.
-    """
-
-    def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
-        self._name, self._warn = names[0], warn
-        self._user_policies = None if self._name in POLICIES else UserPolicies(names, warn)
-        self._wished: Proposal | None = None  # at the decision before
-        self._unknown = 0  # decisions in a row without a noise scale
-
-    def call(self, method: str, observe: Callable[[], Observation]) -> None:
-        """Call a method of the user's classes, if there are any."""
-        if self._user_policies is not None:
-            self._user_policies.call(method, observe())
+                self._wished = Proposal(float(size), f"{name} asked for {size}")
 
     def propose(self, observation: Observation, limits: Limits) -> Proposal | None:
         """Return a batch size within the limits; ``None`` to keep the present one."""
-        if self._user_policies is not None:
-            wish = self._user_policies.pop_proposal()
+        if self._name not in POLICIES:
+            wish, self._wished = self._wished, None
             return wish and Proposal(clip(wish.batch_size, observation, limits), wish.reason)
         proposal = decide(self._name, observation, limits)
         if self._name != "noise-scale":
@@ -318,10 +297,8 @@ def _is_batch_size(value: object) -> bool:
 
 def _describe(value: object) -> str:
     try:
-        if isinstance(value, BaseException):
-            text = f"{type(value).__name__}: {value}"
-        else:
-            text = repr(value)
+        is_error = isinstance(value, BaseException)
+        text = f"{type(value).__name__}: {value}" if is_error else repr(value)
     except Exception:  # noqa: BLE001 - the user's class has its own __repr__ or __str__
         text = type(value).__name__
     return " ".join(text.split())[:300]

@@ -32,7 +32,7 @@ class State:
         samples: Over all ranks.
         least_noise: The range of the noise scale that ended lowest of those at decisions so far.
         factor: Of the learning rate.
-        most: The largest batch size that fits in memory; ``None``: none has been too large.
+        fitting: The largest batch size that fits in memory; ``None``: none has been too large.
     """
 
     changes: list[tuple[int, int]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class State:
     samples: int = 0
     least_noise: tuple[float, float] | None = None
     factor: float = 1.0
-    most: int | None = None
+    fitting: int | None = None
 
 
 def restore_state(
@@ -65,34 +65,26 @@ def restore_state(
     Raises:
         ValueError: On every rank, if the ranks have different data or begin at different epochs.
     """
-    state = _read_and_warn(environment, first, epoch, warn) if environment.rank == 0 else None
+    state = None
+    if environment.rank == 0:
+        out_of_memory = environment.ran_out_of_memory
+        try:
+            path = environment.adaptation_state
+            state = read_state(path, first, epoch, out_of_memory=out_of_memory)
+        except ValueError as error:
+            warn(
+                f"the batch size starts again at {first}, because {ADAPT_STATE} in the run "
+                f"directory is damaged ({error})"
+            )
+        if out_of_memory and state is not None and state.fitting is not None:
+            warn(
+                f"the batch size grows to {state.fitting} at most from here on, because the ranks "
+                "ran out of memory with the next one"
+            )
     everyone = from_all_ranks((samples, epoch, state))
     _check_equal("samples for run.loader", [samples for samples, _, _ in everyone])
     _check_equal("for the first epoch", [epoch for _, epoch, _ in everyone])
     return everyone[0][2]
-
-
-def _read_and_warn(
-    environment: WorkerEnvironment,
-    first: int,
-    epoch: int | None,
-    warn: Callable[[str], None],
-) -> State | None:
-    path, out_of_memory = environment.adaptation_state, environment.ran_out_of_memory
-    try:
-        state = read_state(path, first, epoch, out_of_memory=out_of_memory)
-    except ValueError as error:
-        warn(
-            f"the batch size starts again at {first}, because {ADAPT_STATE} in the run directory "
-            f"is damaged ({error})"
-        )
-        return None
-    if out_of_memory and state is not None and state.most is not None:
-        warn(
-            f"the batch size grows to {state.most} at most from here on, because the ranks ran "
-            "out of memory with the next one"
-        )
-    return state
 
 
 def _check_equal(what: str, values: Sequence[object]) -> None:
@@ -146,8 +138,8 @@ def read_state(
         return None
     sizes = [size for _, size in state.changes]
     if out_of_memory and sizes and sizes[-1] > first:
-        state.most = max((size for size in sizes if size < sizes[-1]), default=first)
-    largest = state.most or math.inf
+        state.fitting = max((size for size in sizes if size < sizes[-1]), default=first)
+    largest = state.fitting or math.inf
     state.changes = [
         (changed, size)
         for changed, size in state.changes
@@ -155,4 +147,4 @@ def read_state(
     ]
     if state.changes:
         return state
-    return None if state.most is None else State(most=state.most)
+    return None if state.fitting is None else State(fitting=state.fitting)

@@ -65,7 +65,7 @@ class _TrainingLoader:
         self._batches: Callable[[], Any] = lambda: None  # its sampler, while it or a pass is used
         self._steps = 0  # before it
         self._left: set[int] = set()  # ids of the datasets of those that were left as they are
-        self._told: set[tuple[str, ...]] = set()
+        self._recorded: set[tuple[str, ...]] = set()
         observer.on_left = self._check
 
     @property
@@ -88,21 +88,18 @@ class _TrainingLoader:
             return True
         if not stepped and self._batches() is None:
             return True
-        again = built.by_library or built.lines[0] == last.lines[0]
-        return again and same_data and not self._is_split_off(built)
-
-    def _is_split_off(self, built: _Built) -> bool:
-        """Whether both draw from known parts of the dataset that have no sample in common."""
-        mine = _indices(getattr(self._batches(), "sampler", None))
-        theirs = _indices(built.sampler)
-        return bool(mine and theirs) and mine.isdisjoint(theirs)
+        if not (same_data and (built.by_library or built.lines[0] == last.lines[0])):
+            return False
+        mine, theirs = map(_indices, (getattr(self._batches(), "sampler", None), built.sampler))
+        # Both may draw from known parts of the dataset that have no sample in common.
+        return not (mine and theirs and mine.isdisjoint(theirs))
 
     def take(self, built: _Built, loader: Any) -> None:
         """Remember the loader that got the chosen batch size, and record a new place."""
         last, place = self._last, built.lines[:1]
         is_rebuilt = last is not None and built.by_library and built.data == last.data
-        if not is_rebuilt and place not in self._told:
-            self._told.add(place)
+        if not is_rebuilt and place not in self._recorded:
+            self._recorded.add(place)
             self._record(self.chosen, built.lines[0])
         self._left.discard(built.data)
         self._last, self._steps = built, self._observer.steps
@@ -131,8 +128,8 @@ class _TrainingLoader:
                 f"batches of {self.given} in random order. Build the one that trains first, give "
                 "the other one another batch size, or pass ${local_batch_size} in args"
             )
-        if left not in self._told:
-            self._told.add(left)
+        if left not in self._recorded:
+            self._recorded.add(left)
             self._record(self.given, trains)
 
     def _record(self, chosen: int, where: str) -> None:
@@ -192,11 +189,7 @@ def apply_learning_rate(
     @functools.wraps(build)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = params if isinstance(params, list) else []
-        found = [
-            options
-            for options in (defaults, *groups)
-            if isinstance(options, dict) and _is_rate(options.get("lr"), given)
-        ]
+        found = [each for each in (defaults, *groups) if _has_rate(each, given)]
         for options in found:
             options["lr"] = chosen
         if found and (where := _callers()[0][0]) not in places:
@@ -235,7 +228,8 @@ def _indices(sampler: Any) -> set[int]:
         return set()
 
 
-def _is_rate(rate: Any, given: float) -> bool:
+def _has_rate(options: Any, given: float) -> bool:
+    rate = options.get("lr") if isinstance(options, dict) else None
     return isinstance(rate, (int, float)) and math.isclose(rate, given, rel_tol=1e-9)
 
 
@@ -244,10 +238,8 @@ def _callers() -> tuple[tuple[str, ...], bool, bool]:
     frame: FrameType | None = sys._getframe(2)
     caller, functions, lines = "", set(), []
     while frame is not None:
-        package, function = (
-            frame.f_globals.get("__name__", "").partition(".")[0],
-            frame.f_code.co_name,
-        )
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        function = frame.f_code.co_name
         functions.add(function)
         if not caller and package not in {"torch", "zeusrun"} and function != "wrapper":
             caller = package  # Lightning wraps what a script calls

@@ -115,9 +115,8 @@ class Hooks:
     def record_hook(self, library: str, problem: str | None = None) -> None:
         """Record that a library has a hook, or why it has none."""
         if self.environment.rank == 0:
-            version = str(
-                getattr(sys.modules.get(library), "__version__", None) or _version(library)
-            )
+            known = getattr(sys.modules.get(library), "__version__", None)
+            version = str(known or _version(library))
             self.environment.record(Hooked(time.monotonic(), library, version, problem))
 
 

@@ -107,23 +107,22 @@ class _Callback(_Spawnable):
 class _Late(_Spawnable):
     """In the trainer of a process that has no hooks before it joins its process group."""
 
-    is_said = False  # that Lightning has a hook
+    is_recorded = False  # that Lightning has a hook
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Make way for the callback: Lightning has joined the group."""
         if (hooks := installed_hooks()) is not None:
             callback = _create(self.package, _Callback, hooks)
-            trainer.callbacks[:] = [
-                callback if each is self else each for each in trainer.callbacks
-            ]
-            if not self.is_said:
+            others = trainer.callbacks
+            trainer.callbacks[:] = [callback if each is self else each for each in others]
+            if not self.is_recorded:
                 hooks.record_hook(self.package.partition(".")[0])
 
 
 class _Pickled(_Late):
     """In a trainer that a process has got from its parent, as with ``strategy="ddp_spawn"``."""
 
-    is_said = True
+    is_recorded = True
 
 
 def _accumulate(trainer: Any, environment: WorkerEnvironment) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.worker.collectives import say_hooked
+from zeusrun.worker.collectives import announce_hooks
 from zeusrun.worker.hooks.imports import after_joining, reach_children
 from zeusrun.worker.hooks.programs import place_in, reach_programs
 
@@ -78,7 +78,7 @@ class Member:
             return  # torchrun's own group, or a helper of such a rank
         self._group = size
         if self._launched:
-            say_hooked()
+            announce_hooks()
             self._environment.is_grown, self._is_other_rank = True, rank > 0
             return
         self.tick = take_place(self._environment)
@@ -121,7 +121,7 @@ def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
     """
     from torch import distributed  # noqa: PLC0415 - the script has imported it
 
-    say_hooked()
+    announce_hooks()
     rank, size = distributed.get_rank(), distributed.get_world_size()
     environment.rank, environment.world_size, environment.is_grown = rank, size, size > 1
     with contextlib.suppress(OSError):
@@ -132,8 +132,6 @@ def take_place(environment: WorkerEnvironment) -> Callable[..., None] | None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ENOUGH = 8  # steps, after which the first observation is recorded
 _AGAIN = 1000  # steps between records, for loaders that never end
-_MOST_QUEUED = 1000
+_MAX_QUEUED = 1000
 _MAX_SIZES = 2  # a loader has one size of batches, and a smaller last one
 
 
@@ -63,7 +63,7 @@ class Pass:
     steps: int = 0  # optimizer steps so far
     batches: int = 0  # of the last step, unless it is the first one
     ended: bool = False  # all batches have been yielded
-    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MOST_QUEUED))
+    queued: deque[int | None] = field(default_factory=lambda: deque(maxlen=_MAX_QUEUED))
     samples: int = 0  # in the batches since the last step; ``queued``: of those on their way
 
 
@@ -244,17 +244,12 @@ class Observer:
         self._check(feed)
         before = self._training
         if before is not feed:
-            if (
-                before is not None and before.loader() is None
-            ):  # the script builds one for each pass
-                self._earlier += before.passes
-            elif before is not None:
-                self._earlier = 0
+            if before is not None:  # a script may build one for each pass
+                self._earlier = self._earlier + before.passes if before.loader() is None else 0
             self._steps, self._mixed, self._training = {}, 0, feed
         feed.passes += 1
-        self._alone = self._environment.world_size > 1 and (
-            self.is_separate or not self._environment.grouped
-        )
+        together = self._environment.grouped and not self.is_separate
+        self._alone = self._environment.world_size > 1 and not together
 
     def _check(self, feed: Feed) -> None:
         if feed.left and self.on_left is not None:
@@ -290,9 +285,8 @@ class Observer:
         seen = (samples, batches, feed.replicas, rates, self._alone, feed.data, feed.length)
         if seen != self._recorded:
             self._recorded = seen
-            self._environment.record(
-                Observed(time.monotonic(), self._environment.rank, *seen, step=self.steps)
-            )
+            t, rank = time.monotonic(), self._environment.rank
+            self._environment.record(Observed(t, rank, *seen, step=self.steps))
 
     def _base_rates(self, optimizer: Any) -> tuple[float, ...]:
         """Return the distinct learning rates of an optimizer, whatever a scheduler does to them.
@@ -304,9 +298,8 @@ class Observer:
             rates = [group.get("initial_lr", group.get("lr")) for group in groups]
             if not any("initial_lr" in group for group in groups):
                 rates = [*self.built.get(optimizer, ()), *rates]
-            return tuple(sorted({float(rate) for rate in rates if isinstance(rate, (int, float))}))[
-                :4
-            ]
+            known = {float(rate) for rate in rates if isinstance(rate, (int, float))}
+            return tuple(sorted(known)[:4])
         except Exception:  # noqa: BLE001 - groups of the script's own
             return ()
 

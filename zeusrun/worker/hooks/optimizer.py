@@ -46,9 +46,9 @@ def install(optimizer: ModuleType, hooks: Hooks) -> None:
             try:
                 counted = step(stepped)
             finally:
-                told = observer.consumed or 0, observer.epoch or 0, observer.others
+                numbers = observer.consumed or 0, observer.epoch or 0, observer.others
                 if (tick := hooks.member.tick) is not None:
-                    tick(*told, counts=counted)
+                    tick(*numbers, counts=counted)
             if watch is not None:
                 watch.after_step(stepped)
 

@@ -202,12 +202,12 @@ class Reporter:
             each_step = key in self._each_step
             own = key[1] == self._environment.metric and not each_step
             stays = value == written
-            if group.epoch == epoch and stays and not (own and _is_beyond(group, samples)):
+            goes_on = own and group.samples is not None and group.samples > (samples or 0)
+            if group.epoch == epoch and stays and not goes_on:
                 self._held.pop(key, None)
                 continue
-            result = not stays and (
-                group.evaluates or self._environment.meets_target(key[1], value)
-            )
+            met = self._environment.meets_target(key[1], value)
+            result = not stays and (group.evaluates or met)
             soon = now - written_t < (_OWN_INTERVAL_S if own and not stays else _INTERVAL_S)
             if group.epoch == epoch and soon and (each_step or not result):
                 self._held[key] = group
@@ -239,11 +239,6 @@ class Reporter:
             together.setdefault((at, about), {})[name] = group.value
         for ((t, epoch, by), about), values in together.items():
             self._environment.report(Reported(t, epoch, values, by, *about))
-
-
-def _is_beyond(group: _Group, samples: int | None) -> bool:
-    """Whether the optimizer has consumed more than so many samples."""
-    return group.samples is not None and group.samples > (samples or 0)
 
 
 def _flat(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def watch(distributed: ModuleType, hooks: Hooks) -> None:
     """Watch each ``DistributedDataParallel`` once it is built."""
     if hooks.watch is not None:
-        cls = distributed.DistributedDataParallel
-        _attach(cls, hooks.watch)
+        cls, attach = distributed.DistributedDataParallel, hooks.watch.attach
+        wrap(cls, "__init__", lambda ddp, *_, **__: attach(ddp))
         _compose(cls, hooks.watch, distributed.dist.BuiltinCommHookType.ALLREDUCE)
         _refuse_other_divisors(cls, hooks.watch)
 
@@ -37,17 +37,6 @@ def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
 
     wrap(module.GradScaler, "scale", scale)
     wrap(module.GradScaler, "update", update)
-
-
-def _attach(cls: Any, watch: Watch) -> None:
-    build = cls.__init__
-
-    @functools.wraps(build)
-    def __init__(ddp: Any, *args: Any, **options: Any) -> None:
-        build(ddp, *args, **options)
-        watch.attach(ddp)
-
-    cls.__init__ = __init__
 
 
 def _compose(cls: Any, watch: Watch, allreduce: Any) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zeusrun.worker.environment import WorkerEnvironment
 
 _INTERVAL_S = 1.0
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
 class Copyable:
@@ -50,7 +50,7 @@ class StopPoll:
         step_s = (now - self._since) / max(1, self._steps)
         stop, step_s = self._environment.should_stop(step_s)
         # At most four times as many as before: the first step is slower than the others.
-        wanted = int(_INTERVAL_S / step_s) if step_s > 0 else _MOST_STEPS
-        self._every = max(1, min(wanted, 4 * self._every, _MOST_STEPS))
+        wanted = int(_INTERVAL_S / step_s) if step_s > 0 else _MAX_STEPS
+        self._every = max(1, min(wanted, 4 * self._every, _MAX_STEPS))
         self._steps, self._since = 0, now
         return stop

@@ -33,9 +33,8 @@ def install(trainer: ModuleType, hooks: Hooks) -> None:
 
     def look(trainer: Any, *_: Any, **__: Any) -> None:
         if getattr(trainer, "ddp", False):
-            hooks.record_hook(
-                SOURCE, "it starts its ranks itself; set launch.nproc_per_node instead"
-            )
+            problem = "it starts its ranks itself; set launch.nproc_per_node instead"
+            hooks.record_hook(SOURCE, problem)
 
     wrap(trainer.BaseTrainer, "run_callbacks", follow)
     wrap(trainer.BaseTrainer, "__init__", look)

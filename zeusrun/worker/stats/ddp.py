@@ -94,7 +94,8 @@ class GradientWatch:
         self._failed = False  # in any backward pass
         # DDP takes only one hook, and only before the first backward pass. Its own
         # register_comm_hook would add this object to what is pickled with the model.
-        distributed._register_comm_hook(ddp.reducer, self, _hook)  # type: ignore[attr-defined]
+        register: Any = distributed._register_comm_hook  # type: ignore[attr-defined]
+        register(ddp.reducer, self, GradientWatch.hook)
 
     def after_step(self) -> None:
         """Begin another optimizer step."""
@@ -224,7 +225,3 @@ class GradientWatch:
         work = distributed.all_reduce(buffer, group=self.group, async_op=True)
         future: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
-
-
-def _hook(watch: GradientWatch, bucket: GradBucket) -> Future[Tensor]:
-    return watch.hook(bucket)

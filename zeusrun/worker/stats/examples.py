@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zeusrun.worker.stats.gradients import Gradients
 from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.numbers import as_number, squared_norm
 from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from zeusrun.worker.stats.model import Model
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
@@ -44,6 +48,26 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
             or (type(layer).__name__.endswith("RMSNorm") and _epsilon(layer) is not None)
         )
     ]
+
+
+def measure_alone(module: Any, model: Model, **options: Any) -> Examples | Gradients:
+    """Measure by examples if a model has layers for that, else by its micro-batches.
+
+    Args:
+        module: The model.
+        model: Receives the measurements; its ``watch`` is replaced if layers cannot be measured.
+        options: Those of ``OneRankMeter``.
+    """
+    options |= {"receive": model.add}
+    reference = weakref.ref(module)
+
+    def compare_micro_batches(_reason: str) -> None:
+        if (module := reference()) is not None:
+            model.watch = Gradients(module.parameters(), fail=model.report_problem, **options)
+
+    if layers := find_layers(module):
+        return Examples(module, layers, fail=compare_micro_batches, **options)
+    return Gradients(module.parameters(), fail=model.report_problem, **options)
 
 
 class Examples(OneRankMeter):

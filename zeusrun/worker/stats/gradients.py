@@ -86,9 +86,8 @@ class Gradients(OneRankMeter):
         passes = len(self._sizes)
         samples = self._sizes[-1] - self._discarded
         usual, self._usual_passes = self._usual_passes, passes
-        shares: list[float] = [
-            now - before for before, now in pairwise([self._discarded, *self._sizes])
-        ]
+        ends = pairwise([self._discarded, *self._sizes])
+        shares: list[float] = [now - before for before, now in ends]
         if passes > 1 and passes == self._parts and samples > 0 and not all(shares):
             shares = [samples / passes] * passes
         if samples <= 0 or (usual and passes != usual):

@@ -19,10 +19,6 @@ _LEAST_S = 0.1  # between two records
 _MAX_LOST = 30  # measurements in a row without a result, after which the user is warned
 
 
-class UnmeasurableError(Exception):
-    """A model cannot be measured; the text says why."""
-
-
 class Model:
     """A watched model; its newest values are recorded once a second.
 
@@ -124,9 +120,7 @@ class Model:
             pass
         elif self.noise.trace is None and not self._is_finite:
             self.report_problem("nothing was measured: the gradients are infinite or NaN")
-        elif self.noise.trace is not None and not (
-            self._was_known or "noise_scale" in self._values
-        ):
+        elif self.noise.trace is not None and not self._was_known | ("noise_scale" in self._values):
             self.report_problem(
                 "its noise scale stayed unknown, because |G|² was within four standard errors of "
                 "0; it needs more steps in an epoch, more ranks, or a larger batch size"
@@ -142,13 +136,5 @@ class Model:
             self._was_known |= "noise_scale" in values
             behind = getattr(self.watch, "behind", 0) * self._interval * self._step_samples
             samples = None if done is None else max(0, round(done - behind - self.noise.age))
-            event = Watched(
-                now_t,
-                self.index,
-                self.parameters,
-                values,
-                self._how,
-                self._problem,
-                samples=samples,
-            )
-            self._environment.record_on_0(event)
+            what = (self.index, self.parameters, values, self._how, self._problem)
+            self._environment.record_on_0(Watched(now_t, *what, samples=samples))

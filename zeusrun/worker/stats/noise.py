@@ -123,8 +123,8 @@ class NoiseScale:
         together = (products[2] - trace * square) / (count - 1)
         # Student's quantile, to first order (Peiser, 1943).
         z = gaussian * (1 + (gaussian**2 + 1) / (4 * (count - 1)))
-        most = square + z * square_error
-        least = max(0.0, trace - z * trace_error) / most if most > 0 else 0.0
+        largest = square + z * square_error
+        least = max(0.0, trace - z * trace_error) / largest if largest > 0 else 0.0
         a = square**2 - (z * square_error) ** 2
         if not square > max(_KNOWN_ERRORS, z) * square_error or not a > 0:
             return Estimate(least, None, None) if 0 < least < math.inf else None

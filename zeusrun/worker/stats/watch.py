@@ -7,7 +7,7 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.stats.model import Model, UnmeasurableError
+from zeusrun.worker.stats.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +41,7 @@ class Watch:
         self._observer = observer
         self._count = 0  # of models
         self._steps = 0  # optimizer steps before the first model
-        self._has_told = False  # that a model is sharded
+        self._has_reported = False  # that a model is sharded
         self._has_matched = False  # whether an optimizer had parameters of a model
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
 
@@ -63,10 +63,8 @@ class Watch:
             problem = f"zeusrun.watch takes a torch.nn.Module, not {type(module).__name__}"
             self._new_model().report_problem(problem)
             return
-        is_known = module in self._models or any(
-            getattr(ddp, "module", None) is module for ddp in self._models
-        )
-        if not is_known:
+        inner = (getattr(ddp, "module", None) for ddp in self._models)
+        if module not in self._models and not any(each is module for each in inner):
             self._begin(module, lambda model: self._measure_one_rank(module, model))
 
     def has(self, ddp: Any) -> bool:
@@ -75,25 +73,25 @@ class Watch:
         return model is not None and model.watch is not None
 
     def _begin(self, module: Any, measure: Callable[[Model], Any]) -> None:
-        """Add a model, with what begins to measure it."""
+        """Add a model, with what begins to measure it, or says in a sentence why it cannot be."""
         model = self._models[module] = self._new_model(module.parameters())
         try:
-            model.watch = measure(model)
-        except UnmeasurableError as problem:
-            model.report_problem(str(problem))
+            found = measure(model)
         except Exception as error:  # noqa: BLE001 - another version of torch
-            model.report_problem(f"{type(error).__name__}: {error}")
+            found = f"{type(error).__name__}: {error}"
+        if isinstance(found, str):
+            model.report_problem(found)
+        else:
+            model.watch = found
 
     def _measure_one_rank(self, module: Any, model: Model) -> Any:
-        world_size = self._environment.world_size
+        """Return what measures a model; a sentence if nothing can."""
         if any(map(_is_sharded, module.parameters())):
-            raise UnmeasurableError(SHARDED)
+            return SHARDED
         if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise UnmeasurableError(
-                "none of its parameters needs a gradient; call zeusrun.watch once one does"
-            )
-        if world_size > 1:
-            raise UnmeasurableError(
+            return "none of its parameters needs a gradient; call zeusrun.watch once one does"
+        if (world_size := self._environment.world_size) > 1:
+            return (
                 "zeusrun.watch got a model without DistributedDataParallel, and there are "
                 f"{world_size} ranks: wrap it in DistributedDataParallel, which is watched without "
                 "this call"
@@ -101,23 +99,20 @@ class Watch:
         return self._measure_alone(module, model)
 
     def _measure_alone(self, module: Any, model: Model) -> Any:
-        from zeusrun.worker.stats.one_rank import measure_alone  # noqa: PLC0415 - imports torch
+        from zeusrun.worker.stats.examples import measure_alone  # noqa: PLC0415 - imports torch
 
         parts = self._environment.accumulation_steps or 1
         return measure_alone(module, model, parts=parts, **self._options)
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {
-            "interval": self._interval,
-            "samples": self._observer.samples,
-            "scale": self._read_scale,
-        }
+        options = {"interval": self._interval, "samples": self._observer.samples}
+        return {**options, "scale": self._read_scale}
 
     def _explain_no_model(self, optimizer: Any) -> str:
         """Return why there is no watched model, although an optimizer steps."""
         if _has_sharded(optimizer):
-            self._has_told = True
+            self._has_reported = True
             return SHARDED
         if self._environment.world_size > 1:
             return "the script makes no DistributedDataParallel; on several ranks, watch needs one"
@@ -158,8 +153,8 @@ class Watch:
                 self._new_model().report_problem(self._explain_no_model(optimizer))
         trained = [model for model in self._models.values() if model.is_of(optimizer)]
         self._has_matched = self._has_matched or bool(trained)
-        if self._count and not trained and not self._has_told and _has_sharded(optimizer):
-            self._has_told = True  # beside a model that is watched
+        if self._count and not trained and not self._has_reported and _has_sharded(optimizer):
+            self._has_reported = True  # beside a model that is watched
             self._new_model().report_problem(SHARDED)
         everyone = [] if self._has_matched else list(self._models.values())
         for model in trained or everyone:  # an optimizer may have copies of the parameters
