@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from faults_home import JOB, Finding
 
@@ -95,6 +96,7 @@ def build_trial(number: int, run_dir: Path) -> Trial:
         target=0.5,
         max_epochs=5,
         eta_knob=0.5,
+        uuid=uuid4().hex,
     )
 
 

@@ -53,6 +53,7 @@ def draw_trial(recurrence: int) -> Trial:
         max_epochs=40,
         eta_knob=0.5,
         default_batch_size=64,
+        uuid=f"{recurrence:032x}",
     )
 
 

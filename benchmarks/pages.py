@@ -12,6 +12,7 @@ import random
 import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from uuid import uuid4
 
 import report as example
 
@@ -37,6 +38,7 @@ def rename(trial: Trial, job: str, host: str, shift: timedelta) -> Trial:
 
     name = f"{job}-{trial.recurrence}-{trial.attempt}"
     values = {"trial": name, "job": job, "host": host, "run_dir": f"/srv/zeusrun/runs/{job}/{name}"}
+    values["uuid"] = uuid4().hex
     values |= {"started_at": later(trial.started_at), "finished_at": later(trial.finished_at)}
     return dataclasses.replace(trial, **values)
 

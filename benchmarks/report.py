@@ -23,6 +23,7 @@ import tempfile
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from uuid import uuid4
 
 from timing import describe_machine
 
@@ -137,6 +138,7 @@ def make_trial(  # noqa: PLR0917 - made up here alone
         max_epochs=MAX_EPOCHS,
         eta_knob=ETA,
         default_batch_size=DEFAULT,
+        uuid=uuid4().hex,
     )
     return trial.finish(
         Outcome(

@@ -39,7 +39,7 @@ def fill_history(home: Path, job: str = "nightly", trials: int = TRIALS) -> None
         learning_rate=0.1, world_size=2, started_at="2026-01-01T00:00:00.000+00:00",
         metric="accuracy", run_dir=str(home / "runs" / job / first_id), stage=Stage.EXPLOIT,
         why="cheapest", mode="max", target=0.95, max_epochs=EPOCHS, eta_knob=0.5,
-        default_batch_size=64,
+        default_batch_size=64, uuid=f"{1:032x}",
     )  # fmt: skip
     history = TinyDBHistory(home / "history")
     history.begin(dispatched, after=history.snapshot(job, 0).version)
@@ -52,7 +52,7 @@ def fill_history(home: Path, job: str = "nightly", trials: int = TRIALS) -> None
     (first,) = tables[name].values()
     for number in range(2, trials + 1):
         record = json.loads(json.dumps(first).replace(first_id, f"{job}-{number}-1"))
-        tables[name][str(number)] = {**record, "recurrence": number}
+        tables[name][str(number)] = {**record, "recurrence": number, "uuid": f"{number:032x}"}
     path.write_text(json.dumps(tables))
     if len(history.trials(job)) != trials:
         raise SystemExit("the history was not filled")

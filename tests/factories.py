@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -78,8 +79,14 @@ def build_trial(recurrence: int = 1, attempt: int = 1, job: str = "job", **value
         "max_epochs": 5,
         "eta_knob": 0.5,
         "default_batch_size": 32,
+        "uuid": uuid_of(values.get("trial", trial)),
     }
     return Trial(**{**defaults, **values})
+
+
+def uuid_of(trial: str) -> str:
+    """Return the uuid that ``build_trial`` gives a trial with this id."""
+    return hashlib.md5(trial.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def begin(history, choose, last: int | None = None, job: str = "job") -> Trial:

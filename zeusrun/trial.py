@@ -319,7 +319,7 @@ class Trial:
     currency: str | None = None
     carbon_g: float | None = None
     pue: float | None = None
-    uuid: str | None = None
+    uuid: str
     fingerprint: dict[str, str] | None = field(default=None, hash=False)
     interruptions: tuple[Interruption, ...] = ()
     samples: int | None = None

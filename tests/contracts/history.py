@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import uuid
 from contextlib import suppress
 from dataclasses import replace
 
@@ -66,6 +67,11 @@ def next_trial(trials: list[Trial]) -> Trial:
     return build_trial(len(trials) + 1)
 
 
+def another_next_trial(trials: list[Trial]) -> Trial:
+    """Dispatch it as another submit does."""
+    return build_trial(len(trials) + 1, uuid=uuid.uuid4().hex)
+
+
 def begin(history, choose=next_trial, last=None) -> Trial:
     """Store a trial of the job ``digits``, by default its next recurrence."""
     return factories.begin(history, choose, last, "digits")
@@ -87,7 +93,7 @@ class HistoryContract:
 
     def test_what_begins_is_read_back_dispatched(self, history):
         trial = begin(history)
-        assert trial == build_trial(1)
+        assert trial == build_trial(1, uuid=trial.uuid)
         assert history.trials("digits") == [trial]
         assert history.find("digits-1-1") == trial
 
@@ -285,7 +291,7 @@ class HistoryContract:
     @pytest.mark.parametrize(
         "wrong",
         [
-            build_trial(1),
+            build_trial(1, uuid="0" * 32),
             build_trial(2, job="other", trial="digits-2-1"),
             build_trial(2).finish(REACHED),
             build_trial(2, trial="digits-3-1"),
@@ -373,7 +379,7 @@ class HistoryContract:
         version = history.snapshot("digits").version
         change(history, f"digits-{number}-1")
         after = history.trials("digits")
-        for trial in (build_trial(13), build_trial(14), build_trial(12)):
+        for trial in (build_trial(13, uuid="0" * 32), build_trial(14), build_trial(12)):
             with pytest.raises(Conflict, match="history of digits has changed"):
                 history.begin(trial, after=version)
         assert history.trials("digits") == after
@@ -416,7 +422,7 @@ class HistoryContract:
 
         def submit():
             start.wait()
-            begin(history)
+            begin(history, another_next_trial)
 
         threads = [threading.Thread(target=submit) for _ in range(8)]
         for thread in threads:
@@ -434,7 +440,7 @@ class HistoryContract:
         history.renew(begun.trial, {"epoch": 1})
         history.keep_trace(begun.trial, {"power_w": [1.0]})
         history.report_host("gpu1", {})
-        history.deliver("digits")
+        history.deliver()
         assert history.live(begun.trial) in (None, {"epoch": 1})
         assert history.snapshot("digits") == ((begun,), version, False)
 

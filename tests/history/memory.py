@@ -28,28 +28,17 @@ class MemoryHistory(History):
         """See ``History.jobs``."""
         return sorted(self._trials)
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        check_job_name(job)
-        trials = list(self._trials.get(job, {}).values())
-        return trials[0 if last is None else max(0, len(trials) - last) :]
-
-    def count(self, job: str) -> int:
-        """See ``History.count``."""
-        return len(self.trials(job))
-
-    def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``."""
-        return [trial for trial in self.trials(job) if not trial.status.finished]
-
     def find(self, trial: str) -> Trial | None:
         """See ``History.find``."""
         return self._trials.get(rules.job_of(trial) or "", {}).get(trial)
 
     def snapshot(self, job: str, last: int | None = None) -> Snapshot:
         """See ``History.snapshot``."""
+        check_job_name(job)
         with self._lock:
-            return Snapshot(tuple(self.trials(job, last)), str(self._changes[job]))
+            trials = tuple(self._trials.get(job, {}).values())
+            newest = trials[0 if last is None else max(0, len(trials) - last) :]
+            return Snapshot(newest, str(self._changes[job]))
 
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``."""
@@ -78,7 +67,7 @@ class MemoryHistory(History):
 
     def _add(self, trial: Trial) -> Trial:
         known = self.find(trial.trial)
-        return self._store(trial) if known is None or rules.is_news(known, trial) else known
+        return self._store(trial) if rules.is_superseded(known, trial) else known
 
     def _change(self, trial: str, change: Callable[[Trial], Trial]) -> Trial:
         with self._lock:

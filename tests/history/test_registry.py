@@ -164,7 +164,7 @@ class TestRoutedHistory:
             history.renew(trial.trial, {"epoch": 1})
             history.keep_trace(trial.trial, {})
             history.keep_settings(job, "")
-            history.deliver(job)
+            history.deliver()
             assert history.live(trial.trial) == (None if address is None else {"epoch": 1})
             assert history.add([trial]) == [trial]
         assert history.add([]) == []

@@ -13,7 +13,7 @@ pytest.importorskip("sqlalchemy")
 
 from tests.contracts.history import outcomes
 from tests.databases import prepare
-from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial
+from tests.factories import DONE, PREEMPTED, REACHED, begin, build_trial, uuid_of
 from tests.servers import running
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.registry import open_named
@@ -39,8 +39,7 @@ def home(tmp_path):
 
 def fill(local, count=10, job="job"):
     for number in range(1, count + 1):
-        uuid = f"{number:032x}" if number % 2 else None  # earlier versions gave none
-        begin(local, build_trial(number, job=job, uuid=uuid))
+        begin(local, build_trial(number, job=job))
         local.finish(f"{job}-{number}-1", PREEMPTED if number == 4 else REACHED)
     local.forget(f"{job}-3-1", forgotten=True)
     return local.trials(job)
@@ -131,9 +130,8 @@ def test_a_late_result_of_the_server_replaces_a_lost_run_here(local, shared, hom
     assert len(local.trials("job")) == 8
 
 
-@pytest.mark.parametrize("uuid", [None, "1" * 32])
-def test_a_run_that_was_continued_after_a_copy_is_copied_again(local, shared, home, uuid):
-    trial = begin(local, build_trial(1, uuid=uuid))
+def test_a_run_that_was_continued_after_a_copy_is_copied_again(local, shared, home):
+    trial = begin(local, build_trial(1))
     preempted = local.finish(trial.trial, PREEMPTED)
     transfer(shared, home, None, to_shared=True)
     begin(shared, preempted.resume("2025-06-02T12:00:00Z"))
@@ -156,11 +154,11 @@ def test_two_histories_of_a_job_are_not_mixed(local, shared, home):
 
 
 def test_a_run_that_is_refused_is_named(local, shared, home):
-    shared.add([build_trial(1, job="other", uuid=f"{1:032x}").finish(REACHED)])
+    shared.add([build_trial(1, job="other", uuid=uuid_of("job-1-1")).finish(REACHED)])
     fill(local, 3)
     with pytest.raises(HistoryError, match=r"refuses a run of job: .*another trial job-1-1"):
         transfer(shared, home, "job", to_shared=True)
-    lost = [build_trial(number, uuid=f"{number:032x}").finish(DONE) for number in (3, 4)]
+    lost = [build_trial(number).finish(DONE) for number in (3, 4)]
     lost[1] = replace(lost[1], attempt=0)
     with pytest.raises(HistoryError, match=r"refuses a run of job: trial 'job-4-1'"):
         shared.restore("job", lost)
@@ -189,7 +187,7 @@ def test_an_unknown_job_is_named(local, shared, home):
 
 
 def test_any_history_survives_the_way_there_and_back(tmp_path_factory, empty_sqlite):
-    ends = st.lists(st.tuples(outcomes, st.booleans(), st.booleans()), min_size=1, max_size=8)
+    ends = st.lists(st.tuples(outcomes, st.booleans()), min_size=1, max_size=8)
 
     @settings(max_examples=8, deadline=None)
     @given(ends=ends)
@@ -197,9 +195,8 @@ def test_any_history_survives_the_way_there_and_back(tmp_path_factory, empty_sql
         folder = tmp_path_factory.mktemp("transfer")
         prepare(f"sqlite:///{folder}/history.db")
         local = TinyDBHistory(folder / "history", volume_trials=2)
-        for number, (outcome, forgotten, has_uuid) in enumerate(ends, 1):
-            uuid = f"{number:032x}" if has_uuid else None
-            trial = begin(local, build_trial(number, uuid=uuid))
+        for number, (outcome, forgotten) in enumerate(ends, 1):
+            trial = begin(local, build_trial(number))
             local.finish(trial.trial, outcome)
             local.forget(trial.trial, forgotten=forgotten)
         shared = open_named(folder, {}, f"sqlite:///{folder}/history.db")

@@ -58,8 +58,8 @@ def test_a_body_of_100_mb_that_is_sent_all_the_same_is_not_kept(server):
     assert server.get("/healthz").status == 200
 
 
-def test_a_body_without_a_length_is_refused_at_the_limit(start):
-    server = start(largest_request="100 kB")
+def test_a_body_without_a_length_is_refused_at_the_limit(server, monkeypatch):
+    monkeypatch.setattr("zeusrun.server.limits._BODY_BYTES", 100_000)
     with closing(server.connect()) as line:
         line.sendall(HEAD + JSON + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(5):

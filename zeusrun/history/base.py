@@ -115,15 +115,15 @@ class History(Protocol):
         It never waits for another process, and older trials do not slow it down. An unknown job
         has no trials.
         """
-        ...
+        return list(self.snapshot(job, last).trials)
 
     def count(self, job: str) -> int:
         """Return how many trials a job has."""
-        ...
+        return len(self.trials(job))
 
     def unfinished(self, job: str) -> list[Trial]:
-        """Return the dispatched trials of a job, oldest first."""
-        ...
+        """Return the dispatched trials of a job, oldest first; those among the newest suffice."""
+        return [trial for trial in self.trials(job, NEWEST) if not trial.status.finished]
 
     def find(self, trial: str) -> Trial | None:
         """Return the trial with this id, of any job; ``None`` if there is none."""
@@ -211,13 +211,13 @@ class History(Protocol):
         """Keep what a machine reports of itself: its GPUs and schedules."""
         del host, facts
 
-    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
-        """Deliver what waits here, or in the folder of another spool, of a job or of all.
+    def deliver(self) -> None:
+        """Deliver what waits here.
 
         Raises:
             UnavailableError: If the history does not respond.
         """
-        del job, folder
+        return
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """Add what run directories contain and the history lacks; ``found`` are their trials."""
@@ -241,6 +241,15 @@ class Shared(History, Protocol):
     A trial is named by its id or its uuid. Every method raises what those of ``History`` raise, and
     ``UnavailableError`` if the server or the database does not respond.
     """
+
+    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
+        """See ``History.snapshot``."""
+        found = self.changes(job, None, last)
+        return Snapshot(found.trials, found.version)
+
+    def count(self, job: str) -> int:
+        """See ``History.count``."""
+        return self.changes(job, None, 0).total
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """Return what changed since the version ``after``; without one, the newest ``last``."""

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from zeusrun.history import rules
 from zeusrun.history.base import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-    from zeusrun.history.base import Restoration, Snapshot
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.trial import Trial
+
+_Method = TypeVar("_Method", bound="Callable[..., Any]")
+
+
+def _routed(method: _Method) -> _Method:
+    """Return a method that calls this one of the history of the job or trial that it is given."""
+    takes_trial = "trial" in inspect.signature(method).parameters
+
+    @functools.wraps(method)
+    def call(self: RoutedHistory, name: str, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and returns
+        job = rules.job_of(name) or rules.offline_job(name) if takes_trial else name
+        return getattr(self.of(job), method.__name__)(name, *args, **named)
+
+    return cast("_Method", call)
 
 
 class RoutedHistory(History):
@@ -42,69 +56,24 @@ class RoutedHistory(History):
         """See ``History.jobs``. Jobs with a history of their own count without asking it."""
         return sorted({*self.of(None).jobs(), *self._chosen})
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return self.of(job).trials(job, last)
-
-    def count(self, job: str) -> int:
-        """See ``History.count``."""
-        return self.of(job).count(job)
-
-    def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``."""
-        return self.of(job).unfinished(job)
-
-    def find(self, trial: str) -> Trial | None:
-        """See ``History.find``."""
-        return self._of_trial(trial).find(trial)
-
-    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``."""
-        return self.of(job).snapshot(job, last)
-
     def begin(self, trial: Trial, *, after: str) -> Trial:
         """See ``History.begin``."""
         return self.of(trial.job).begin(trial, after=after)
-
-    def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """See ``History.finish``."""
-        return self._of_trial(trial).finish(trial, outcome)
-
-    def forget(self, trial: str, *, forgotten: bool) -> Trial:
-        """See ``History.forget``."""
-        return self._of_trial(trial).forget(trial, forgotten=forgotten)
 
     def add(self, trials: Sequence[Trial]) -> list[Trial]:
         """See ``History.add``; ``trials`` are of one job."""
         return self.of(trials[0].job).add(trials) if trials else []
 
-    def address(self, job: str) -> str | None:
-        """See ``History.address``."""
-        return self.of(job).address(job)
-
-    def renew(self, trial: str, live: dict[str, Any] | None = None) -> None:
-        """See ``History.renew``."""
-        self._of_trial(trial).renew(trial, live)
-
-    def live(self, trial: str) -> dict[str, Any] | None:
-        """See ``History.live``."""
-        return self._of_trial(trial).live(trial)
-
-    def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``History.keep_trace``."""
-        self._of_trial(trial).keep_trace(trial, trace)
-
-    def keep_settings(self, job: str, settings: str) -> None:
-        """See ``History.keep_settings``."""
-        self.of(job).keep_settings(job, settings)
-
-    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
-        """See ``History.deliver``."""
-        self.of(job).deliver(job, folder)
-
-    def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
-        """See ``History.restore``."""
-        return self.of(job).restore(job, found)
-
-    def _of_trial(self, trial: str) -> History:
-        return self.of(rules.job_of(trial) or rules.offline_job(trial))
+    trials = _routed(History.trials)
+    count = _routed(History.count)
+    unfinished = _routed(History.unfinished)
+    snapshot = _routed(History.snapshot)
+    find = _routed(History.find)
+    finish = _routed(History.finish)
+    forget = _routed(History.forget)
+    address = _routed(History.address)
+    renew = _routed(History.renew)
+    live = _routed(History.live)
+    keep_trace = _routed(History.keep_trace)
+    keep_settings = _routed(History.keep_settings)
+    restore = _routed(History.restore)

@@ -65,15 +65,14 @@ def check_id(trial: Trial, known: Trial | None) -> None:
 
 
 def is_same(known: Trial, trial: Trial) -> bool:
-    """Whether both are the same trial at different times; old ones have no uuid."""
-    kept = ["uuid", "job"] if known.uuid else ["uuid", "job", "run_dir", "global_batch_size"]
-    if not known.uuid and known.preemptions == trial.preemptions:
-        kept.append("started_at")
-    return all(getattr(known, name) == getattr(trial, name) for name in kept)
+    """Whether both are the same trial at different times."""
+    return (known.uuid, known.job) == (trial.uuid, trial.job)
 
 
-def is_news(known: Trial, trial: Trial) -> bool:
-    """Whether a stored trial is replaced by the same one of another history."""
+def is_superseded(known: Trial | None, trial: Trial) -> bool:
+    """Whether the same trial of another history takes the place of a stored one, if any."""
+    if known is None or known == trial:
+        return known is None
     was_continued = known.status is TrialStatus.PREEMPTED and trial.preemptions > known.preemptions
     is_result = (
         known.status in OPEN and trial.status.finished and trial.preemptions >= known.preemptions
@@ -99,7 +98,7 @@ def is_uuid(name: str) -> bool:
 
 def is_offline(trial: Trial) -> bool:
     """Whether a trial began offline and has no number yet."""
-    return trial.uuid is not None and trial.trial == offline_name(trial.job, trial.uuid)
+    return trial.trial == offline_name(trial.job, trial.uuid)
 
 
 def has_expired(trial: Trial) -> bool:
@@ -112,7 +111,7 @@ def check_numbers(trial: Trial, job: str) -> None:
     """Raise ``ValueError`` if a trial is of another job, or its uuid or id is not valid."""
     if trial.job != job:
         raise ValueError(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
-    if trial.uuid is not None and not is_uuid(trial.uuid):
+    if not is_uuid(trial.uuid):
         raise ValueError(f"trial {trial.trial} has the uuid {trial.uuid!r}: 32 hex digits expected")
     own_id = f"{job}-{trial.recurrence}-{trial.attempt}"
     if trial.trial != own_id or job_of(own_id) != job:

@@ -105,8 +105,8 @@ def _choose(
     if snapshot.offline:
         name = offline_name(spec.name, moment.uuid)
         return choose_offline(chooser, machine, trials, made, moment, name=name)
-    known = {trial.uuid: trial for trial in trials if trial.uuid is not None}
-    numbered = [replace(each, trial=known.get(each.trial.uuid or "", each.trial)) for each in made]
+    known = {trial.uuid: trial for trial in trials}
+    numbered = [replace(each, trial=known.get(each.trial.uuid, each.trial)) for each in made]
     if any(is_offline(each.trial) for each in numbered):
         return NothingLeft("the result of the last attempt is not delivered yet")
     return choose_trial(chooser, machine, trials, numbered, moment)

@@ -38,7 +38,7 @@ def keep_power(history: History, trial: Trial, paths: RunPaths) -> None:
     trace = read_power(paths.power, _POWER_POINTS) if history.is_shared(trial.job) else None
     if trace is not None:
         with suppress(HistoryError, ValueError):  # the page then has no curve
-            history.keep_trace(trial.uuid or trial.trial, trace.to_json())
+            history.keep_trace(trial.uuid, trace.to_json())
 
 
 class HeartbeatThread:

@@ -82,7 +82,7 @@ def _copy(local: History, shared: History, job: str, *, to_shared: bool) -> Tran
             "is copied; two histories of a job cannot be joined, because their runs have the same "
             "numbers"
         )
-    new = [each for each, old in pairs if old is None or (old != each and rules.is_news(old, each))]
+    new = [each for each, old in pairs if rules.is_superseded(old, each)]
     try:
         to.add(new)
     except ValueError as error:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 API = 1
 OLDEST_CLIENT = 1
-MOST_IMPORTED = 10_000  # trials in one request; a client sends more in several
-_MOST = 1_000_000
+MAX_IMPORTED = 10_000  # trials in one request; a client sends more in several
 _TRIAL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,149}$"
 
 
@@ -54,7 +53,9 @@ JobName = Annotated[str, Path(pattern=JOB_NAME, description="The name of a job."
 TrialName = Annotated[str, Path(pattern=_TRIAL_NAME, description="The id or the uuid of a trial.")]
 HostName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 Version = Annotated[str | None, Query(max_length=80, description="The version that is known.")]
-Last = Annotated[int | None, Query(ge=0, le=_MOST, description="Only so many, the newest ones.")]
+Last = Annotated[
+    int | None, Query(ge=0, le=1_000_000, description="Only so many, the newest ones.")
+]
 
 
 class NewTrial(BaseModel):
@@ -67,7 +68,7 @@ class NewTrial(BaseModel):
 class Trials(BaseModel):
     """Trials of one job, in order."""
 
-    trials: list[TrialJson] = Field(max_length=MOST_IMPORTED)
+    trials: list[TrialJson] = Field(max_length=MAX_IMPORTED)
 
 
 class Forgotten(BaseModel):
@@ -167,18 +168,20 @@ def begin(job: JobName, body: NewTrial, history: History, access: Allowed) -> Re
     """Begin a trial; the same trial again changes nothing."""
     access.check_write(job)
     trial = _read_trial(body.trial, job)
-    with _changing(access, "begin", trial.trial):
+    with _refused():
         stored = history.begin(trial, after=body.after)
+    access.log("begin", stored.trial)
     return Json({"trial": stored.to_json()}, 201)
 
 
 @router.post("/jobs/{job}/imports")
 def add(job: JobName, body: Trials, history: History, access: Allowed) -> Response:
-    """Add trials of another history, or trials that ran while the server was away."""
+    """Add trials of another history, or trials that ran while the server did not respond."""
     access.check_write(job)
     trials = [_read_trial(record, job) for record in body.trials]
-    with _changing(access, "import", job):
+    with _refused():
         stored = history.add(trials)
+    access.log("import", job)
     return Json({"trials": [each.to_json() for each in stored]})
 
 
@@ -200,8 +203,9 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
         outcome = Outcome.from_json(body)
     except ValueError as error:
         raise unreadable(error) from None
-    with _changing(access, "finish", _name_of(history, trial)):
+    with _refused():
         stored = history.finish(trial, outcome)
+    access.log("finish", stored.trial)
     return Json({"trial": stored.to_json()})
 
 
@@ -209,9 +213,9 @@ def finish(trial: TrialName, body: OutcomeJson, history: History, access: Allowe
 def forget(trial: TrialName, body: Forgotten, history: History, access: Allowed) -> Response:
     """Mark a trial as one to learn nothing from, or remove this mark."""
     _check(history, access, trial, write=True)
-    action = "forget" if body.forgotten else "remember"
-    with _changing(access, action, _name_of(history, trial)):
+    with _refused():
         stored = history.forget(trial, forgotten=body.forgotten)
+    access.log("forget" if body.forgotten else "remember", stored.trial)
     return Json({"trial": stored.to_json()})
 
 
@@ -244,8 +248,9 @@ def keep_settings(job: JobName, body: JobSettings, history: History, access: All
     access.check_write(job)
     if not body.settings.replace("\n", "").replace("\t", "").isprintable():
         raise invalid("settings: a job file has no control characters")
-    with _changing(access, "settings", job):
+    with _refused():
         history.keep_settings(job, body.settings)
+    access.log("settings", job)
     return Response(status_code=204)
 
 
@@ -258,13 +263,12 @@ def report_host(host: HostName, body: FreeJson, history: History, access: Allowe
 
 
 @contextlib.contextmanager
-def _changing(access: Access, action: str, subject: str) -> Iterator[None]:
-    """Log a change; a value that cannot be stored is a refusal."""
+def _refused() -> Iterator[None]:
+    """Refuse what cannot be stored."""
     try:
         yield
     except ValueError as error:
         raise invalid(error) from None
-    access.log(action, subject)
 
 
 def _read_trial(record: dict[str, Any], job: str) -> Trial:
@@ -275,12 +279,6 @@ def _read_trial(record: dict[str, Any], job: str) -> Trial:
     if trial.job != job:
         raise invalid(f"trial {trial.trial} is of job {trial.job!r}, not of {job!r}")
     return trial
-
-
-def _name_of(history: SqlHistory, trial: str) -> str:
-    """Return the id of a trial, for the log; launchers name it by its uuid."""
-    found = history.find(trial) if rules.is_uuid(trial) else None
-    return trial if found is None else found.trial
 
 
 def _check(history: SqlHistory, access: Access, name: str, *, write: bool = False) -> None:

@@ -43,11 +43,8 @@ def build_app(settings: Settings) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_app: object) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        duties = [
-            _repeat(lambda: _expire(history), _EXPIRE_S),
-            _repeat(tokens.write_uses, _EXPIRE_S),
-        ]
-        tasks = [asyncio.create_task(duty) for duty in duties]
+        duties = (lambda: _expire(history), tokens.write_uses)
+        tasks = [asyncio.create_task(_repeat(duty, _EXPIRE_S)) for duty in duties]
         try:
             yield
         finally:
@@ -69,8 +66,7 @@ def build_app(settings: Settings) -> ASGIApp:
     for kind in (Refusal, HistoryError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
-    bodies = BoundedBodies(app, settings.body_bytes)
-    authentication = Authentication(bodies, tokens, Guesses(), settings)
+    authentication = Authentication(BoundedBodies(app), tokens, Guesses(), settings)
     app.include_router(api.router)
     app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))
@@ -80,7 +76,7 @@ def build_app(settings: Settings) -> ASGIApp:
 
 
 async def _repeat(duty: Callable[[], object], pause_s: float) -> None:
-    """Do something for ever in a thread; a database that is away is no reason to stop."""
+    """Do something for ever in a thread; it goes on if the database does not respond."""
     well = True
     while True:
         await asyncio.sleep(pause_s)

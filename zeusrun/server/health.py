@@ -18,33 +18,22 @@ from zeusrun.trial import EnergySource, TrialStatus
 
 if TYPE_CHECKING:
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.history.sql.survey import JobHead, Part
+    from zeusrun.history.sql.survey import Part
     from zeusrun.server.auth import Access
     from zeusrun.trial import Trial
 
-_MOST_RUNNING = 1000
-
-
-class _Totals:
-    """What the runs of each job have taken; a job is read again once it has changed."""
-
-    def __init__(self, history: SqlHistory) -> None:
-        self._engine = history.engine
-        self._known: dict[str, tuple[int, list[Part], Trial | None]] = {}
-
-    def read(self, head: JobHead) -> tuple[list[Part], Trial | None]:
-        """Return how the runs of a job have ended, and the last one."""
-        known = self._known.get(head.job)
-        if known is None or known[0] != head.changes:
-            ended = survey.add_up(self._engine, head.job)
-            known = (head.changes, ended, survey.read_last_ended(self._engine, head.job))
-            self._known[head.job] = known
-        return known[1:]
+_MAX_RUNNING = 1000
 
 
 def build_health_router(history: SqlHistory) -> APIRouter:
     """Return the routes; the first two need no token."""
-    totals = _Totals(history)
+    engine = history.engine
+    totals: dict[str, tuple[int, list[Part], Trial | None]] = {}
+
+    def read_totals(job: str, changes: int) -> tuple[list[Part], Trial | None]:
+        if job not in totals or totals[job][0] != changes:
+            totals[job] = changes, survey.add_up(engine, job), survey.read_last_ended(engine, job)
+        return totals[job][1:]
 
     async def check_process() -> Response:
         return JSONResponse({"status": "ok"})
@@ -56,9 +45,9 @@ def build_health_router(history: SqlHistory) -> APIRouter:
     def show_metrics(request: Request) -> Response:
         access = access_of(request)
         families = Families()
-        for head in survey.list_heads(history.engine):
+        for head in survey.list_heads(engine):
             if access.covers(head.job):
-                _add_job(families, head.job, *totals.read(head))
+                _add_job(families, head.job, *read_totals(head.job, head.changes))
         _add_running(families, history, access)
         families.add("server_info", "The server; always 1.", 1, version=__version__)
         return PlainTextResponse(families.text(), media_type=CONTENT_TYPE)
@@ -96,7 +85,7 @@ def _add_running(families: Families, history: SqlHistory, access: Access) -> Non
     covered = [each for each in survey.list_running(history.engine) if access.covers(each[1])]
     for job, count in Counter(job for _, job in covered).items():
         families.add("running", "Runs that are running, start-up included.", count, job=job)
-    newest = [number for number, _ in covered[-_MOST_RUNNING:]]
+    newest = [number for number, _ in covered[-_MAX_RUNNING:]]
     for running in survey.read_running(history.engine, newest):
         job, trial, left_s = running.trial.job, running.trial.trial, running.lease_left_s
         add_live(families, read_live(running), trial=trial)

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 OPEN = "zeusrun.open"
 """In the scope of a request that needs no token: anybody may send it, so its body is small."""
+_BODY_BYTES = 32 << 20
 _OPEN_BYTES = 4096  # of its body: the form for a token
 _GUESSES = 40.0  # wrong tokens of one address, before others are refused
 _A_SECOND = 10.0  # how many are allowed again
-_MOST_CLIENTS = 10_000  # that are remembered
+_MAX_CLIENTS = 10_000  # that are remembered
 
 
 class Guesses:
@@ -35,7 +36,7 @@ class Guesses:
         left = min(_GUESSES, left + (now_t - since_t) * _A_SECOND)
         refused = left < 1.0
         self._left[client] = (left if refused else left - guesses, now_t)
-        if len(self._left) > _MOST_CLIENTS:
+        if len(self._left) > _MAX_CLIENTS:
             self._left.popitem(last=False)
         if refused:
             raise overloaded("too many wrong tokens; try again later", 429, "rate")
@@ -44,8 +45,8 @@ class Guesses:
 class BoundedBodies:
     """Receives a request as a whole before it is answered, if it is not too large."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -67,13 +68,13 @@ class BoundedBodies:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body; ``None`` if the client has gone before its end."""
-        most = _OPEN_BYTES if OPEN in scope else self._most
+        limit = _OPEN_BYTES if OPEN in scope else _BODY_BYTES
         size = int(dict(scope["headers"]).get(b"content-length", 0))
         body = bytearray()
         more = True
         while True:
-            if size > most:
-                text = f"the request is larger than {most} bytes, the most that is allowed"
+            if size > limit:
+                text = f"the request is larger than {limit} bytes, the most that is allowed"
                 raise Refusal(413, "size", text)
             if not more:
                 return bytes(body)

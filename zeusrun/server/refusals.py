@@ -81,7 +81,7 @@ def overloaded(message: str, status: int = 503, code: str = "overloaded") -> Ref
 
 
 def refusal_of(error: Exception, where: str = "") -> Refusal:
-    """Return what a client is told of an error; ``where`` is the request, for the log."""
+    """Return the refusal that an error means; ``where`` is the request, for the log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, HistoryError):

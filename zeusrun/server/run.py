@@ -1,18 +1,20 @@
-"""Runs a server: checks what it is asked for, listens, and stops cleanly."""
+"""Runs a server: checks what it is asked for, listens, logs without secrets, stops cleanly."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import ipaddress
+import logging
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import ssl
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -22,9 +24,8 @@ from zeusrun.history.http.address import is_loopback
 from zeusrun.history.sql.create import create_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
-from zeusrun.redaction import hide_password
+from zeusrun.redaction import MASK, hide_password
 from zeusrun.server.app import build_app
-from zeusrun.server.logs import log_config
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
-_MOST_CONNECTIONS = 1000  # a process may usually open 1024 files
+_MAX_CONNECTIONS = 1000  # a process may usually open 1024 files
 _HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
+# A token, and what stands where a token belongs in the path of Zeus's clients.
+_TOKENS = re.compile(r"zeusrun_[0-9a-f]{8}_[A-Za-z0-9_-]*|(?<=/zeus/)/*[^/\s\"'?]+")
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def build_config(settings: Settings) -> uvicorn.Config:
         forwarded_allow_ips=settings.trusted_proxies,
         server_header=False,
         backlog=_BACKLOG,
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
         http="h11",
@@ -193,3 +196,38 @@ def _open_port(settings: Settings) -> socket.socket:
             "listens there"
         ) from None
     return listener
+
+
+class Redacted(logging.Formatter):
+    """Formats a record without secrets, and without the lines of a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text += f" {type(error).__name__}: {error}"
+        return hide_secrets(" ".join(text.split()))
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text without tokens and without the passwords of URLs."""
+    return hide_password(_TOKENS.sub(MASK, text))
+
+
+def log_config(*, access_log: bool) -> dict[str, Any]:
+    """Return the configuration of Python's logging for a server process."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": Redacted}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "loggers": {
+            name: {"level": level, "handlers": ["stderr"], "propagate": False}
+            for name, level in (
+                ("zeusrun", "INFO"),
+                ("uvicorn", "WARNING"),
+                ("uvicorn.access", "INFO" if access_log else "WARNING"),
+            )
+        },
+    }

@@ -12,8 +12,6 @@ from zeusrun.errors import UsageError
 from zeusrun.files.home import unwritable_home
 from zeusrun.history.sql.engine import parse_url
 from zeusrun.jobfile.section import Section, validate
-from zeusrun.jobfile.validators import size_bytes
-from zeusrun.jobfile.values import Size  # noqa: TC001 - pydantic reads the annotations
 from zeusrun.jobfile.yaml_reader import JobDocument, read_document
 
 if TYPE_CHECKING:
@@ -43,12 +41,6 @@ class Settings(Section):
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For is believed."
     )
     access_log: bool = Field(False, description="Log every request.")
-    largest_request: Size = Field("32 MiB", description="The largest body of a request.")
-
-    @property
-    def body_bytes(self) -> int:
-        """The largest body in bytes."""
-        return size_bytes(self.largest_request)
 
     @field_validator("path_prefix")
     @classmethod

@@ -229,4 +229,5 @@ class _Simulation:
             default_batch_size=problem.default,
             curve=tuple(curve),
             power_profile=tuple(self._measured.values()),
+            uuid="",
         )

@@ -58,7 +58,7 @@ def hurry(monkeypatch):
     monkeypatch.setattr(patience, "READ_S", 0.05)
     monkeypatch.setattr("zeusrun.history.shared.store.PATIENCE_S", 0.05)
     monkeypatch.setattr("zeusrun.history.http.client._SHORT_S", 1.0)
-    monkeypatch.setattr(patience, "_AWAY_S", 0.0)
+    monkeypatch.setattr(patience, "_PAUSE_READS_S", 0.0)
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ def test_without_a_copy_the_server_is_missed(history, proxy):
 def test_a_server_that_was_away_just_now_is_not_waited_for_again(history, proxy, monkeypatch):
     begin(history, with_uuid())
     history.trials("digits")
-    monkeypatch.setattr(patience, "_AWAY_S", 60.0)
+    monkeypatch.setattr(patience, "_PAUSE_READS_S", 60.0)
     monkeypatch.setattr(patience, "READ_S", 0.3)
     proxy.mode = "refuse"
     history.trials("digits")

@@ -26,8 +26,8 @@ def jobs(request):
 
 def test_a_job_is_found_as_it_was_added(jobs):
     assert jobs.add(JOB)
-    assert jobs.find("mnist/ä") == jobs.find_by_name("mnist--1") == JOB
-    assert jobs.find("mnist") is jobs.find_by_name("mnist/ä") is None
+    assert jobs.find("mnist/ä") == jobs.find(job="mnist--1") == JOB
+    assert jobs.find("mnist") is jobs.find(job="mnist/ä") is None
 
 
 def test_an_id_and_the_name_of_a_history_are_given_once(jobs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.factories import begin, build_trial
+from tests.factories import begin, build_trial, uuid_of
 from tests.view.report.values import KWH, run
 from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.trial import TrialStatus
@@ -40,7 +40,7 @@ def trace(points=30):
 def named(job, trial, **changes):
     """Give a trial to another job."""
     name = f"{job}-{trial.recurrence}-{trial.attempt}"
-    return dataclasses.replace(trial, trial=name, job=job, **changes)
+    return dataclasses.replace(trial, trial=name, job=job, uuid=uuid_of(name), **changes)
 
 
 def fill(store):

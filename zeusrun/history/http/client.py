@@ -18,7 +18,6 @@ from zeusrun.history.base import (
     Conflict,
     RefusedError,
     Shared,
-    Snapshot,
     UnavailableError,
     UnknownTrialError,
 )
@@ -41,7 +40,7 @@ _TOKEN_FILE = "token"  # noqa: S105 - a name
 _LIMIT_S = 60.0  # of a request that may read a whole history
 _SHORT_S = 10.0  # of one that reads or writes a trial
 _AGAIN = {408, 429, 502, 503, 504}  # the request may succeed a little later
-_MOST_ADDED = 100  # trials in one request; one of 1,000 epochs has about 100 kB
+_MAX_ADDED = 100  # trials in one request; one of 1,000 epochs has about 100 kB
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TO_TLS = re.compile(rb"plain HTTP|HTTP request to an HTTPS")  # nginx, Apache; Caddy, Traefik
 _IS_IT_A_SERVER = "is this the address of a zeusrun server?"
@@ -97,14 +96,6 @@ class HttpHistory(Shared):
         """See ``History.jobs``."""
         return self._ask("GET", "/jobs", lambda found: list(map(str, found["jobs"])))
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return list(self.changes(job, None, last).trials)
-
-    def count(self, job: str) -> int:
-        """See ``History.count``."""
-        return self.changes(job, None, 0).total
-
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
@@ -116,11 +107,6 @@ class HttpHistory(Shared):
             return self._trial("GET", _path_of(trial))
         except UnknownTrialError:
             return None
-
-    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``."""
-        found = self.changes(job, None, last)
-        return Snapshot(found.trials, found.version)
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """See ``Shared.changes``."""
@@ -158,8 +144,8 @@ class HttpHistory(Shared):
         encoded = [rules.encode_trial(trial) for trial in trials]
         for job, own in groupby(encoded, key=lambda record: record["job"]):
             records = list(own)
-            for at in range(0, len(records), _MOST_ADDED):
-                body = {"trials": records[at : at + _MOST_ADDED]}
+            for at in range(0, len(records), _MAX_ADDED):
+                body = {"trials": records[at : at + _MAX_ADDED]}
                 stored += self._ask("POST", f"/jobs/{job}/imports", _read_trials, body, _LIMIT_S)
         return stored
 
@@ -241,22 +227,22 @@ def read_token(home: Path, environment: Mapping[str, str]) -> str | None:
 
 def _refusal(url: str, answer: Answer, found: Any, path: str) -> Exception:  # noqa: ANN401 - JSON
     """Return what the answer to a refused request means."""
-    status, code, said = answer.status, "", f"HTTP status {answer.status}"
+    status, code, message = answer.status, "", f"HTTP status {answer.status}"
     error = found.get("error") if isinstance(found, dict) else None
     if isinstance(error, dict):
-        code, said = str(error.get("code")), str(error.get("message"))[:500]
+        code, message = str(error.get("code")), str(error.get("message"))[:500]
     if status in _AGAIN or (status == 500 and not code):  # also one that is just being stopped
-        refused = UnavailableError(f"the server {url} does not respond: {said}")
+        refused = UnavailableError(f"the server {url} does not respond: {message}")
         refused.retry_after_s = _seconds(answer.headers.get("Retry-After"))
         return refused
     if code == "conflict":
-        return Conflict(said)
+        return Conflict(message)
     if code == "unknown" and path.startswith("/trials/"):
-        return UnknownTrialError(said)
+        return UnknownTrialError(message)
     if code in {"invalid", "size"}:
-        return ValueError(said)
+        return ValueError(message)
     kind = RefusedError if 300 <= status < 500 else HistoryError
-    return kind(f"the server {url} refuses: {said}{_advice(answer, code)}")
+    return kind(f"the server {url} refuses: {message}{_advice(answer, code)}")
 
 
 def _advice(answer: Answer, code: str) -> str:

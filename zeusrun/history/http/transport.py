@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _CONNECT_S = 5.0
-_MOST_CONNECTIONS = 8  # that stay open
-_MOST_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
+_MAX_CONNECTIONS = 8  # that stay open
+_MAX_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
 _NO_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}  # of OpenSSL
 
@@ -50,12 +50,12 @@ class Transport:
         # Python's context uses the authorities of the system, and SSL_CERT_FILE.
         tls = ssl.create_default_context() if self._server.scheme == "https" else None
         if self._proxy is None:
-            self._pool = urllib3.PoolManager(maxsize=_MOST_CONNECTIONS, ssl_context=tls)
+            self._pool = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS, ssl_context=tls)
             return
         login = urllib3.util.parse_url(self._proxy).auth
         self._pool = urllib3.ProxyManager(
             self._proxy,
-            maxsize=_MOST_CONNECTIONS,
+            maxsize=_MAX_CONNECTIONS,
             ssl_context=tls,
             proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
         )
@@ -103,9 +103,9 @@ class Transport:
         with response:  # one that was read to its end has given its connection back
             while piece := response.read1(_PIECE_BYTES):
                 pieces += piece
-                if len(pieces) > _MOST_BYTES:
+                if len(pieces) > _MAX_BYTES:
                     raise HistoryError(
-                        f"the answer of {self.url} is longer than {_MOST_BYTES >> 20} MiB"
+                        f"the answer of {self.url} is longer than {_MAX_BYTES >> 20} MiB"
                     )
                 if time.monotonic() > until_t:  # the timeout is that of each read
                     raise exceptions.TimeoutError

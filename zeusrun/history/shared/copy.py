@@ -60,8 +60,8 @@ class State(NamedTuple):
 class LocalCopy:
     """The newest trials of the jobs of one server, in one file; safe for threads and processes.
 
-    A damaged file is removed, because everything can be copied again. Every method raises
-    ``CopyError`` if the file cannot be used.
+    A damaged file is removed, because everything can be copied again. A copy that cannot be used is
+    none: only ``update`` raises ``CopyError``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,14 +76,14 @@ class LocalCopy:
     ) -> Snapshot:
         """Fetch what has changed; return the newest ``last`` trials of a job as they are then.
 
-        ``fetch`` takes a version and the most trials to return, as ``Shared.changes`` does.
+        ``fetch`` takes a version and how many trials to return, as ``Shared.changes`` does.
         """
-        most = None if last is None else max(last, NEWEST)
+        count = None if last is None else max(last, NEWEST)
         while True:
             with self._open() as file:
                 before = _state(file, job)
-            known = before if before is not None and before.has(most) else None
-            found = fetch(None if known is None else known.version, most)
+            known = before if before is not None and before.has(count) else None
+            found = fetch(None if known is None else known.version, count)
             changed, now = known is None or found.version != known.version, read_clock()
             write = changed or known is None or abs(now - known.read_at) > _FRESH_S
             with self._open(write=write) as file:
@@ -97,22 +97,24 @@ class LocalCopy:
 
     def jobs(self) -> list[str]:
         """Return the names of the jobs that have a copy, sorted."""
-        with self._open() as file:
+        with contextlib.suppress(CopyError), self._open() as file:
             rows = file.execute("SELECT job FROM jobs WHERE total > 0 ORDER BY job")
             return [job for (job,) in rows]
+        return []
 
     def snapshot(self, job: str, last: int | None) -> Snapshot | None:
         """Return the newest trials of a job as they were; ``None`` without a copy."""
-        with self._open() as file:
+        with contextlib.suppress(CopyError), self._open() as file:
             state = _state(file, job)
-            if state is None:
-                return None
-            return Snapshot(tuple(self._newest(file, job, last)), state.version, offline=True)
+            if state is not None:
+                return Snapshot(tuple(self._newest(file, job, last)), state.version, offline=True)
+        return None
 
     def state(self, job: str) -> State | None:
         """Return what the copy has of a job; ``None`` without a copy."""
-        with self._open() as file:
+        with contextlib.suppress(CopyError), self._open() as file:
             return _state(file, job)
+        return None
 
     def find(self, name: str) -> Trial | None:
         """Return a trial by its id or uuid, or by the id that it had offline."""
@@ -121,13 +123,13 @@ class LocalCopy:
             where = "uuid = ?"
         elif rules.offline_job(name) is not None:
             where, value = "uuid >= ? ORDER BY uuid", name[-8:]
-        with self._open() as file:
+        with contextlib.suppress(CopyError), self._open() as file:
             query = f"SELECT trial, record FROM trials WHERE {where} LIMIT 1"  # noqa: S608 - one of three
-            trials = [self._decode(*row) for row in file.execute(query, (value,))]
-        found = trials[0] if trials else None
-        if found is None or rules.offline_job(name) is None:
-            return found
-        return found if rules.offline_name(found.job, found.uuid or "") == name else None
+            for row in file.execute(query, (value,)):
+                found = self._decode(*row)
+                if name in {found.trial, found.uuid, rules.offline_name(found.job, found.uuid)}:
+                    return found
+        return None
 
     def _newest(self, file: sqlite3.Connection, job: str, last: int | None) -> list[Trial]:
         query = f"SELECT trial, record FROM trials WHERE job = ? {_NEWEST_FIRST} LIMIT ?"  # noqa: S608

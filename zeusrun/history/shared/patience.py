@@ -1,4 +1,4 @@
-"""How long a caller tries to reach a history that is away."""
+"""How long a caller tries to reach a history that does not respond."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PATIENCE_S = 5.0
 """How long a launcher that records an outcome tries to reach the history."""
 READ_S = 2.0
 """How long a command that reads tries to."""
-_AWAY_S = 10.0  # so long after a failure, a read does not wait again
-_LONG_S = 20.0  # a wait of which the user is told
+_PAUSE_READS_S = 10.0  # so long after a failure, a read does not wait again
+_LONG_S = 20.0  # the user is informed of such a wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 _Result = TypeVar("_Result")
 
@@ -30,20 +30,20 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """Whether the history was away just now."""
+        """Whether the history did not respond just now."""
         return time.monotonic() < self._until_t
 
     def check(self) -> None:
-        """Raise ``UnavailableError`` if the history was away just now."""
+        """Raise ``UnavailableError`` if the history did not respond just now."""
         if self.is_over:
             raise self._error
 
     def renew(self) -> None:
-        """Forget that the history was away."""
+        """Forget that the history did not respond."""
         self._until_t = 0.0
 
     def read(self, call: Callable[[], _Result]) -> _Result:
-        """Call for up to ``READ_S``; not at all if the history was away just now."""
+        """Call for up to ``READ_S``; not at all if the history did not respond just now."""
         self.check()
         return self.keep_calling(call, READ_S)
 
@@ -65,7 +65,7 @@ class Patience:
             except UnavailableError as error:
                 left_s = until_t - time.monotonic()
                 if left_s <= 0:
-                    self._error, self._until_t = error, time.monotonic() + _AWAY_S
+                    self._error, self._until_t = error, time.monotonic() + _PAUSE_READS_S
                     raise
                 if patience_s >= _LONG_S:
                     self._tell(f"{error}; waiting for it, for up to {patience_s:g} s")

@@ -1,4 +1,4 @@
-"""What waits to be delivered to a shared history: one durable file for each write, in order."""
+"""What waits to be delivered to a shared history, a file for each write; and its delivery."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from zeusrun.files.lock import FileLock, SafeLock
 from zeusrun.files.private import make_folder, read_file
 from zeusrun.files.version import check_version
 from zeusrun.history import rules
-from zeusrun.trial import Trial
+from zeusrun.history.base import UnavailableError, UnknownTrialError
+from zeusrun.history.shared.patience import PATIENCE_S
+from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from zeusrun.history.base import Shared
 
 Kind = Literal["begin", "finish", "withdraw", "trace"]
 """A trial that began offline; its end; the end of one that may never have begun; its power."""
@@ -41,7 +45,7 @@ class Entry:
     @property
     def key(self) -> str:
         """What names the trial in every history that has it."""
-        return self.trial.uuid or self.trial.trial
+        return self.trial.uuid
 
 
 class Spool:
@@ -100,7 +104,7 @@ class Spool:
         A trial without a number counts as the next recurrence of its own.
         """
         waiting = {key: each for key, each in self.trials().items() if each.job == job}
-        known = [newer(each, waiting.pop(each.uuid or each.trial, None)) for each in trials]
+        known = [newer(each, waiting.pop(each.uuid, None)) for each in trials]
         found = [each for each in known if each is not None]
         newest = (found[-1].recurrence, found[-1].attempt) if found else (0, 0)
         number = newest[0]
@@ -177,3 +181,79 @@ def newer(known: Trial | None, waiting: Trial | None) -> Trial | None:
     ):
         return known
     return replace(waiting, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
+
+
+def deliver(spool: Spool, remote: Shared, tell: Callable[[str], None]) -> None:
+    """Deliver what waits, in order, each once.
+
+    What is refused for good is set aside.
+
+    ``tell`` shows a sentence to the user.
+
+    Raises:
+        UnavailableError: If the history does not respond.
+    """
+    if not spool:
+        return
+    with spool.delivering(PATIENCE_S) as alone:
+        held: set[str] = set()  # trials of which an earlier write still waits
+        for entry in spool.entries() if alone else ():
+            if entry.key in held:
+                continue
+            try:
+                _send(entry, remote, tell)
+            except UnavailableError:
+                raise
+            except ValueError as error:
+                path = spool.set_aside(entry.path, str(error))
+                tell(f"the result of {entry.trial.trial} is refused, and kept in {path}: {error}")
+            except HistoryError as error:
+                held.add(entry.key)
+                tell(f"the result of {entry.trial.trial} still waits: {error}")
+            else:
+                spool.remove(entry)
+
+
+def _send(entry: Entry, remote: Shared, tell: Callable[[str], None]) -> None:
+    """Deliver one write. Again, it changes nothing: an earlier answer may have been lost."""
+    trial, kind = entry.trial, entry.kind
+    if kind == "begin":
+        remote.add([trial])
+        return
+    if kind == "trace":
+        with contextlib.suppress(UnknownTrialError):
+            remote.keep_trace(entry.key, entry.trace or {})
+        return
+    known = remote.find(entry.key)
+    if known is None:
+        if kind == "finish":
+            add_lost(trial, remote, tell)
+        return
+    if known.preemptions != trial.preemptions:
+        return  # it has gone on since
+    if kind == "withdraw" and known.status not in rules.OPEN:
+        return
+    try:
+        remote.finish(entry.key, trial.outcome)
+    except ValueError:
+        if trial.status is not TrialStatus.LOST:  # else a better outcome is known
+            raise
+
+
+def add_lost(trial: Trial, remote: Shared, tell: Callable[[str], None]) -> None:
+    """Store a trial that the history has lost; if another one has its number now, under the next.
+
+    The uuid finds it, so that it is stored once.
+    """
+    try:
+        remote.add([trial])
+    except ValueError:
+        other = remote.find(trial.trial)
+        if other is None or other.uuid == trial.uuid:
+            raise
+        name = rules.offline_name(trial.job, trial.uuid)
+        (stored,) = remote.add([replace(trial, trial=name)])
+        tell(
+            f"{trial.trial} is now {stored.trial}: the history was restored from a backup, and "
+            "another run has the number"
+        )

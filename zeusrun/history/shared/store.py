@@ -1,4 +1,4 @@
-"""A shared history as a machine uses it: it survives a server that is away."""
+"""A shared history as a machine uses it: it survives a server that does not respond."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from zeusrun.history.base import (
     UnknownTrialError,
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.delivery import add_all_lost, deliver
 from zeusrun.history.shared.patience import PATIENCE_S, Patience
-from zeusrun.history.shared.spool import Spool, newer
+from zeusrun.history.shared.spool import Spool, add_lost, deliver, newer
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.history.base import Shared
-    from zeusrun.history.shared.copy import State
     from zeusrun.trial import Outcome, Trial
 
 Offline = Literal["fail", "cheapest"]
-"""What a submit does if the history is away for too long."""
+"""What a submit does if the history does not respond for too long."""
 
 _CONFLICT_S = 0.5  # the longest pause before a submit chooses again
 _NOT_BEGUN = "it could not be begun: the shared history did not respond"
@@ -47,9 +45,9 @@ _NOT_BEGUN = "it could not be begun: the shared history did not respond"
 class SharedHistory(History):
     """A ``History`` over a remote one, with a local copy and a spool.
 
-    Reads ask the remote history only for what has changed. If it is away, they return the local
-    copy. A request that fails because it is away is made again, after pauses that grow (exponential
-    backoff with full jitter). Results that cannot be delivered wait in the spool.
+    Reads ask the remote history only for what has changed. If it does not respond, they return the
+    local copy. A request that fails for that reason is made again, after pauses that grow
+    (exponential backoff with full jitter). Results that cannot be delivered wait in the spool.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class SharedHistory(History):
             offline: What ``snapshot`` does after that: raise, or return the local copy.
             show: Shows a sentence to the user.
             pause: Waits between two tries of ``snapshot`` and ``begin``; it may raise to give up.
-                ``None``: the caller only reads, and is told if it reads the local copy.
+                ``None``: the caller only reads, and is informed if it reads the local copy.
         """
         self.remote, self.name, self.spool = remote, name, Spool(folder / "spool")
         self._copy = LocalCopy(folder / "copy.db")
@@ -92,8 +90,7 @@ class SharedHistory(History):
         try:
             names = self._patience.read(self.remote.jobs)
         except UnavailableError as error:
-            with contextlib.suppress(CopyError):
-                begun.update(self._copy.jobs())
+            begun.update(self._copy.jobs())
             if not begun:
                 raise
             self._tell_offline(error, *begun)
@@ -115,14 +112,14 @@ class SharedHistory(History):
         waiting = self.spool.entries()
         new = sum(each.kind == "begin" and each.trial.job == job for each in waiting)
         try:
-            return self._patience.read(lambda: self.remote.count(job)) + new
+            total = self._patience.read(lambda: self.remote.count(job))
         except UnavailableError as error:
             self._offline(job, 0, error)
-            state = self._copy_state(job)
-            return new + (0 if state is None else state.total)
+            total = state.total if (state := self._copy.state(job)) is not None else 0
+        return total + new
 
     def unfinished(self, job: str) -> list[Trial]:
-        """See ``History.unfinished``."""
+        """See ``History.unfinished``; not by the copy, which is wrong after a restored backup."""
         check_job_name(job)
         try:
             known: Sequence[Trial] = self._patience.read(lambda: self.remote.unfinished(job))
@@ -140,7 +137,7 @@ class SharedHistory(History):
                 self._patience.read(lambda: self._copied(job, 0))
             found = self._patience.read(lambda: self.remote.find(self._key(trial)))
         except UnavailableError as error:
-            found = self._copy_find(trial)
+            found = self._copy.find(trial)
             either = found or waiting
             if either is None:
                 raise
@@ -151,7 +148,7 @@ class SharedHistory(History):
         """See ``History.snapshot``. What waits is delivered first.
 
         Raises:
-            UnavailableError: If the history is away for ``wait_s``, unless ``offline`` is
+            UnavailableError: If the history does not respond for ``wait_s``, unless ``offline`` is
                 ``cheapest``: then the snapshot is the local copy, also if no trial could begin
                 since the last success of ``begin`` or ``renew``.
         """
@@ -178,7 +175,7 @@ class SharedHistory(History):
         """See ``History.begin``. A trial with the id of an offline one is only stored here.
 
         Raises:
-            UnavailableError: If the history is away for ``wait_s``.
+            UnavailableError: If the history does not respond for ``wait_s``.
             OfflineError: The same if ``offline`` is ``cheapest``: choose again, offline.
         """
         if rules.is_offline(trial):
@@ -206,7 +203,7 @@ class SharedHistory(History):
         return self._remember(begun)
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
-        """See ``History.finish``. If the history is away, the outcome waits in the spool."""
+        """See ``History.finish``. If that fails for now, the outcome waits in the spool."""
         waiting = self._waiting_trial(trial)
         if waiting is not None:  # the trial began offline, or has an outcome that waits
             return self._finish_later(waiting.finish(outcome))
@@ -218,7 +215,7 @@ class SharedHistory(History):
         except HistoryError as error:
             known = self._own.get(trial)
             if known is None and not isinstance(error, UnknownTrialError):
-                known = self._copy_find(trial)
+                known = self._copy.find(trial)
             if known is None:
                 raise
             return self._finish_later(known.finish(outcome))
@@ -251,12 +248,12 @@ class SharedHistory(History):
         return self._patience.read(lambda: self.remote.add(trials))
 
     def report_host(self, host: str, facts: dict[str, Any]) -> None:
-        """See ``History.report_host``; tried once, unless the history was away just now."""
+        """See ``History.report_host``; tried once, unless the history did not respond just now."""
         self._patience.check()
         self.remote.report_host(host, facts)
 
     def keep_trace(self, trial: str, trace: dict[str, Any]) -> None:
-        """See ``History.keep_trace``. If the history is away, the trace waits in the spool."""
+        """See ``History.keep_trace``. If that fails for now, the trace waits in the spool."""
         known = self._own.get(trial)
         if known is not None and self._waiting_trial(trial) is not None:
             self.spool.put("trace", known, trace)
@@ -269,7 +266,7 @@ class SharedHistory(History):
             self.spool.put("trace", known, trace)
 
     def keep_settings(self, job: str, settings: str) -> None:
-        """See ``History.keep_settings``; tried once, unless the history was away just now."""
+        """See ``History.keep_settings``; tried once, and not soon after a failure."""
         self._patience.check()
         self.remote.keep_settings(job, settings)
 
@@ -278,10 +275,9 @@ class SharedHistory(History):
         del job
         return self.name
 
-    def deliver(self, job: str | None = None, folder: Path | None = None) -> None:
+    def deliver(self) -> None:
         """See ``History.deliver``."""
-        spool = self.spool if folder is None else Spool(folder)
-        deliver(spool, self.remote, self.tell, job)
+        deliver(self.spool, self.remote, self.tell)
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``.
@@ -289,10 +285,14 @@ class SharedHistory(History):
         Trials of an earlier history of this machine stay away: their numbers may be others' by now.
         """
         self.deliver()
+        known = {each.uuid for each in self.remote.trials(job)}
+        lost = [each for each in found if each.status.finished and each.uuid not in known]
         try:
-            names = add_all_lost(job, found, self.remote, self.tell)
+            for trial in sorted(lost, key=rules.place_of):
+                add_lost(trial, self.remote, self.tell)
         except ValueError as error:
             raise HistoryError(f"{self.name} refuses a run of {job}: {error}") from error
+        names = tuple(trial.trial for trial in lost)
         return Restoration(None, None, self.remote.count(job), names, (), None, (), ())
 
     def tell(self, text: str) -> None:
@@ -310,7 +310,7 @@ class SharedHistory(History):
         try:
             self._patience.check()
             self.deliver()
-            found = self.remote.find(finished.uuid or finished.trial)
+            found = self.remote.find(finished.uuid)
         except HistoryError as error:
             self._show(
                 f"{error}; the result of {finished.trial} waits in {path}, and is delivered later"
@@ -326,7 +326,7 @@ class SharedHistory(History):
             self.spool.put("withdraw", ended)
 
     def _remember(self, trial: Trial) -> Trial:
-        self._own |= {trial.trial: trial, trial.uuid or trial.trial: trial}
+        self._own |= {trial.trial: trial, trial.uuid: trial}
         return trial
 
     def _key(self, trial: str) -> str:
@@ -336,8 +336,8 @@ class SharedHistory(History):
         """
         known = self._own.get(trial)
         if known is None and rules.offline_job(trial) is not None:
-            known = self._copy_find(trial)
-        return trial if known is None else known.uuid or trial
+            known = self._copy.find(trial)
+        return trial if known is None else known.uuid
 
     # The local copy and what waits.
 
@@ -345,7 +345,7 @@ class SharedHistory(History):
         """Return the newest trials, by the copy if that can be used."""
         try:
             return self._copy.update(
-                job, last, lambda after, most: self.remote.changes(job, after, most)
+                job, last, lambda after, count: self.remote.changes(job, after, count)
             )
         except CopyError as error:
             self.tell(f"{error}; the history is read without its local copy")
@@ -353,24 +353,11 @@ class SharedHistory(History):
 
     def _offline(self, job: str, last: int | None, error: UnavailableError) -> Snapshot:
         """Return what is known here; raises the error if that is nothing."""
-        try:
-            known = self._copy.snapshot(job, last)
-        except CopyError:
-            known = None
+        known = self._copy.snapshot(job, last)
         if known is None and not self.spool.merge(job, ()):
             raise error
         self._tell_offline(error, job)
         return known or Snapshot((), "", offline=True)
-
-    def _copy_state(self, job: str) -> State | None:
-        with contextlib.suppress(CopyError):
-            return self._copy.state(job)
-        return None
-
-    def _copy_find(self, trial: str) -> Trial | None:
-        with contextlib.suppress(CopyError):
-            return self._copy.find(trial)
-        return None
 
     def _waiting_trial(self, name: str) -> Trial | None:
         found, key = self.spool.trials(), self._key(name)
@@ -386,7 +373,7 @@ class SharedHistory(History):
         """Tell a user who only reads how old the newest copy of these jobs is: once."""
         if self._only_reads:
             self._only_reads = False
-            known = [state.read_at for job in jobs if (state := self._copy_state(job)) is not None]
+            known = [state.read_at for job in jobs if (state := self._copy.state(job)) is not None]
             then = datetime.fromtimestamp(max(known, default=0.0), timezone.utc).astimezone()
             of = f" of {jobs[0]}" if len(jobs) == 1 else ""
             as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""

@@ -31,7 +31,7 @@ class Fault(Enum):
     """What has happened, in a sentence; ``{what}`` is the database's own message."""
 
     INTERRUPTED = "the database {where} interrupts writing for another write: {what}; try again"
-    AWAY = (
+    UNREACHABLE = (
         "the database {where} does not respond: {what}; check that it runs, that this machine can "
         "reach it, and that no other program holds it locked"
     )
@@ -50,14 +50,14 @@ class Fault(Enum):
 _SQLSTATES = {
     "40": Fault.INTERRUPTED,
     "23505": Fault.INTERRUPTED,  # the same row was inserted at the same time
-    **dict.fromkeys(("08", "57", "58", "53", "25P03", "25P04", "55P03"), Fault.AWAY),
+    **dict.fromkeys(("08", "57", "58", "53", "25P03", "25P04", "55P03"), Fault.UNREACHABLE),
     "53100": Fault.OTHER,  # its disk is full
     "3D000": Fault.NO_DATABASE,
     **dict.fromkeys(("42P01", "42703", "3F000"), Fault.NO_TABLES),
 }
 # SQLite has few codes before Python 3.11, and an error on connecting to PostgreSQL has none.
 _TEXTS = (
-    (re.compile(r"database (table |schema )?is locked"), Fault.AWAY),
+    (re.compile(r"database (table |schema )?is locked"), Fault.UNREACHABLE),
     (re.compile(r"no such (table|column)|has no column"), Fault.NO_TABLES),
     (re.compile(r"unable to open database file|FATAL: .*database .* not exist"), Fault.NO_DATABASE),
     (re.compile(r"UNIQUE constraint failed"), Fault.INTERRUPTED),
@@ -88,7 +88,7 @@ def explain(error: exc.SQLAlchemyError, url: URL) -> HistoryError:
     named = (value for name in _PASSWORDS for value in url.normalized_query.get(name, ()))
     for secret in filter(None, (url.password, *named)):
         what = what.replace(str(secret), MASK)
-    kinds = {Fault.INTERRUPTED: InterruptedWriteError, Fault.AWAY: UnavailableError}
+    kinds = {Fault.INTERRUPTED: InterruptedWriteError, Fault.UNREACHABLE: UnavailableError}
     return kinds.get(fault, HistoryError)(fault.value.format(where=describe(url), what=what))
 
 
@@ -101,7 +101,7 @@ def _find_fault(error: exc.SQLAlchemyError, original: Any) -> Fault:  # noqa: AN
         return found or Fault.OTHER
     lost = getattr(error, "connection_invalidated", False)
     passes = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
-    return Fault.AWAY if lost or isinstance(error, passes) else Fault.OTHER
+    return Fault.UNREACHABLE if lost or isinstance(error, passes) else Fault.OTHER
 
 
 def _message(error: exc.SQLAlchemyError, original: Any) -> str:  # noqa: ANN401 - the driver's

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-_MOST = 1e30  # a larger amount is damaged, and sums would overflow
+_MAX_AMOUNT = 1e30  # a larger amount is damaged, and sums would overflow
 _HOST_KEPT_S = 30 * 86400.0  # after its last report
 _HOST_BYTES = 64 << 10  # of a report; one with 8 GPUs and 20 schedules has 16 KiB
 _KEPT = 2048  # decoded trials, about 30 MB: servers read the newest ones again and again
@@ -153,7 +153,7 @@ def _columns(trial: Trial) -> dict[str, Any]:
 
 
 def _addable(amount: float | None) -> float | None:
-    return amount if amount is not None and abs(amount) < _MOST else None
+    return amount if amount is not None and abs(amount) < _MAX_AMOUNT else None
 
 
 def find_number(connection: Connection, name: str) -> int:
@@ -218,7 +218,7 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
 
 def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
     """Store a trial of another history, as ``Shared.add`` does; return it as stored."""
-    found = None if trial.uuid is None else find(connection, trial.uuid)
+    found = find(connection, trial.uuid)
     is_offline = rules.is_offline(trial)
     if found is None and not is_offline:
         found = find(connection, trial.trial)
@@ -230,11 +230,10 @@ def add(connection: Connection, job: LockedJob, trial: Trial) -> Trial:
     known = found.trial
     if not rules.is_same(known, trial):
         raise ValueError(f"there is another trial {trial.trial} already")
-    if not rules.is_news(known, trial):
+    if not rules.is_superseded(known, trial):
         return known
     new = replace(trial, trial=known.trial, recurrence=known.recurrence, attempt=known.attempt)
-    if new != known:
-        job.store(new, found)
+    job.store(new, found)
     return new
 
 

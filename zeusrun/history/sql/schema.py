@@ -50,7 +50,7 @@ TRIALS = Table(
     METADATA,
     Column("number", _Number, primary_key=True, autoincrement=True),
     Column("trial", String(TRIAL_NAME), nullable=False, unique=True),
-    Column("uuid", String(32), unique=True),
+    Column("uuid", String(32), nullable=False, unique=True),
     Column("job", String(JOB_NAME), nullable=False),
     Column("recurrence", BigInteger, nullable=False),
     Column("attempt", BigInteger, nullable=False),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from zeusrun.history import rules
-from zeusrun.history.base import LEASE_S, Changes, Shared, Snapshot, UnreadableTrialError
+from zeusrun.history.base import LEASE_S, Changes, Shared, UnreadableTrialError
 from zeusrun.history.sql import rows
 from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
 from zeusrun.history.sql.engine import (
@@ -84,16 +84,6 @@ class SqlHistory(Shared):
         with self._reading() as connection:
             return sorted(connection.scalars(sa.select(JOBS.c.name).where(JOBS.c.trials > 0)))
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return list(self.snapshot(job, last).trials)
-
-    def count(self, job: str) -> int:
-        """See ``History.count``."""
-        check_job_name(job)
-        with self._reading() as connection:
-            return connection.scalar(sa.select(JOBS.c.trials).where(JOBS.c.name == job)) or 0
-
     def unfinished(self, job: str) -> list[Trial]:
         """See ``History.unfinished``."""
         check_job_name(job)
@@ -109,11 +99,6 @@ class SqlHistory(Shared):
         with self._reading() as connection:
             found = rows.find(connection, trial)
         return None if found is None else found.trial
-
-    def snapshot(self, job: str, last: int | None = None) -> Snapshot:
-        """See ``History.snapshot``."""
-        found = self.changes(job, None, last)
-        return Snapshot(found.trials, found.version)
 
     def changes(self, job: str, after: str | None, last: int | None = None) -> Changes:
         """See ``Shared.changes``."""
@@ -155,7 +140,7 @@ class SqlHistory(Shared):
 
         def work(connection: Connection) -> Trial:
             job = LockedJob(connection, trial.job)
-            found = None if trial.uuid is None else rows.find(connection, trial.uuid)
+            found = rows.find(connection, trial.uuid)
             if found is not None and found.trial == trial:
                 lease = sa.update(LEASES).where(LEASES.c.number == found.number)
                 connection.execute(lease.values(expires_at=now_s() + LEASE_S))

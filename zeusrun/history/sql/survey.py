@@ -14,7 +14,7 @@ from zeusrun.history.sql.schema import HISTORY, HOSTS, JOBS, LEASES, NEWEST_FIRS
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.engine import Engine
 
@@ -65,9 +65,8 @@ class Versions(NamedTuple):
 
 def count_hosts(engine: Engine) -> int:
     """Return how many machines ``SqlHistory.hosts`` lists."""
-    with reading(engine) as connection:
-        query = sa.select(sa.func.count()).select_from(HOSTS).where(is_listed())
-        return connection.scalar(query) or 0
+    query = sa.select(sa.func.count()).select_from(HOSTS).where(is_listed())
+    return int(_read(engine, query)[0][0])
 
 
 def list_heads(engine: Engine) -> list[JobHead]:
@@ -76,23 +75,20 @@ def list_heads(engine: Engine) -> list[JobHead]:
     newest = sa.select(TRIALS.c.number).where(TRIALS.c.job == JOBS.c.name)
     newest = newest.order_by(*NEWEST_FIRST).limit(1)
     query = sa.select(JOBS.c.name, JOBS.c.changes, JOBS.c.trials, newest.scalar_subquery())
-    with reading(engine) as connection:
-        heads = [JobHead(*row) for row in connection.execute(query.where(JOBS.c.trials > 0))]
+    heads = [JobHead(*row) for row in _read(engine, query.where(JOBS.c.trials > 0))]
     return sorted(heads, key=lambda head: head.newest, reverse=True)
 
 
 def read_numbers(engine: Engine, numbers: Collection[int]) -> dict[int, Trial]:
     """Return trials by their numbers in the database."""
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.number.in_(numbers))
-    with reading(engine) as connection:
-        return {row.number: decode_trial(row.record) for row in connection.execute(query)}
+    return {number: decode_trial(record) for number, record in _read(engine, query)}
 
 
 def list_running(engine: Engine) -> list[tuple[int, str]]:
     """Return the number and the job of every trial that has not ended, oldest first."""
     query = sa.select(LEASES.c.number, LEASES.c.job).order_by(LEASES.c.number)
-    with reading(engine) as connection:
-        return [(row.number, row.job) for row in connection.execute(query)]
+    return [(number, job) for number, job in _read(engine, query)]
 
 
 def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
@@ -100,8 +96,7 @@ def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]
     named = TRIALS.c.trial == chosen if isinstance(chosen, str) else LEASES.c.number.in_(chosen)
     query = sa.select(TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s())
     query = query.join(LEASES, LEASES.c.number == TRIALS.c.number).where(named)
-    with reading(engine) as connection:
-        rows = list(connection.execute(query.order_by(TRIALS.c.number)))
+    rows = _read(engine, query.order_by(TRIALS.c.number))
     return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
 
 
@@ -110,25 +105,24 @@ def list_runs(
 ) -> list[tuple[int, Trial]]:
     """Return ``count`` trials of a job with their numbers, the newest first."""
     query = sa.select(TRIALS.c.number, TRIALS.c.record).where(TRIALS.c.job == job)
-    place = (TRIALS.c.recurrence, TRIALS.c.attempt)
-    with reading(engine) as connection:
-        if before is not None:
-            edge = connection.execute(sa.select(*place).where(TRIALS.c.number == before)).first()
-            query = query.where(sa.tuple_(*place) < sa.tuple_(*(edge or (0, 0))))
-        query = query.order_by(*NEWEST_FIRST).limit(count)
-        return [(row.number, decode_trial(row.record)) for row in connection.execute(query)]
+    if before is not None:
+        place = (TRIALS.c.recurrence, TRIALS.c.attempt)
+        edge = sa.select(*place).where(TRIALS.c.number == before)
+        query = query.where(sa.tuple_(*place) < edge.scalar_subquery())
+    rows = _read(engine, query.order_by(*NEWEST_FIRST).limit(count))
+    return [(number, decode_trial(record)) for number, record in rows]
 
 
 def read_first(engine: Engine, job: str) -> Trial | None:
     """Return the oldest trial of a job."""
-    query = (
-        sa.select(TRIALS.c.record)
-        .where(TRIALS.c.job == job)
-        .order_by(TRIALS.c.recurrence, TRIALS.c.attempt)
-    )
-    with reading(engine) as connection:
-        record = connection.scalar(query.limit(1))
-    return None if record is None else decode_trial(record)
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job)
+    return _read_trial(engine, query.order_by(TRIALS.c.recurrence, TRIALS.c.attempt))
+
+
+def read_last_ended(engine: Engine, job: str) -> Trial | None:
+    """Return the newest trial of a job that has ended."""
+    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
+    return _read_trial(engine, query.order_by(*NEWEST_FIRST))
 
 
 def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, dict[str, Any]]:
@@ -136,9 +130,7 @@ def list_traces(engine: Engine, job: str, since: int, count: int) -> dict[str, d
     query = sa.select(TRIALS.c.trial, TRIALS.c.trace).where(
         TRIALS.c.job == job, TRIALS.c.recurrence >= since, TRIALS.c.trace.is_not(None)
     )
-    query = query.order_by(*NEWEST_FIRST).limit(count)
-    with reading(engine) as connection:
-        rows = list(connection.execute(query))
+    rows = _read(engine, query.order_by(*NEWEST_FIRST).limit(count))
     return {trial: _read_json(trace) for trial, trace in rows[::-1]}
 
 
@@ -154,24 +146,14 @@ def add_up(engine: Engine, job: str) -> list[Part]:
     sums = (sa.func.sum(column) for column in columns)
     query = sa.select(*kinds, sa.func.count(), trained, *sums, *known).group_by(*kinds)
     query = query.where(TRIALS.c.job == job, TRIALS.c.status != TrialStatus.DISPATCHED.value)
-    with reading(engine) as connection:
-        rows = [tuple(row) for row in connection.execute(query)]
     return [
         Part(
             *(row[0], row[1], row[2], int(row[3]), int(row[4] or 0)),
             sums=dict(zip(SUMS, row[5:10], strict=True)),
             known={name: int(n or 0) for name, n in zip(SUMS, row[10:], strict=True)},
         )
-        for row in rows
+        for row in map(tuple, _read(engine, query))
     ]
-
-
-def read_last_ended(engine: Engine, job: str) -> Trial | None:
-    """Return the newest trial of a job that has ended."""
-    query = sa.select(TRIALS.c.record).where(TRIALS.c.job == job, _FINAL)
-    with reading(engine) as connection:
-        record = connection.scalar(query.order_by(*NEWEST_FIRST).limit(1))
-    return None if record is None else decode_trial(record)
 
 
 def read_versions(engine: Engine) -> Versions:
@@ -188,6 +170,16 @@ def read_versions(engine: Engine) -> Versions:
         ).one()
     whole = repr((tuple(hosts), sorted(jobs.items())))
     return Versions(jobs, hashlib.sha256(whole.encode()).hexdigest()[:24])
+
+
+def _read(engine: Engine, query: sa.Select[Any]) -> Sequence[Any]:
+    with reading(engine) as connection:
+        return connection.execute(query).all()
+
+
+def _read_trial(engine: Engine, query: sa.Select[Any]) -> Trial | None:
+    rows = _read(engine, query.limit(1))
+    return decode_trial(rows[0].record) if rows else None
 
 
 def _read_json(text: str | None) -> dict[str, Any]:

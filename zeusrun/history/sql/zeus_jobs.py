@@ -28,13 +28,13 @@ class ZeusJobs:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def find(self, job_id: str) -> ZeusJob | None:
-        """Return the job with this id; ``None`` if none is registered."""
-        return self._find(ZEUS_JOBS.c.job_id == job_id)
-
-    def find_by_name(self, job: str) -> ZeusJob | None:
-        """Return the job whose history has this name."""
-        return self._find(ZEUS_JOBS.c.job == job)
+    def find(self, job_id: str | None = None, *, job: str | None = None) -> ZeusJob | None:
+        """Return the job with this id, or whose history has this name; ``None``: there is none."""
+        which = ZEUS_JOBS.c.job_id == job_id if job is None else ZEUS_JOBS.c.job == job
+        query = sa.select(ZEUS_JOBS.c.job_id, ZEUS_JOBS.c.job, ZEUS_JOBS.c.settings).where(which)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return None if row is None else ZeusJob(row.job_id, row.job, json.loads(row.settings))
 
     def add(self, new: ZeusJob) -> bool:
         """Register a job durably; ``False`` if its id or the name of its history is taken."""
@@ -60,9 +60,3 @@ class ZeusJobs:
         """Remove a job, not its history; ``False`` if it is not registered."""
         delete = sa.delete(ZEUS_JOBS).where(ZEUS_JOBS.c.job_id == job_id)
         return write(self._engine, lambda connection: bool(connection.execute(delete).rowcount))
-
-    def _find(self, which: sa.ColumnElement[bool]) -> ZeusJob | None:
-        query = sa.select(ZEUS_JOBS.c.job_id, ZEUS_JOBS.c.job, ZEUS_JOBS.c.settings).where(which)
-        with reading(self._engine) as connection:
-            row = connection.execute(query).first()
-        return None if row is None else ZeusJob(row.job_id, row.job, json.loads(row.settings))

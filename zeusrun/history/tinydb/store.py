@@ -64,10 +64,6 @@ class TinyDBHistory(History):
         jobs = {match["job"] for name in names if (match := _FILE.fullmatch(name))}
         return sorted(filter(is_job_name, jobs))
 
-    def trials(self, job: str, last: int | None = None) -> list[Trial]:
-        """See ``History.trials``."""
-        return list(self.snapshot(job, last).trials)
-
     def count(self, job: str) -> int:
         """See ``History.count``."""
         with self._read(job) as stored:
@@ -100,7 +96,7 @@ class TinyDBHistory(History):
                 raise rules.changed(trial.job)
             known = stored.find(trial.trial)
             rules.check_id(trial, known)
-            stored.store(trial, known, self._volume_trials)
+            stored.store([(trial, known)], self._volume_trials)
         return trial
 
     def finish(self, trial: str, outcome: Outcome) -> Trial:
@@ -116,11 +112,15 @@ class TinyDBHistory(History):
         for trial in trials:
             rules.check_numbers(trial, trial.job)
             rules.encode_trial(trial)
-        stored_all = []
+        added = []
         for job, own in groupby(trials, key=lambda trial: trial.job):
             with self._locked(job), self._read(job) as stored:
-                stored_all += stored.store_all(list(own), self._volume_trials)
-        return stored_all
+                pairs = [(trial, stored.find(trial.trial)) for trial in own]
+                new = [pair for pair in pairs if rules.is_superseded(pair[1], pair[0])]
+                stored.store(new, self._volume_trials)
+                written = {trial.trial: trial for trial, _ in new}
+                added += [written.get(trial.trial) or known or trial for trial, known in pairs]
+        return added
 
     def restore(self, job: str, found: Sequence[Trial]) -> Restoration:
         """See ``History.restore``, and ``zeusrun.history.tinydb.restore``."""
@@ -155,7 +155,7 @@ class TinyDBHistory(History):
             if known is None:
                 raise rules.unknown_trial(trial)
             changed = change(known)
-            stored.store(changed, known, self._volume_trials)
+            stored.store([(changed, known)], self._volume_trials)
         return changed
 
 
@@ -222,30 +222,12 @@ class StoredTrials:
         found = (each for trials in chain([self.main], volumes) for each in trials.values())
         return next((each for each in found if each.trial == trial), None)
 
-    def store(self, trial: Trial, known: Trial | None, volume_trials: int) -> None:
-        """Write a new or changed trial; ``known`` is what ``find`` returned for its id.
+    def store(self, pairs: Sequence[tuple[Trial, Trial | None]], volume_trials: int) -> None:
+        """Write new or changed trials, each with what ``find`` returned for its id.
 
         The caller holds the lock. Call it once. It raises what ``encode_trial`` and ``write_main``
         raise.
         """
-        self._write([(trial, known)], volume_trials)
-
-    def store_all(self, trials: Sequence[Trial], volume_trials: int) -> list[Trial]:
-        """Write the trials that are not stored, and what is news; the caller holds the lock.
-
-        It returns all as they are stored.
-        """
-        pairs = [(trial, self.find(trial.trial)) for trial in trials]
-        changed = [
-            (trial, known)
-            for trial, known in pairs
-            if known is None or (known != trial and rules.is_news(known, trial))
-        ]
-        self._write(changed, volume_trials)
-        new = {trial.trial: trial for trial, _ in changed}
-        return [new.get(trial.trial) or known or trial for trial, known in pairs]
-
-    def _write(self, pairs: Sequence[tuple[Trial, Trial | None]], volume_trials: int) -> None:
         records = [rules.encode_trial(trial) for trial, _ in pairs]
         memory = MemoryStorage()  # type: ignore[no-untyped-call]
         memory.write(self._tables)  # TinyDB changes the tables in place

@@ -160,7 +160,7 @@ def find_run(home: Path, trial: Trial) -> RunPaths | None:
 def run_names(trial: Trial) -> set[str]:
     """Return the names that the run directory of a trial may have: also that of its offline id."""
     names = {trial.trial} if job_of(trial.trial) == trial.job else set()
-    if trial.uuid is not None and is_job_name(trial.job) and is_uuid(trial.uuid):
+    if is_job_name(trial.job) and is_uuid(trial.uuid):
         names.add(offline_name(trial.job, trial.uuid))
     return names
 

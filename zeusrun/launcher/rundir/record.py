@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
 from zeusrun.files.version import check_version
+from zeusrun.history.rules import is_same
 from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.trial import Outcome, Trial
 
@@ -82,10 +83,7 @@ def read_outcome(paths: RunPaths) -> Outcome | None:
 def describes(paths: RunPaths, trial: Trial) -> bool:
     """Whether a run directory is that of a trial, and not that of another one with this id."""
     record = read_record(paths)
-    if record is None or record.job != trial.job or record.uuid != trial.uuid:
-        return False
-    same = (record.trial, record.started_at) == (trial.trial, trial.started_at)
-    return trial.uuid is not None or same
+    return record is not None and is_same(record, trial)
 
 
 def has_begun(paths: RunPaths) -> bool:
@@ -117,9 +115,7 @@ class Live:
 
     def is_of(self, trial: Trial) -> bool:
         """Whether it is the state of a trial, perhaps from before that had a number."""
-        return self.trial.trial == trial.trial or (
-            trial.uuid is not None and self.trial.uuid == trial.uuid
-        )
+        return self.trial.trial == trial.trial or self.trial.uuid == trial.uuid
 
     def to_json(self) -> dict[str, Any]:
         """Return the trial's JSON, and what is known only while it runs."""

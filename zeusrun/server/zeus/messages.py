@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_valida
 
 from zeusrun.record_json import MAX_COUNT
 
-_MOST_SIZES = 256  # a policy inverts a matrix of this size
-_MOST_RUNS = 10**15
+_MAX_SIZES = 256  # a policy inverts a matrix of this size
+_MAX_RUNS = 10**15
 _LONGEST_ID = 200
 
 
@@ -42,7 +42,7 @@ class Settings(BaseModel):
 
     job_id: Name | None = None  # ``None``: the server makes one
     job_id_prefix: Name
-    batch_sizes: list[Count] = Field(min_length=1, max_length=_MOST_SIZES)
+    batch_sizes: list[Count] = Field(min_length=1, max_length=_MAX_SIZES)
     default_batch_size: Count
     eta_knob: float = Field(0.5, ge=0, le=1)
     beta_knob: FiniteFloat | None = Field(2.0, gt=0)
@@ -91,7 +91,7 @@ class TrialId(BaseModel):
 
     job_id: str
     batch_size: int
-    trial_number: int = Field(ge=1, le=_MOST_RUNS)
+    trial_number: int = Field(ge=1, le=_MAX_RUNS)
 
 
 class Report(TrialId):

@@ -49,13 +49,6 @@ class Registered(NamedTuple):
     since: int  # its first recurrence that counts; earlier ones are of a deleted job
 
 
-class Registration(NamedTuple):
-    """The answer to ``POST /jobs``."""
-
-    settings: Settings
-    created: bool
-
-
 class ZeusService:
     """Serves Zeus's requests from a shared history; safe for threads, processes and machines.
 
@@ -74,8 +67,12 @@ class ZeusService:
         found = self._find(job_id)
         return next(job_names(job_id)) if found is None else found.job
 
-    def register(self, settings: Settings, access: Access, *, migrate: bool) -> Registration:
+    def register(
+        self, settings: Settings, access: Access, *, migrate: bool
+    ) -> tuple[Settings, bool]:
         """Register a job, or compare it with the one that is registered under its id.
+
+        It returns the settings, and whether the job is new.
 
         ``migrate``: other settings replace the registered ones, and the history stays.
 
@@ -90,7 +87,7 @@ class ZeusService:
             known = self._find(new.job_id or "")
             if known is None:
                 if self._add(new, access):
-                    return Registration(new, created=True)
+                    return new, True
                 continue  # another request was faster
             if settings.job_id is None:
                 continue
@@ -100,7 +97,7 @@ class ZeusService:
             if differences:
                 self._jobs.change(new.job_id or "", _to_json(new, known.since))
                 access.log("change zeus job", known.job)
-            return Registration(new, created=False)
+            return new, False
 
     def begin(self, job_id: str, access: Access, until_t: float) -> TrialId:
         """Choose the batch size of a new training, and begin its trial.
@@ -162,9 +159,7 @@ class ZeusService:
                 access.log("finish", trial.trial)
 
     def _find(self, job_id: str) -> Registered | None:
-        if not is_id(job_id):  # PostgreSQL refuses NUL
-            return None
-        found = self._jobs.find(job_id)
+        found = self._jobs.find(job_id) if is_id(job_id) else None  # PostgreSQL refuses NUL
         if found is None:
             return None
         stored = found.settings
@@ -182,7 +177,7 @@ class ZeusService:
         for name in job_names(job_id):
             newest = self._history.trials(name, NEWEST)
             of_others = newest and not newest[-1].run_dir.startswith(run_directory(job_id))
-            if of_others or self._jobs.find_by_name(name) is not None:
+            if of_others or self._jobs.find(job=name) is not None:
                 continue
             access.check_write(name)  # it may be another name than that of the request
             since = 1 + max((trial.recurrence for trial in newest), default=0)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from zeusrun.server.logs import Redacted, hide_secrets
+from zeusrun.server.run import Redacted, hide_secrets
 
 TOKEN = "zeusrun_0123abcd_" + "A-_z" * 10 + "xyz"
 
