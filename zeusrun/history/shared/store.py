@@ -181,14 +181,22 @@ class SharedHistory(History):
         if rules.is_offline(trial):
             self.spool.put("begin", trial)
             return self._remember(trial)
+        sent: list[str] = []
+
+        def send() -> Trial:
+            sent.append(after)
+            return self.remote.begin(trial, after=after)
+
         try:
-            begun = self._patience.keep_calling(
-                lambda: self.remote.begin(trial, after=after), self._wait_s, self._pause
-            )
+            begun = self._patience.keep_calling(send, self._wait_s, self._pause)
         except Conflict:  # others are as fast as this one
             time.sleep(random.uniform(0, _CONFLICT_S))  # noqa: S311 - no secret
             raise
-        except (ValueError, RefusedError):
+        except ValueError:
+            raise
+        except RefusedError:
+            if len(sent) > 1:  # the first request may have been stored, and its answer lost
+                self._withdraw(trial)
             raise
         except UnavailableError as error:
             self._withdraw(trial)
