@@ -13,7 +13,6 @@ from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import is_repeat
 from zeusrun.choice.choose import Choice, find_grown_too_large
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
@@ -86,7 +85,7 @@ def test_changes_of_two_parts_are_joined_without_repetition():
 def test_an_outcome_joins_the_path_of_the_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, batch_sizes=PATH[:2])
     trial = replace(build_trial().finish(first), preemptions=1)
-    assert join(trial, replace(REACHED, batch_sizes=PATH[2:])).batch_sizes == PATH
+    assert replace(REACHED, batch_sizes=PATH[2:]).after(trial).batch_sizes == PATH
 
 
 def test_an_outcome_joins_the_noise_scales_of_the_parts():
@@ -94,7 +93,7 @@ def test_an_outcome_joins_the_noise_scales_of_the_parts():
     first = replace(REACHED, status=TrialStatus.PREEMPTED, noise_curve=tuple(points))
     first = replace(first, samples=200, progress=2.0, gradients_of="ranks")
     trial = replace(build_trial().finish(first), preemptions=1)
-    joined = join(trial, replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),)))
+    joined = replace(REACHED, noise_curve=(NoisePoint(50, 0.5, 5.0, None, None),)).after(trial)
     assert joined.noise_curve == (*points, NoisePoint(250, 2.5, 5.0, None, None))
     assert joined.gradients_of == "ranks"
 

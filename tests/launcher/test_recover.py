@@ -8,10 +8,10 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.choice.attempts import find_preempted
-from zeusrun.launcher.parts import cost_with_earlier, join
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.so_far import outcome_so_far
+from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Built, Observed, Reported, encode_event
 from zeusrun.trial import (
@@ -54,12 +54,12 @@ def part(status=TrialStatus.REACHED, *, epochs=(), time_s=10.0, energy_j=100.0, 
 
 def after(first, second):
     """Return the outcome of a trial that was preempted and then ended so."""
-    return join(TRIAL.finish(first).resume("2026-01-02T00:00:00Z"), second)
+    return second.after(TRIAL.finish(first).resume("2026-01-02T00:00:00Z"))
 
 
 def test_a_trial_that_was_never_preempted_is_left_alone():
     outcome = part(epochs=(1, 2))
-    assert join(TRIAL, outcome) is outcome
+    assert outcome.after(TRIAL) is outcome
 
 
 def test_time_energy_steps_and_cost_are_those_of_all_parts():
@@ -103,7 +103,7 @@ def test_a_price_that_is_unknown_in_one_part_is_unknown_in_all(changes, known):
 
 def test_an_estimate_of_no_energy_has_no_price():
     free = {"price": 0.0, "currency": "EUR", "carbon_g": 0.0, "pue": 1.2}
-    outcome = join(TRIAL, part(energy_j=0.0, energy_source=ESTIMATED, **free))
+    outcome = part(energy_j=0.0, energy_source=ESTIMATED, **free).after(TRIAL)
     assert spent(outcome)[:3] == (None, None, None)
 
 
@@ -197,7 +197,7 @@ def test_the_power_limit_is_that_of_the_longer_part(first, second, limit_w):
     begun = part(PREEMPTED, time_s=first[0], power_limit_w=first[1])
     ended = part(time_s=second[0], power_limit_w=second[1])
     resumed = replace(TRIAL, power_limit_w=first[1]).finish(begun).resume("2026-01-02T00:00:00Z")
-    assert resumed.finish(join(resumed, ended)).power_limit_w == limit_w
+    assert resumed.finish(ended.after(resumed)).power_limit_w == limit_w
 
 
 def trial(recurrence, attempt, status):
@@ -235,13 +235,13 @@ def test_an_estimate_of_0_joules_is_unknown(source, known):
     outcome = replace(part(epochs=(1, 2), energy_j=0.0, energy_source=source), cost_j=9.0)
     outcome = replace(outcome, price=0.0, currency="EUR", carbon_g=0.0)
     outcome = replace(outcome, curve=(CurvePoint(1, 1.0, 0.0, 0.1), CurvePoint(2, 2.0, 5.0, 0.2)))
-    found = join(TRIAL, outcome)
+    found = outcome.after(TRIAL)
     assert [point.energy_j for point in found.curve] == [0.0 if known else None, 5.0]
     assert (found.energy_j, found.energy_source) == ((0.0, COUNTER) if known else (None, None))
     assert found.cost_j == (9.0 if known else None)
     priced = (found.price, found.currency, found.carbon_g)
     assert priced == ((0.0, "EUR", 0.0) if known else (None, None, None))
-    free = join(replace(TRIAL, eta_knob=0.0), outcome)
+    free = outcome.after(replace(TRIAL, eta_knob=0.0))
     assert free.cost_j == (9.0 if known else 300.0 * 10.0)
 
 

@@ -22,10 +22,10 @@ from zeusrun.bandit.proof import (
     undisturbed,
     whole_way,
 )
-from zeusrun.bandit.samples import count_missing, find_unit, in_units, samples_per_epoch
+from zeusrun.bandit.samples import find_unit, in_units, samples_per_epoch
 from zeusrun.cost import cost_j
 from zeusrun.target import worst_that_reaches
-from zeusrun.trial import CurvePoint, Trial, TrialStatus, epochs_of, is_baseline
+from zeusrun.trial import CurvePoint, Trial, TrialStatus, count_missing, epochs_of, is_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

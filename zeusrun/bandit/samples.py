@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.proof import prove
-from zeusrun.trial import TrialStatus, counts_from_zero, epochs_of, is_baseline
+from zeusrun.trial import TrialStatus, count_missing, epochs_of, scale_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,43 +50,16 @@ def in_units(problem: Problem, trial: Trial) -> Trial:
     if problem.unit is None or not (trial.curve or trial.epochs):
         return trial
     if trial.by_samples:
-        curve = _scale(trial.by_samples, 0, 1 / problem.unit, least=1)
+        curve = scale_curve(trial.by_samples, 0, 1 / problem.unit, least=1)
     else:
         scale = (samples_per_epoch(trial) or 0.0) / problem.unit
-        curve = _scale(trial.curve, count_missing(trial.curve), scale, least=1) if scale else ()
+        curve = (
+            scale_curve(trial.curve, count_missing(trial.curve), scale, least=1) if scale else ()
+        )
     return replace(trial, curve=curve, epochs=None)
-
-
-def spread_samples(
-    curve: Sequence[CurvePoint], samples: int | None, since: int = 0
-) -> tuple[CurvePoint, ...]:
-    """Return a curve by epochs with the samples so far for epochs; empty if they are unknown.
-
-    ``samples``: at its last point. ``since``: the last epoch before a curve that goes on.
-    """
-    more = -since or count_missing(curve)
-    epochs = curve[-1].epoch + more if curve and not is_baseline(curve[-1]) else 0
-    return _scale(curve, more, samples / epochs) if samples and epochs > 0 else ()
 
 
 def by_epochs_done(curve: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     """Return a curve by the epochs done, also of a loop that counts from 0."""
     more = count_missing(curve)
-    return _scale(curve, more, 1) if more else curve
-
-
-def count_missing(curve: Sequence[CurvePoint]) -> int:
-    """Return 1 if a curve is of a loop that reports one epoch less than it has done, else 0."""
-    first = curve[1:4] if curve and is_baseline(curve[0]) else curve[:3]
-    return int(counts_from_zero(tuple(point.epoch for point in first)))
-
-
-def _scale(
-    curve: Sequence[CurvePoint], more: int, scale: float, least: int = 0
-) -> tuple[CurvePoint, ...]:
-    return tuple(
-        point
-        if is_baseline(point)
-        else point._replace(epoch=max(least, round((point.epoch + more) * scale)))
-        for point in curve
-    )
+    return scale_curve(curve, more, 1) if more else curve

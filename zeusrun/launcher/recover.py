@@ -11,7 +11,6 @@ from zeusrun.clock import timestamp
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
 from zeusrun.launcher.rundir.layout import RunPaths
@@ -81,7 +80,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
             # A container may see the same home under another path.
             if not shared and not lease_of(trial).is_held():
                 lost = Outcome(TrialStatus.LOST, _STRANGE, finished_at, reason_code=_DIED)
-                recovered += _finished(history, trial, join(trial, lost))
+                recovered += _finished(history, trial, lost.after(trial))
             continue
         lease = lease_of(trial, paths)
         if not lease.acquire_or_gone():

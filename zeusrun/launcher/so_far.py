@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
@@ -28,7 +27,7 @@ def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
 
     ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
     """
-    seen = join(trial, _from_sidecar(trial, paths, bare))
+    seen = _from_sidecar(trial, paths, bare).after(trial)
     live = read_live(paths)
     if live is None or not live.is_of(trial):
         return seen

@@ -19,7 +19,6 @@ from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.energy.other_programs import Load
 from zeusrun.errors import DeviceError
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
@@ -245,7 +244,7 @@ def test_beside_another_run_the_load_is_not_said_again(tmp_path, judged, other):
 )
 def test_a_preempted_run_is_disturbed_if_one_of_its_parts_was(before, after, joined):
     begun = build_trial(preemptions=1, time_s=9.0, shared=before, warnings=("busy",))
-    outcome = join(begun, replace(DONE, shared=after, warnings=("calm",)))
+    outcome = replace(DONE, shared=after, warnings=("calm",)).after(begun)
     assert (outcome.shared, outcome.warnings) == (joined, ("busy", "calm"))
 
 

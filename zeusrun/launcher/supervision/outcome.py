@@ -15,7 +15,6 @@ from zeusrun.cost import cost_j
 from zeusrun.energy.device import is_same_limit
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.tariffs import load_tariffs
-from zeusrun.launcher.parts import cost_with_earlier, join
 from zeusrun.launcher.power.profiler import NO_LIMITS, LimitsReport
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
@@ -288,7 +287,7 @@ def describe_live(
     outcome = outcome_now(trial, progress, meter, TrialStatus.LOST)
     outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
     outcome = replace(outcome, stalls=stalls)
-    so_far = trial.finish(join(trial, price_outcome(trial, outcome, tariffs)))
+    so_far = trial.finish(price_outcome(trial, outcome, tariffs).after(trial))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),
         os.getpid(),
@@ -298,6 +297,13 @@ def describe_live(
         preempted,
         TrainingSummary.of(progress),
     )
+
+
+def cost_with_earlier(trial: Trial, spent_j: float | None) -> float | None:
+    """Return a cost plus the cost of a trial before it was preempted, in joules."""
+    if trial.time_s is None or spent_j is None:
+        return spent_j
+    return None if trial.cost_j is None else trial.cost_j + spent_j
 
 
 def charge(progress: Progress, before: Progress, trial: Trial, meter: Meter) -> Progress:

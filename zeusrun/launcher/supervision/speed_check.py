@@ -13,7 +13,6 @@ from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j, energy_text
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.stop_rules import StopOrder
@@ -103,7 +102,7 @@ class PolicyControl:
         outcome = outcome_now(trial, progress, self._meter, TrialStatus.LOST)
         spent_j = cost_j(energy_j, outcome.max_power_w, time_s, trial.eta_knob)
         outcome = replace(outcome, time_s=time_s, energy_j=energy_j, cost_j=spent_j)
-        joined = join(trial, outcome)
+        joined = outcome.after(trial)
         spent_j = as_undisturbed(trial.finish(joined)).cost_j
         unit, epochs = self._choice.problem.unit, progress.epochs
         if unit is None and progress.by_samples:

@@ -13,7 +13,6 @@ from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.launcher.events import Advanced, BoundChanged, Warned
-from zeusrun.launcher.parts import join
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -280,7 +279,7 @@ def conclude(run: Supervised) -> Outcome:
         earlier=run.begun.choice.earlier,
         stalls=run.found_stalls,
     )
-    outcome = join(trial, price_at_end(run.submission, trial, outcome))
+    outcome = price_at_end(run.submission, trial, outcome).after(trial)
     if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(paths.run_dir):
         text = "it will start from the beginning: there is no checkpoint in "
         messages.emit(Warned(text + str(paths.checkpoints)))  # not recorded: it continues

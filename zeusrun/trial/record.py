@@ -1,194 +1,26 @@
-"""The values that travel through one submit: Decision, Outcome, Trial. All frozen."""
+"""A trial and its outcome, as they are stored and compared. Frozen values."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeVar
 
-from zeusrun.lever import Lever, power_lever
-from zeusrun.noise_curve import NoisePoint  # noqa: TC001 - read_fields needs it
-from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs them
+from zeusrun.cost import cost_j
+from zeusrun.noise_curve import NoisePoint, join_curves
+from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
-from zeusrun.target import meets_target
+from zeusrun.trial.curve import (
+    CurvePoint,
+    SizeChange,
+    is_baseline,
+    join_changes,
+    spread_samples,
+    thin_curve,
+)
+from zeusrun.trial.values import EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class TrialStatus(str, Enum):
-    """``DISPATCHED``, then one of the others; a preempted trial may be continued."""
-
-    DISPATCHED = "DISPATCHED"
-    REACHED = "REACHED"
-    MISSED = "MISSED"
-    STOPPED = "STOPPED"
-    OOM = "OOM"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    PREEMPTED = "PREEMPTED"
-    LOST = "LOST"
-
-    @property
-    def finished(self) -> bool:
-        """Whether the trial has ended."""
-        return self is not TrialStatus.DISPATCHED
-
-    @property
-    def final(self) -> bool:
-        """Whether the trial has ended for good: a preempted one may be continued."""
-        return self not in {TrialStatus.DISPATCHED, TrialStatus.PREEMPTED}
-
-
-class EnergySource(str, Enum):
-    """How energy was determined. Measured and estimated joules are never mixed."""
-
-    COUNTER = "counter"
-    INTEGRATED = "integrated"
-    ESTIMATED = "estimated"
-
-    @property
-    def measured(self) -> bool:
-        """Whether a device measured it; ``False`` for a model."""
-        return self is not EnergySource.ESTIMATED
-
-
-class Stage(str, Enum):
-    """Why a batch size was chosen, in one word; ``Decision.why`` says it in a sentence."""
-
-    EXPLORE = "explore"
-    EXPLOIT = "exploit"
-    SPEED_CHECK = "look"  # after its speed is measured, the policy decides again
-    RETRY = "retry"
-    CONCURRENT = "concurrent"
-    FORCED = "forced"
-    CONTROL = "control"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a policy chose for one trial."""
-
-    global_batch_size: int  # samples per optimizer step over all ranks
-    stage: Stage
-    why: str  # a sentence for people
-    lever: Lever | None = None  # to begin with; ``None``: it stays as it is
-    bound: Bound | None = None  # ``None``: the trial is never stopped for its cost
-
-    @property
-    def cost_bound_j(self) -> float | None:
-        """The cost at which a trial is stopped, also within an epoch; ``None``: at none."""
-        return self.bound.cost_j if self.bound and self.bound.epochs is None else None
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What a trial may cost, in joules.
-
-    ``paces`` are runs that reached the target: ``(epoch, value)`` wherever the best value improved,
-    the last one at the target. A trial that learns more slowly may cost less. ``epochs``: as many
-    as the cost usually pays for; if they are known, they count instead of the cost.
-    """
-
-    cost_j: float
-    paces: tuple[tuple[tuple[int, float], ...], ...] = ()
-    epochs: float | None = None
-
-
-class CurvePoint(NamedTuple):
-    """The metric after an epoch; time and energy since training started."""
-
-    epoch: int  # epochs completed
-    time_s: float
-    energy_j: float | None  # ``None``: not measured
-    value: float | None  # ``None``: not finite
-
-
-def is_baseline(point: CurvePoint) -> bool:
-    """Whether a first point is an evaluation before training: epoch 0, before the first step."""
-    return point.epoch == 0 and point.time_s <= 0
-
-
-def counts_from_zero(epochs: tuple[int, ...]) -> bool:
-    """Whether a loop reports one epoch less than it has done, by its first reports.
-
-    Such as 0, 1, 2, or 4, 9, 14 if it evaluates every five epochs. A baseline is no report.
-    """
-    first = epochs[:3]
-    gaps = {later - earlier for earlier, later in pairwise((-1, *first))}
-    return 0 in first or (len(first) > 1 and len(gaps) == 1)
-
-
-def epochs_of(curve: Sequence[CurvePoint]) -> int:
-    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
-    own = curve[1:] if curve and is_baseline(curve[0]) else curve
-    more = counts_from_zero(tuple(point.epoch for point in own[:3]))
-    return max(own[-1].epoch + more, len(own)) if own else 0
-
-
-MOST_POINTS = 1000
-"""Of a learning curve; a longer one is thinned."""
-
-
-def thin_curve(curve: Sequence[CurvePoint], target: float, mode: str) -> tuple[CurvePoint, ...]:
-    """Return a learning curve; one of more than ``MOST_POINTS`` keeps at most about half of them.
-
-    It keeps a point for every 2, 4, 8, … epochs, the best and the last one, and the first one that
-    meets the target.
-    """
-    if len(curve) <= MOST_POINTS:
-        return tuple(curve)
-    step = 1 << ((curve[-1].epoch - curve[0].epoch) // (MOST_POINTS // 2)).bit_length()
-    kept = {
-        len(curve) - 1,
-        *{curve[n].epoch // step: n for n in reversed(range(len(curve)))}.values(),
-    }
-    values = [(point.value, n) for n, point in enumerate(curve) if point.value is not None]
-    if values:
-        kept.add(min(values)[1] if mode == "min" else max(values)[1])
-    kept.update([n for value, n in values if meets_target(value, target, mode)][:1])
-    return tuple(curve[n] for n in sorted(kept))
-
-
-class SizeChange(NamedTuple):
-    """From when on a training that adapts its batch size has had one; the first one included."""
-
-    epoch: int  # in which, from 1
-    batch_size: int  # over all ranks
-
-
-def join_changes(
-    before: Sequence[SizeChange], since: Sequence[SizeChange]
-) -> tuple[SizeChange, ...]:
-    """Return both parts; an epoch that was trained again counts once, as does a size that stays."""
-    joined: list[SizeChange] = []
-    for change in (*before, *since):
-        while joined and joined[-1].epoch > change.epoch:
-            joined.pop()
-        if not joined or joined[-1].batch_size != change.batch_size:
-            joined.append(change)
-    return tuple(joined)
-
-
-class Interruption(NamedTuple):
-    """When torchrun restarted the ranks of a run, or when the run was preempted."""
-
-    time_s: float  # since training began
-    epochs: int  # reported by then
-
-
-class PowerPoint(NamedTuple):
-    """Speed and power of training under a power limit."""
-
-    power_limit_w: float | None  # per GPU; ``None``: the device has no limit to set
-    steps_per_s: float  # optimizer steps
-    power_w: float  # mean, summed over the job's GPUs
-
-    @property
-    def lever(self) -> Lever | None:
-        """What was held meanwhile."""
-        return power_lever(self.power_limit_w)
+_Amount = TypeVar("_Amount", int, float)
 
 
 @dataclass(frozen=True)
@@ -237,6 +69,14 @@ class Outcome:
     by_reports: bool = False  # whether its epochs are only the numbers of its reports
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
     stalls: tuple[Stall, ...] = ()
+
+    def after(self, trial: Trial) -> Outcome:
+        """Return this outcome of the last part of a trial with the parts before its preemptions.
+
+        If the last part reports an epoch again, the earlier report no longer counts, because the
+        script continued from an older checkpoint. The time and energy of both count.
+        """
+        return _without_empty_estimates(trial, _join(trial, self))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as ``Trial.to_json`` does."""
@@ -401,3 +241,145 @@ class Trial:
     def from_json(cls, record: dict[str, Any]) -> Trial:
         """Read what ``to_json`` wrote; raises ``ValueError`` as ``Outcome.from_json`` does."""
         return read_fields(cls, record, "a trial")
+
+
+def _join(trial: Trial, outcome: Outcome) -> Outcome:
+    """Add the last part of a trial to the parts before; see ``Outcome.after``."""
+    if not trial.preemptions or trial.time_s is None:
+        return outcome
+    if outcome.time_s is None:  # it was over before training began again
+        source, energy_j, time_s = trial.energy_source, trial.energy_j, trial.time_s
+        interruptions = trial.interruptions
+    else:
+        source = _same_source(trial.energy_source, outcome.energy_source)
+        energy_j = None if source is None else _sum(trial.energy_j, outcome.energy_j)
+        time_s = trial.time_s + outcome.time_s
+        reported = trial.epochs or 0  # the last part may have been interrupted before its first
+        later = [
+            (trial.time_s + each.time_s, each.epochs or reported) for each in outcome.interruptions
+        ]
+        now = (trial.time_s, reported)
+        interruptions = (*trial.interruptions, *itertools.starmap(Interruption, (now, *later)))
+    if outcome.curve and is_baseline(outcome.curve[0]):  # the restored model, evaluated again
+        own = [point for point in outcome.by_samples if not is_baseline(point)]
+        outcome = replace(outcome, curve=outcome.curve[1:], by_samples=tuple(own))
+    first = outcome.curve[0].epoch if outcome.curve else None
+    before = [point for point in trial.curve if first is None or point.epoch < first]
+    first_j = None if energy_j is None else trial.energy_j
+    since = [_after(trial.time_s, first_j, point) for point in outcome.curve]
+    by_samples: tuple[CurvePoint, ...] = ()
+    if trial.by_samples or outcome.by_samples:
+        done = before[-1].epoch if before else 0
+        later_on = outcome.by_samples or spread_samples(outcome.curve, outcome.samples, done)
+        by_samples = (
+            *(trial.by_samples or spread_samples(trial.curve, trial.samples)),
+            *(
+                _after(trial.time_s, first_j, point)._replace(
+                    epoch=(trial.samples or 0) + point.epoch
+                )
+                for point in later_on
+            ),
+        )
+    # The limit of the longer part.
+    longer = outcome.time_s is not None and outcome.time_s > trial.time_s
+    limit_w = outcome.power_limit_w if longer else trial.power_limit_w
+    max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
+    bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
+    choose = min if trial.mode == "min" else max
+    shared = (trial.shared, outcome.shared)
+    return replace(
+        outcome,
+        startup_s=_sum(trial.startup_s, outcome.startup_s),
+        shutdown_s=_known_sum(trial.shutdown_s, outcome.shutdown_s),
+        time_s=time_s,
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else source,
+        max_power_w=max_power_w,
+        cost_j=cost_j(energy_j, max_power_w, time_s, trial.eta_knob),
+        epochs=outcome.epochs or trial.epochs,
+        steps=_known_sum(trial.steps, outcome.steps),
+        best_metric=choose(bests, default=None),
+        curve=thin_curve((*before, *since), trial.target, trial.mode),
+        samples=_known_sum(trial.samples, outcome.samples),
+        progress=_known_sum(trial.progress, outcome.progress),
+        by_samples=thin_curve(by_samples, trial.target, trial.mode),
+        by_reports=outcome.by_reports or trial.by_reports,
+        power_limit_w=limit_w,
+        power_profile=outcome.power_profile or trial.power_profile,
+        energy_counter_j=_sum(trial.energy_counter_j, outcome.energy_counter_j),
+        energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
+        profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
+        observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
+        noise_curve=join_curves(
+            trial.noise_curve,
+            outcome.noise_curve,
+            trial.samples or 0,
+            trial.progress if trial.samples else 0.0,
+        ),
+        gradients_of=outcome.gradients_of or trial.gradients_of,
+        batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
+        **_sum_prices(trial, outcome, energy_j),
+        shared=True if True in shared else None if None in shared else False,
+        warnings=(*trial.warnings, *outcome.warnings),
+        stalls=(*trial.stalls, *outcome.stalls),
+        interruptions=interruptions,
+    )
+
+
+def _sum_prices(trial: Trial, outcome: Outcome, energy_j: float | None) -> dict[str, Any]:
+    """Return what both parts cost; unknown if the energy of one is, or in two currencies."""
+    if outcome.time_s is None:
+        return {name: getattr(trial, name) for name in ("price", "currency", "carbon_g", "pue")}
+    known, same = energy_j is not None, trial.currency == outcome.currency
+    price = _sum(trial.price, outcome.price) if known and same else None
+    return {
+        "price": price,
+        "currency": None if price is None else outcome.currency,
+        "carbon_g": _sum(trial.carbon_g, outcome.carbon_g) if known else None,
+        "pue": outcome.pue if trial.pue == outcome.pue else None,
+    }
+
+
+def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
+    """Replace estimates of 0 J by unknown: CPU time counts in ticks of 10 ms, and none was seen."""
+    if outcome.energy_source is not EnergySource.ESTIMATED:
+        return outcome
+    curve, by_samples = (
+        tuple(point._replace(energy_j=point.energy_j or None) for point in points)
+        for points in (outcome.curve, outcome.by_samples)
+    )
+    outcome = replace(outcome, curve=curve, by_samples=by_samples)
+    if outcome.energy_j != 0:
+        return outcome
+    spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
+    return replace(
+        outcome,
+        energy_j=None,
+        energy_source=None,
+        cost_j=spent_j,
+        price=None,
+        currency=None,
+        carbon_g=None,
+    )
+
+
+def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:
+    """Return the weaker of two sources; ``None`` if one is unknown, or a model beside a meter."""
+    if first is None or second is None or first.measured != second.measured:
+        return None
+    return first if first is second else max(first, second)  # "integrated" after "counter"
+
+
+def _after(time_s: float, energy_j: float | None, point: CurvePoint) -> CurvePoint:
+    return point._replace(time_s=time_s + point.time_s, energy_j=_sum(energy_j, point.energy_j))
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _known_sum(first: _Amount | None, second: _Amount | None) -> _Amount | None:
+    """Add two amounts; an unknown one counts as zero."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
