@@ -79,6 +79,6 @@ def next_recurrence(trials: Sequence[Trial], unrecorded: Sequence[tuple[int, str
 
 def _split_sizes(spec: JobSpec, machine: Machine, sizes: Iterable[int]) -> dict[int, int]:
     """Return the micro-batch sizes of the batch sizes that the ranks accumulate."""
-    most, ranks = spec.batch_size.per_device_max, machine.world_size
-    split = {size: split_batch(size // ranks, most) for size in sizes if size % ranks == 0}
+    largest, ranks = spec.batch_size.per_device_max, machine.world_size
+    split = {size: split_batch(size // ranks, largest) for size in sizes if size % ranks == 0}
     return {size: micro for size, (micro, steps) in split.items() if steps > 1}

@@ -63,12 +63,13 @@ class Submission:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
 
-    def command(self, trial: Trial, paths: RunPaths, most: int | None = None) -> Command:
+    def command(self, trial: Trial, paths: RunPaths, fitting: int | None = None) -> Command:
         """Return the command that runs a trial, with all ranks on this host.
 
-        ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
+        ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
         """
-        return build_command(self.spec, trial, paths, self.torchrun, self.environment, most=most)
+        environment = self.environment
+        return build_command(self.spec, trial, paths, self.torchrun, environment, fitting=fitting)
 
     @property
     def chooser(self) -> Chooser:

@@ -152,11 +152,11 @@ def build_command(
     torchrun: Torchrun,
     environment: Mapping[str, str],
     *,
-    most: int | None = None,
+    fitting: int | None = None,
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
-    ``most``: how far its batch size may grow; ``None``: as far as the job file allows.
+    ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
     Raises ``JobFileError`` if a placeholder has no value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
@@ -202,7 +202,7 @@ def build_command(
             "ZEUSRUN_ON_TARGET": spec.objective.on_target,
             **_to_replace(spec),
             **_to_watch(spec),
-            **_to_adapt(spec, most),
+            **_to_adapt(spec, fitting),
             **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
@@ -223,15 +223,15 @@ def _to_adapt(spec: JobSpec, fits: int | None) -> dict[str, str]:
     """Return the variable that says how the ranks change the batch size."""
     if spec.adapt is None:
         return {}
-    chosen, (least, most) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
-    most = most if fits is None else min(most, fits)
+    chosen, (least, largest) = spec.adapt.batch_size, spec.adapt.limits(spec.batch_size)
+    largest = largest if fits is None else min(largest, fits)
     interval, unit = chosen.interval
     asked = {
         "policies": chosen.classes or [chosen.policy],
         "interval": interval,
         "unit": unit,
         "min": least,
-        "max": most,
+        "max": largest,
         "growth": chosen.growth,
         "schedule": list(chosen.planned.items()),
         "per_device_max": spec.batch_size.per_device_max,

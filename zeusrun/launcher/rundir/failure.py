@@ -250,8 +250,8 @@ def _without_numbers(text: str) -> str:
     return _VARIES.sub("#", text)
 
 
-def _shortened(text: str, most: int = _MAX_LINE) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _shortened(text: str, limit: int = _MAX_LINE) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _read_tail(path: Path, mask: Mask = _NO_MASK) -> str:

@@ -211,8 +211,8 @@ def _warnings(trial: Trial, progress: Progress, end: End, late: Failure | None) 
         found.append(f"processes of the training that zeusrun could not kill: {names}; kill them")
     if progress.last_value is not None and math.isnan(progress.last_value):
         found.append(f"{trial.metric} was NaN at the end")
-    told = describe_alone(progress.observed) is not None  # during the run
-    if ranks.all_alone and not told and (progress.steps or progress.seen_metrics):
+    warned = describe_alone(progress.observed) is not None  # during the run
+    if ranks.all_alone and not warned and (progress.steps or progress.seen_metrics):
         found.append(
             f"{ranks.world_size} ranks completed, and none joined a process group of "
             "torch.distributed: each trained by itself. Let the script call init_process_group, "
@@ -232,11 +232,11 @@ def _fell_back(trial: Trial, progress: Progress) -> list[str]:
     if last is None or math.isnan(last) or meets_target(last, trial.target, trial.mode):
         return []
     bound = "most" if trial.mode == "min" else "least"
-    told = (
+    text = (
         f"at its end {trial.metric} was {last:.6g}, which misses the target of at {bound} "
         f"{trial.target:g}: what the script saved last may miss it, too"
     )
-    return [told]
+    return [text]
 
 
 def outcome_now(
