@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -106,6 +107,13 @@ class Progress:
         """How the gradients of the largest model are measured; ``None`` without a result."""
         largest = self.largest_model
         return largest.how if largest and (largest.values or self.noise_curve) else None
+
+    @property
+    def gradient_variance(self) -> float | None:
+        """The newest variance of a gradient of the largest model; ``None`` if unknown."""
+        largest = self.largest_model
+        variance = None if largest is None else largest.values.get("gradient_variance")
+        return variance if variance is not None and math.isfinite(variance) else None
 
     def is_beyond(self, before: Progress) -> bool:
         """Whether an epoch, or a report within one, has come since."""

@@ -54,6 +54,7 @@ class Outcome:
     shutdown_s: float | None = None  # from the end of the span to the end of the processes
     observed_batch_size: int | None = None  # if it is not the trial's, the trial teaches nothing
     noise_curve: tuple[NoisePoint, ...] = ()
+    gradient_variance: float | None = None  # of a rank's gradient; the last moving average
     gradients_of: str | None = None  # how they were measured; see ``Watched.how``
     batch_sizes: tuple[SizeChange, ...] = ()  # of a run that adapted it
     price: float | None = None  # of ``energy_j``, with what held while it ran, in ``currency``
@@ -153,6 +154,7 @@ class Trial:
     variant: str | None = None
     micro_batch_size: int | None = None
     noise_curve: tuple[NoisePoint, ...] = ()
+    gradient_variance: float | None = None
     gradients_of: str | None = None
     batch_sizes: tuple[SizeChange, ...] = ()
     price: float | None = None
@@ -316,6 +318,9 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
             trial.samples or 0,
             trial.progress if trial.samples else 0.0,
         ),
+        gradient_variance=trial.gradient_variance
+        if outcome.gradient_variance is None
+        else outcome.gradient_variance,
         gradients_of=outcome.gradients_of or trial.gradients_of,
         batch_sizes=join_changes(trial.batch_sizes, outcome.batch_sizes),
         **_sum_prices(trial, outcome, energy_j),

@@ -204,7 +204,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := gradients_text(progress.noise_curve, progress.gradients_of)) is not None:
+    if (gradients := _gradients(progress)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
@@ -238,7 +238,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    gradients = gradients_text(trial.noise_curve, trial.gradients_of)
+    gradients = _gradients(trial)
     if gradients is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
@@ -340,3 +340,7 @@ def _epoch_s(progress: Progress) -> float | None:
         epochs = last.epoch - first.epoch
         return (last.time_s - first.time_s) / epochs if epochs > 0 else None
     return last.time_s / done if progress.step_times_s else None  # one step shows no duration
+
+
+def _gradients(seen: Progress | Trial) -> str | None:
+    return gradients_text(seen.noise_curve, seen.gradient_variance, seen.gradients_of)

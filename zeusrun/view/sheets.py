@@ -115,7 +115,9 @@ def trial_rows(
         ),
         (
             "gradients",
-            gradients_text(trial.noise_curve, trial.gradients_of, whole=True),
+            gradients_text(
+                trial.noise_curve, trial.gradient_variance, trial.gradients_of, whole=True
+            ),
         ),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),

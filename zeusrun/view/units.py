@@ -243,9 +243,9 @@ def noise_text(point: NoisePoint) -> str:
 
 
 def gradients_text(
-    curve: Sequence[NoisePoint], how: str | None, *, whole: bool = False
+    curve: Sequence[NoisePoint], variance: float | None, how: str | None, *, whole: bool = False
 ) -> str | None:
-    """Return the newest noise scale; ``None`` if there is none.
+    """Return the newest noise scale and variance; ``None`` if there is no noise scale.
 
     ``how``: how it was measured. ``whole``: show how the noise scale went.
     """
@@ -254,4 +254,5 @@ def gradients_text(
     drawn = [point.known for point in curve] if whole and len(curve) > 1 else []
     bars = f"{sparkline(drawn, 20)} " if drawn else ""
     way = f" · {_WAYS[how]}" if how in _WAYS else ""
-    return f"noise scale {bars}{noise_text(curve[-1])} samples{way}"
+    spread = "" if variance is None else f" · variance {number(variance, '.3g')}"
+    return f"noise scale {bars}{noise_text(curve[-1])} samples{spread}{way}"

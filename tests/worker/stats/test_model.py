@@ -44,7 +44,10 @@ def test_values_are_recorded_once_a_second_with_the_samples_that_they_are_of(mon
     training.model.finish()
     last = training.records[-1]
     assert (last.model, last.parameters, last.how, last.problem) == (3, 7, "ranks", None)
-    assert set(last.values) == {"noise_scale", "noise_scale_low", "noise_scale_high"}
+    assert last.values.keys() - {"gradient_variance"} == {
+        *("noise_scale", "noise_scale_low", "noise_scale_high")
+    }
+    assert last.values["gradient_variance"] == pytest.approx(8.5 / 8, rel=0.01)  # of 8 samples
     assert last.values["noise_scale"] == pytest.approx(8.5, rel=0.01)
     assert last.values["noise_scale_low"] < 8.5 < last.values["noise_scale_high"]
     assert last.samples == pytest.approx(40 * 16 - training.model.noise.age, abs=1)
@@ -70,6 +73,7 @@ def test_another_way_to_measure_begins_again(monkeypatch):
     last = training.records[-1]
     assert last.how == "micro_batches"
     assert last.values["noise_scale"] == pytest.approx(8)
+    assert "gradient_variance" not in training.records[0].values  # of a few layers
 
 
 def test_a_measurement_stands_for_the_steps_of_its_interval(monkeypatch):
@@ -86,6 +90,6 @@ def test_a_lower_bound_is_recorded_without_a_value_and_explained(monkeypatch):
         training.step(exactly(1000 + step, -5.0 if step % 2 else 6.0))
     training.model.finish()
     last = training.records[-1]
-    assert set(last.values) == {"noise_scale_low"}
+    assert set(last.values) == {"noise_scale_low", "gradient_variance"}
     assert last.values["noise_scale_low"] > 100
     assert "|G|² was within four standard errors of 0" in last.problem

@@ -265,6 +265,7 @@ def outcome_now(
         observed_batch_size=observed_batch_size(trial, progress),
         batch_sizes=progress.batch_sizes,
         noise_curve=progress.noise_curve,
+        gradient_variance=progress.gradient_variance,
         gradients_of=progress.gradients_of,
         interruptions=progress.ranks.interruptions(progress.training_t, progress.time_s),
     )

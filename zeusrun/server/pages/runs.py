@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
 from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
+from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
 from zeusrun.trial import TrialStatus
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
 
-_LATE_S = 75.0  # of the lease; a heartbeat is due every 20 s, and leaves 120 s
+_LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
 _MOODS = {
     TrialStatus.REACHED: "good",
     TrialStatus.OOM: "bad",

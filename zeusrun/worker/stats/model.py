@@ -96,8 +96,10 @@ class Model:
     @property
     def _values(self) -> dict[str, float]:
         names = ("noise_scale_low", "noise_scale", "noise_scale_high")
-        values = zip(names, self.noise.estimate() or (), strict=False)
-        return {name: value for name, value in values if value is not None}
+        values = dict(zip(names, self.noise.estimate() or (), strict=False))
+        if self._how != "examples":  # those are gradients of a few layers
+            values["gradient_variance"] = self.noise.variance
+        return {name: value for name, value in values.items() if value is not None}
 
     def report_problem(self, problem: str) -> None:
         """Record why something of this model is not measured."""

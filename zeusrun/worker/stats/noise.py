@@ -1,4 +1,4 @@
-"""The gradient noise scale, from squared norms of gradients. Pure.
+"""Gradient noise scale and gradient variance, from squared norms of gradients. Pure.
 
 Each of N ranks has the mean gradient g of b samples. With G, the gradient over all data, and Σ, the
 covariance of the gradients of single samples:
@@ -45,6 +45,11 @@ class Norms(NamedTuple):
         return (self.ranks * self.mean - self.each) / (self.ranks - 1)
 
     @property
+    def variance(self) -> float:
+        """Variance of one of the gradients, summed over its elements; unbiased."""
+        return (self.each - self.mean) * self.ranks / (self.ranks - 1)
+
+    @property
     def samples(self) -> float:
         """Samples of the step, over all ranks."""
         return self.ranks / self.inverse
@@ -76,8 +81,8 @@ class NoiseScale:
         self.half_life = half_life
         self._weight = self._squared_weight = 0.0
         self.done = 0.0
-        # Of tr Σ, |G|², both squares, the product, and the samples up to each step.
-        self._sums = [0.0] * 6
+        # Of tr Σ, |G|², both squares, the product, the samples up to each step, and the variance.
+        self._sums = [0.0] * 7
 
     def add(self, norms: Norms, steps: int = 1) -> bool:
         """Add the norms of a step and return true; return false if they are infinite or NaN.
@@ -87,7 +92,7 @@ class NoiseScale:
         trace, square = norms.trace, norms.squared_gradient
         samples = steps * norms.samples
         products = (trace * trace, square * square, trace * square)
-        values = (trace, square, *products, self.done)
+        values = (trace, square, *products, self.done, norms.variance)
         if not all(map(math.isfinite, values)):
             return False
         self.done += samples
@@ -105,6 +110,11 @@ class NoiseScale:
         return self._sums[0] / self._weight if self._weight else None
 
     @property
+    def variance(self) -> float | None:
+        """The average of the variance of one gradient; ``None`` before the first step."""
+        return self._sums[6] / self._weight if self._weight else None
+
+    @property
     def age(self) -> float:
         """How many samples ago the middle of what is averaged was."""
         return self.done - self._sums[5] / self._weight if self._weight else 0.0
@@ -117,7 +127,7 @@ class NoiseScale:
         count = self._weight * self._weight / self._squared_weight if self._weight else 0.0
         if count <= 2:
             return None
-        trace, square, *products, _ = (each / self._weight for each in self._sums)
+        trace, square, *products, _, _ = (each / self._weight for each in self._sums)
         errors = [max(0.0, p - q) for p, q in zip(products, (trace**2, square**2), strict=False)]
         trace_error, square_error = (math.sqrt(each / (count - 1)) for each in errors)
         together = (products[2] - trace * square) / (count - 1)
