@@ -29,7 +29,7 @@ from timing import describe_machine
 
 from zeusrun.cost import cost_j
 from zeusrun.energy.device import Health
-from zeusrun.energy.power_csv import COLUMNS, PowerRow
+from zeusrun.energy.monitor import COLUMNS, PowerRow
 from zeusrun.history.tinydb.storage import empty_tables, encode_tables
 from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, Trial, TrialStatus

@@ -13,7 +13,7 @@ from zeusrun.gpu.power_limits.original_limits import LimitRecord, read_record, w
 from zeusrun.history.shared.copy import LocalCopy
 from zeusrun.history.shared.spool import Spool
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.notify.delivery import deliver_all
+from zeusrun.notify.notices import deliver_all
 
 NEWER = "was written by a newer zeusrun (format 2; this one knows 1); upgrade zeusrun, or use"
 

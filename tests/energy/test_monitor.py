@@ -14,8 +14,7 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.energy import monitor as monitor_module
 from zeusrun.energy.device import Health, Reading
 from zeusrun.energy.device_energy import Accounts
-from zeusrun.energy.monitor import EnergyMonitor
-from zeusrun.energy.power_csv import COLUMNS
+from zeusrun.energy.monitor import COLUMNS, EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
 from zeusrun.errors import DeviceError
 from zeusrun.trial import EnergySource

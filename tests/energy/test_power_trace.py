@@ -8,7 +8,7 @@ import os
 import pytest
 
 from zeusrun.energy.device import Health
-from zeusrun.energy.power_csv import COLUMNS, PowerCsv, PowerRow
+from zeusrun.energy.monitor import COLUMNS, PowerCsv, PowerRow
 from zeusrun.energy.power_trace import PowerTrace, read_power
 
 

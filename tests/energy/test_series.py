@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.energy.counter import CounterAccount, PowerAccount
+from zeusrun.energy.device_energy import CounterAccount, PowerAccount
 from zeusrun.energy.series import EnergySeries, LimitSeries
 
 PERIOD_S = 0.1

@@ -14,13 +14,13 @@ from zeusrun.errors import UsageError, ZeusrunError
 from zeusrun.files import atomic
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import (
+    RoutedHistory,
     chosen_histories,
     known_servers,
     open_history,
     open_named,
     remember_choice,
 )
-from zeusrun.history.routed import RoutedHistory
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.history.tinydb.store import TinyDBHistory
 

@@ -19,8 +19,14 @@ from tests.factories import build_trial, load_job
 from tests.runs import start_and_wait, wait_for
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.recurrence import SubmitResult
-from zeusrun.notify.delivery import _log, deliver_all
-from zeusrun.notify.notices import _letter, build_notices, failure_notice, lost_notices
+from zeusrun.notify.notices import (
+    _letter,
+    _log,
+    build_notices,
+    deliver_all,
+    failure_notice,
+    lost_notices,
+)
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, TrialStatus
 
 SLEEP = ["sleep", f"60.{os.getpid()}"]  # nobody else's

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.worker.adapt.sharing import cut, next_chunk, share
+from zeusrun.worker.adapt.loader import cut, next_chunk, share
 
 
 @given(st.data(), st.integers(1, 2000), st.integers(1, 9))
