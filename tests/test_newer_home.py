@@ -98,14 +98,15 @@ def test_what_a_newer_zeusrun_has_not_delivered_waits(tmp_path):
     assert (path.read_text(), spool.list_refused()) == (text, [])
 
 
-def test_the_local_copy_of_a_newer_zeusrun_is_refused_and_not_made_anew(tmp_path):
+def test_the_local_copy_of_a_newer_zeusrun_is_not_used_and_not_made_anew(tmp_path):
     copy = LocalCopy(tmp_path / "copy.db")
     assert copy.jobs() == []
     with sqlite3.connect(tmp_path / "copy.db") as file:
         file.execute("PRAGMA user_version = 2")
         file.execute("INSERT INTO jobs VALUES ('a', '1', 1, 0)")
+    assert copy.jobs() == []
     with pytest.raises(HistoryError, match="newer zeusrun"):
-        copy.jobs()
+        copy.update("a", None, lambda *_: pytest.fail("nothing is fetched"))
     with sqlite3.connect(tmp_path / "copy.db") as file:
         assert file.execute("SELECT job FROM jobs").fetchall() == [("a",)]
 
