@@ -41,8 +41,8 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
     "no learning-curve stop": {"auto.policy.PACES": 0},
     "others bounded by cost_factor alone": {"auto.beliefs.BOUND_SDS": 99.0},
     "bound at 2 sd": {"auto.beliefs.BOUND_SDS": 2.0},
-    "horizon 15": {"auto.acquisition.HORIZON": 15},
-    "horizon 60": {"auto.acquisition.HORIZON": 60},
+    "horizon 15": {"auto.beliefs.HORIZON": 15},
+    "horizon 60": {"auto.beliefs.HORIZON": 60},
     "no detection of drift": {"auto.drift.UNANNOUNCED": 0.0},
 }
 

@@ -61,7 +61,7 @@ def amount_in(trial: Trial, unit: CurveUnit) -> int | None:
 
 def _samples(trial: Trial) -> int:
     """Return the samples of a run that reports once an epoch; 0 if unknown."""
-    whole = samples_per_epoch(trial) or 0.0  # of an old record
+    whole = samples_per_epoch(trial) or 0.0
     return trial.samples or round(whole * epochs_of(trial.curve))
 
 

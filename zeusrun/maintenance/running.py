@@ -12,7 +12,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.launcher.rundir.record import Live, read_live
-from zeusrun.trial import Outcome
+from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +33,8 @@ def state_of(trial: Trial, found: Live | None) -> Live:
     if found is None or not found.is_of(trial):
         return Live(trial, None, trial.host, None)
     progress = {each.name: getattr(found.trial, each.name) for each in fields(Outcome)}
+    progress |= {"status": TrialStatus.DISPATCHED, "finished_at": None}
+    progress |= {"reason": None, "reason_code": None}
     power_w = found.power_w
     if power_w is not None and not 0 <= power_w < _MAX_W:
         power_w = None

@@ -72,7 +72,7 @@ class NewestFile:
     def _match(self) -> Iterator[tuple[str, os.stat_result]]:
         # Path.glob takes no absolute pattern.
         matches = glob.iglob(self._pattern, root_dir=self._workdir, recursive=True)  # noqa: PTH207
-        for path in {os.path.realpath(self._workdir / match) for match in matches}:
+        for path in sorted({os.path.realpath(self._workdir / match) for match in matches}):
             with contextlib.suppress(OSError):  # deleted meanwhile
                 status = os.stat(path)  # noqa: PTH116
                 if stat.S_ISREG(status.st_mode):  # opening a pipe would block

@@ -1,6 +1,6 @@
 """Which occurrence a tick starts, and which are missed. Pure.
 
-cron, a systemd timer or the daemon runs a tick about once a minute. Ticks may be late or missing
+cron or the daemon runs a tick about once a minute. Ticks may be late or missing
 for days, and the clock may have been set. Every occurrence is decided exactly once.
 """
 

@@ -1,4 +1,4 @@
-"""Whether cron, systemd or the daemon runs the schedules, and whether the jobs can run."""
+"""Whether cron or the daemon runs the schedules, and whether the jobs can run."""
 
 from __future__ import annotations
 

@@ -185,8 +185,9 @@ def _parameters(
     """Yield name, annotation and default of what a function or a dataclass takes."""
     if isinstance(node, ast.FunctionDef):
         own = node.args
-        defaults = [None] * (len(own.args) - len(own.defaults)) + [*own.defaults, *own.kw_defaults]
-        pairs = zip([*own.args, *own.kwonlyargs], defaults, strict=True)
+        args = [*own.posonlyargs, *own.args]
+        defaults = [None] * (len(args) - len(own.defaults)) + [*own.defaults, *own.kw_defaults]
+        pairs = zip([*args, *own.kwonlyargs], defaults, strict=True)
         for each, default in itertools.islice(pairs, taken, None):
             if default is not None:
                 yield each.arg, each.annotation, default

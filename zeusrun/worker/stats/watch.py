@@ -64,8 +64,12 @@ class Watch:
             self._new_model().report_problem(problem)
             return
         inner = (getattr(ddp, "module", None) for ddp in self._models)
-        if module not in self._models and not any(each is module for each in inner):
+        if module in self._models or any(each is module for each in inner):
+            return
+        try:
             self._begin(module, lambda model: self._measure_one_rank(module, model))
+        except Exception as error:  # noqa: BLE001 - such as parameters without a size yet
+            self._new_model().report_problem(f"{type(error).__name__}: {error}")
 
     def has(self, ddp: Any) -> bool:
         """Whether a ``DistributedDataParallel`` is watched."""
