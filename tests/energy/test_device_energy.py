@@ -172,6 +172,23 @@ def test_a_model_may_stand_still():
     assert track.energy_j(0.0, 9.0) == 0.0
 
 
+@pytest.mark.parametrize("rest_s", [0.9, 60.9])
+def test_what_a_model_finds_late_was_used_in_the_second_before_and_no_faster_than_can_be(rest_s):
+    track = EnergyTrack("cpu", EnergySource.ESTIMATED, 20.0)
+    readings = [(n / 10, 0.0) for n in range(round(rest_s * 10) + 1)]
+    found_s = rest_s + 0.1  # a process, a second after its start
+    readings += [(found_s, 8.3), (found_s + 0.1, 10.4), (found_s + 0.2, 12.4)]
+    powers_w = []
+    for time_s, energy_j in readings:
+        assert track.add(time_s, Reading(energy_j, None, None)) == ()
+        powers_w.append(track.power_w() or 0.0)
+    assert max(powers_w) <= 20.0
+    assert powers_w[-3] == pytest.approx(8.3)
+    assert track.energy_j(0.0, found_s + 0.2) == pytest.approx(12.4)
+    assert track.energy_j(0.0, found_s - 1.0) == pytest.approx(0.0)
+    assert track.energy_j(found_s - 0.5, found_s - 0.4) < 2.0
+
+
 def test_power_of_a_counter_alone_is_smoothed_over_a_second():
     track = EnergyTrack("cpu", EnergySource.ESTIMATED)
     watch(track, [(number // 5 * 50.0, None) for number in range(31)])

@@ -319,3 +319,11 @@ def test_before_the_first_reading_and_in_no_time_it_is_unknown():
     assert LimitSeries().longest_w(0.0, 1.0) is None
     assert read((5.0, 300.0)).longest_w(0.0, 4.0) is None
     assert read((5.0, 300.0)).longest_w(6.0, 6.0) is None
+
+
+def test_energy_never_falls_when_late_processes_are_found_one_after_the_other():
+    series = EnergySeries()
+    for time_s, energy_j in ((0.0, 0.0), (1.0, 1.0), (1.1, 200.0), (3.1, 210.0), (4.1, 500.0)):
+        series.catch_up(time_s, energy_j, 20.0)
+    found = [series.energy_j(n / 10, n / 10 + 0.1) for n in range(41)]
+    assert min(each for each in found if each is not None) >= 0.0

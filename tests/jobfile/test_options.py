@@ -126,6 +126,7 @@ SIGNATURES = {
     "fire, with all arguments": (f"def main({PARAMETERS}): pass\nFire(main)", "3 4", "lr"),
     "fire, by name": (f"def net({PARAMETERS}): pass\nfire.Fire({{'net': net}})", "net", ""),
     "typer": (f"def main(data, {PARAMETERS}): pass\ntyper.run(main)", "d", "-"),
+    "positional only": (f"def main(lr=3, /, {PARAMETERS}): pass\nfire.Fire(main)", "d", "_"),
     "a function that is not run": (f"def main({PARAMETERS}): pass\nmain()", "", ""),
     "tyro": (f"@dataclass\nclass A:\n{FIELDS}args = tyro.cli(A)", "", "-"),
     "simple-parsing": (f"@dataclass\nclass A:\n{FIELDS}parser.add_arguments(A, dest='a')", "", "_"),

@@ -86,9 +86,9 @@ class Grid(SweepingPolicy):
 
 
 def _next(problem: Problem, tally: Tally, runs: Runs) -> tuple[int, Stage, str]:
-    likeliest = likeliest_arm(tally) if problem.last_attempt else None
-    if likeliest is not None:
-        return likeliest[0], Stage.RETRY, likeliest[1]
+    likeliest = likeliest_arm(tally)
+    if likeliest is not None and problem.last_attempt:
+        return likeliest[0], Stage.RETRY, f"this is the last attempt allowed, and {likeliest[1]}"
     busy = {run.arm for run in runs if run.status is TrialStatus.DISPATCHED}
     tried = {*tally.results, *tally.out_of_memory, *tally.not_now}
     order = sorted(tally.fitting, key=lambda arm: (arm != problem.default, arm))
@@ -100,6 +100,8 @@ def _next(problem: Problem, tally: Tally, runs: Runs) -> tuple[int, Stage, str]:
     if free:
         arm = min(free, key=lambda arm: (free[arm], arm))
         return arm, Stage.EXPLOIT, f"{arm} is the cheapest, {energy_text(free[arm])} on average"
+    if likeliest is not None:
+        return likeliest[0], Stage.EXPLOIT, f"no cost is known yet, and {likeliest[1]}"
     left = [arm for arm in order if arm not in tally.not_now] or order or [problem.default]
     arm = min(left, key=lambda arm: len(tally.results.get(arm, ())))
     return arm, Stage.EXPLORE, f"no cost is known yet, and {arm} has failed least often"

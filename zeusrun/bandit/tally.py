@@ -124,7 +124,7 @@ def failed_now(
 
 
 def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
-    """Return the arm for a recurrence's last attempt, and why; ``None`` without a success.
+    """Return the arm that reaches the target most reliably, and why; ``None`` without a success.
 
     It has the highest ``(reached + 1) / (runs + 2)`` of those that have not failed in this
     recurrence; of equals, the one with the cheapest run.
@@ -142,7 +142,7 @@ def likeliest_arm(tally: Tally) -> tuple[int, str] | None:
 
     arm = min(options, key=rank)
     times = f"{reached[arm]} of {len(runs[arm])} runs"
-    return arm, f"this is the last attempt allowed, and {arm} has reached the target in {times}"
+    return arm, f"{arm} has reached the target in {times}"
 
 
 def fitting(

@@ -191,6 +191,7 @@ class CounterAccount:
         self.moved = False  # since the first sample
         self.series = EnergySeries()
         self._is_model = is_model
+        self._highest_w = max_power_w or math.inf
         self._leap_w = math.inf if is_model else _LEAP * (max_power_w or _UNKNOWN_MAX_POWER_W)
         self._moved_s = 0.0
         self._drawing_since_s = 0.0
@@ -216,7 +217,10 @@ class CounterAccount:
                 )
             self.moved = last_j is not None
             self._moved_s = self._drawing_since_s = time_s
-            self.series.add(time_s, energy_j)
+            if self._is_model:  # it finds a process, and all that it has used, a second late
+                self.series.catch_up(time_s, energy_j, self._highest_w)
+            else:
+                self.series.add(time_s, energy_j)
         elif self._is_model or (power_w is not None and power_w < ASLEEP_W):
             self._drawing_since_s = time_s
             self.series.rest(time_s)  # no energy was used

@@ -61,6 +61,19 @@ class EnergySeries:
         if len(self._times_s) >= self._max_samples:
             self._thin()
 
+    def catch_up(self, time_s: float, energy_j: float, highest_w: float) -> None:
+        """Append a sample; what comes faster than ``highest_w`` was used a second before it."""
+        times_s, energies_j = self._times_s, self._energies_j
+        late = len(self) > 1 and energy_j - energies_j[-1] > highest_w * (time_s - times_s[-1])
+        if late:
+            since_s = max(times_s[0], time_s - SLOPE_S)
+            since_j = min(self._energy_at(since_s), energy_j)
+            while times_s[-1] >= since_s and len(self) > 1:
+                del times_s[-1], energies_j[-1]
+            if times_s[-1] < since_s:
+                self.add(since_s, since_j)
+        self.add(time_s, energy_j)
+
     def wait(self, time_s: float) -> None:
         """Record a reading between two steps: the energy since the last step is not known yet."""
         self._read_s = time_s

@@ -60,7 +60,8 @@ class Zeus(SweepingPolicy):
         arm, stage, why = step.arm, step.stage, step.why
         likeliest = likeliest_arm(tally) if problem.last_attempt else None
         if likeliest is not None:
-            arm, stage, why = likeliest[0], Stage.RETRY, likeliest[1]
+            arm, stage = likeliest[0], Stage.RETRY
+            why = f"this is the last attempt allowed, and {likeliest[1]}"
         if arm is None:
             drawn = draw_j(step.beliefs, rng)
             arm, second = sorted(drawn, key=lambda arm: (drawn[arm], arm))[:2]
