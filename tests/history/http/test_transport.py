@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import re
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.address import check_url, is_loopback
 from zeusrun.history.http.client import HttpHistory, read_token
-from zeusrun.history.http.transport import _find_proxy
+from zeusrun.history.http.transport import Transport, _find_proxy
 
 SECRET = "a-very-secret-token"
 
@@ -174,6 +175,45 @@ def test_a_server_that_answers_too_slowly_is_left(serve, pause_s):
             history._ask("GET", "/trials/a-1-1", dict, limit_s=0.1)
     assert server.connections == 3  # each has a new one
     assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
+
+
+class Reader:
+    """A server that reads a request slowly, and answers it."""
+
+    def __init__(self, bytes_per_s):
+        self._rate = bytes_per_s
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.body = b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with self._listener, self._listener.accept()[0] as client:
+            head, _, self.body = client.recv(1 << 16).partition(b"\r\n\r\n")
+            length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+            while len(self.body) < length and (data := client.recv(self._rate // 20)):
+                self.body += data
+                time.sleep(len(data) / self._rate)
+            client.sendall(http(200, {}))
+
+
+def test_a_long_request_takes_longer_than_a_connection_may(monkeypatch):
+    monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
+    server, body = Reader(4 << 20), bytes(range(256)) * (8 << 12)
+    answer = Transport(server.url).send("POST", "/", {}, body, 60.0)
+    assert (answer.status, server.body) == (200, body)
+
+
+@pytest.mark.parametrize("rate", [1 << 20, 1000])  # the deadline is over, or a piece takes long
+def test_a_server_that_reads_too_slowly_is_left(monkeypatch, rate):
+    monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
+    server, begun_t = Reader(rate), time.monotonic()
+    with pytest.raises(UnavailableError, match="took too long"):
+        Transport(server.url).send("POST", "/", {}, bytes(32 << 20), 2.0)
+    assert time.monotonic() - begun_t < 10
 
 
 def test_a_server_that_speaks_http_is_not_tried_again_by_https(serve):

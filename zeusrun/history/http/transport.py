@@ -23,6 +23,7 @@ _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 8  # that stay open
 _MAX_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
+_SENT_BYTES = 64 << 10  # at a time: urllib3 gives each piece of a request the connect timeout
 _NO_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}  # of OpenSSL
 
 
@@ -77,6 +78,8 @@ class Transport:
             HistoryError: If it speaks http, not https; its certificate is not valid; or the answer
                 is too large.
         """
+        if body is not None:
+            headers = {**headers, "Content-Length": str(len(body))}
         until_t = time.monotonic() + limit_s
         try:
             try:
@@ -89,12 +92,14 @@ class Transport:
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until_t: float
     ) -> Answer:
-        left_s = max(0.001, until_t - time.monotonic())
+        left_s = until_t - time.monotonic()
+        if left_s <= 0:
+            raise exceptions.TimeoutError
         response = self._pool.request(
             method,
             self._base + path,
             headers=headers,
-            body=body,
+            body=None if body is None else _in_pieces(body, until_t),
             timeout=urllib3.Timeout(total=left_s, connect=min(_CONNECT_S, left_s)),
             retries=False,  # and no redirect is followed
             preload_content=False,
@@ -129,7 +134,8 @@ class Transport:
         refused = isinstance(
             error, exceptions.NewConnectionError
         )  # urllib3 calls it a timeout, too
-        if isinstance(error, exceptions.TimeoutError) and not refused:
+        timed_out = isinstance(error, exceptions.TimeoutError) and not refused
+        if timed_out or any(isinstance(each, TimeoutError) for each in causes):
             why = "it took too long"
         elif isinstance(error, exceptions.ProtocolError) and self._server.scheme == "http":
             why += "; if it speaks https, correct its address"
@@ -158,6 +164,13 @@ def _find_proxy(server: SplitResult) -> str | None:
             "with http:// or https://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
+
+
+def _in_pieces(body: bytes, until_t: float) -> Iterator[bytes]:
+    for at in range(0, len(body), _SENT_BYTES):
+        if time.monotonic() > until_t:
+            raise exceptions.TimeoutError
+        yield body[at : at + _SENT_BYTES]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
