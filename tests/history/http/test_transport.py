@@ -25,8 +25,8 @@ SECRET = "a-very-secret-token"
 class Scripted:
     """A server that answers every request with the same bytes, and keeps what it gets."""
 
-    def __init__(self, answer, *, pause_s=0.0, close=True):
-        self._answer, self._pause_s, self._close = answer, pause_s, close
+    def __init__(self, answer, *, pause_s=0.0, size=20, close=True):
+        self._answer, self._pause_s, self._close, self._size = answer, pause_s, close, size
         self.got = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -49,8 +49,9 @@ class Scripted:
             while data := client.recv(1 << 16):
                 self.got.append(data)
                 try:
-                    for at in range(0, len(self._answer), 20) if self._pause_s else [None]:
-                        piece = self._answer if at is None else self._answer[at : at + 20]
+                    size = self._size if self._pause_s else len(self._answer) or 1
+                    for at in range(0, len(self._answer), size):
+                        piece = self._answer[at : at + size]
                         client.sendall(piece)
                         self.ended.wait(self._pause_s)
                 except OSError:
@@ -175,6 +176,15 @@ def test_a_server_that_answers_too_slowly_is_left(serve, pause_s):
             history._ask("GET", "/trials/a-1-1", dict, limit_s=0.1)
     assert server.connections == 3  # each has a new one
     assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_head_that_comes_too_slowly_is_not_waited_for(serve, size):
+    server = serve(http(200, {}, f"X: {'x' * 500}"), pause_s=0.1, size=size)
+    history, begun_t = HttpHistory(server.url), time.monotonic()
+    with pytest.raises(UnavailableError, match="took too long"):
+        history._ask("GET", "/trials/a-1-1", dict, limit_s=0.5)
+    assert 0.4 < time.monotonic() - begun_t < 2.5  # the whole head would take longer
 
 
 class Reader:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -10,6 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3 import exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util.ssltransport import SSLTransport
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError
@@ -18,6 +23,8 @@ from zeusrun.history.http.address import check_url, hide_login, is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from urllib.parse import SplitResult
+
+    from urllib3 import HTTPResponse
 
 _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 8  # that stay open
@@ -33,6 +40,31 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]  # in any case
     body: bytes
+
+
+class _Connection(HTTPConnection):
+    """One whose answers begin in time: urllib3's timeout is that of each read."""
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as urllib3 does
+        """See ``HTTPConnection.getresponse``."""
+        timer = threading.Timer(self.timeout or 0.0, _shut_down, (self.sock,))
+        timer.start()
+        try:
+            return super().getresponse()
+        finally:
+            timer.cancel()
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
 
 
 class Transport:
@@ -52,14 +84,15 @@ class Transport:
         tls = ssl.create_default_context() if self._server.scheme == "https" else None
         if self._proxy is None:
             self._pool = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS, ssl_context=tls)
-            return
-        login = urllib3.util.parse_url(self._proxy).auth
-        self._pool = urllib3.ProxyManager(
-            self._proxy,
-            maxsize=_MAX_CONNECTIONS,
-            ssl_context=tls,
-            proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
-        )
+        else:
+            login = urllib3.util.parse_url(self._proxy).auth
+            self._pool = urllib3.ProxyManager(
+                self._proxy,
+                maxsize=_MAX_CONNECTIONS,
+                ssl_context=tls,
+                proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
+            )
+        self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def close(self) -> None:
         """Close all connections."""
@@ -106,14 +139,16 @@ class Transport:
         )
         pieces = bytearray()
         with response:  # one that was read to its end has given its connection back
-            while piece := response.read1(_PIECE_BYTES):
+            while True:
+                if time.monotonic() > until_t:  # perhaps the head is not whole
+                    raise exceptions.TimeoutError
+                if not (piece := response.read1(_PIECE_BYTES)):
+                    break
                 pieces += piece
                 if len(pieces) > _MAX_BYTES:
                     raise HistoryError(
                         f"the answer of {self.url} is longer than {_MAX_BYTES >> 20} MiB"
                     )
-                if time.monotonic() > until_t:  # the timeout is that of each read
-                    raise exceptions.TimeoutError
         return Answer(response.status, response.headers, bytes(pieces))
 
     def _explain(self, error: exceptions.HTTPError) -> HistoryError:
@@ -164,6 +199,15 @@ def _find_proxy(server: SplitResult) -> str | None:
             "with http:// or https://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
+
+
+def _shut_down(sock: socket.socket | SSLTransport | None) -> None:
+    """End what a thread reads from a connection; TLS is left as it is, which is not for threads."""
+    if isinstance(sock, SSLTransport):  # TLS through a proxy with TLS
+        sock = sock.socket
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _in_pieces(body: bytes, until_t: float) -> Iterator[bytes]:
