@@ -271,7 +271,7 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_secrets(url):
     assert "secret" not in str(error.value)
 
 
-PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy": ".local,a.org"}
+PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy": ".local,a.org,*.b.org"}
 
 
 @pytest.mark.parametrize(
@@ -283,6 +283,8 @@ PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy
         ("https://b.a.org", None),
         ("https://ba.org", "http://proxy:3128"),
         ("https://zeus.local", None),
+        ("https://zeus.b.org", None),
+        ("https://zeusb.org", "http://proxy:3128"),
         ("http://localhost:8787", None),
         ("http://127.0.0.1:8787", None),
         ("https://[::1]:8787", None),

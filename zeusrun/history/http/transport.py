@@ -186,7 +186,8 @@ def _find_proxy(server: SplitResult) -> str | None:
     """
     host, known = server.hostname or "", getproxies()
     proxy = known.get(server.scheme) or known.get("all")
-    if not proxy or is_loopback(host) or proxy_bypass(host):
+    known["no"] = known.get("no", "").replace("*.", ".")  # as other programs read no_proxy
+    if not proxy or is_loopback(host) or proxy_bypass(host, known):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     try:
