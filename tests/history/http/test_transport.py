@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import time
+from base64 import b64encode
 
 import pytest
 
@@ -315,6 +316,10 @@ def test_requests_pass_through_a_proxy(serve, monkeypatch):
     assert HttpHistory("http://zeus.example.org/x").jobs() == ["a"]
     assert proxy.got[0].startswith(b"GET http://zeus.example.org/x/api/v1/jobs HTTP/1.1")
     assert b"proxy-authorization: basic bwu6chda" in proxy.got[0].lower()
+    monkeypatch.setenv("http_proxy", f"http://me:ключ@127.0.0.1:{proxy.port}")
+    HttpHistory("http://zeus.example.org/x").jobs()
+    login = b64encode("me:ключ".encode()).lower()
+    assert b"proxy-authorization: basic " + login in proxy.got[1].lower()
     secure = serve(http(407, "who are you?"))
     monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@127.0.0.1:{secure.port}")
     with pytest.raises(UnavailableError, match=r"by the proxy http://\*+@127.0.0.1.*407") as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -86,11 +87,12 @@ class Transport:
             self._pool = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS, ssl_context=tls)
         else:
             login = urllib3.util.parse_url(self._proxy).auth
+            code = base64.b64encode(unquote_to_bytes(login or "")).decode()  # in UTF-8
             self._pool = urllib3.ProxyManager(
                 self._proxy,
                 maxsize=_MAX_CONNECTIONS,
                 ssl_context=tls,
-                proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
+                proxy_headers={"Proxy-Authorization": f"Basic {code}"} if login else {},
             )
         self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
