@@ -272,7 +272,11 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_secrets(url):
     assert "secret" not in str(error.value)
 
 
-PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy": ".local,a.org,*.b.org"}
+PROXY = {
+    "https_proxy": "http://proxy:3128",
+    "http_proxy": "other:80",
+    "no_proxy": ".local,a.org,*.b.org",
+}
 
 
 @pytest.mark.parametrize(
@@ -346,6 +350,13 @@ def test_without_the_library_one_sentence_names_the_extra(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "urllib3" else find(name)
     )
     with pytest.raises(UsageError, match=r"on a server needs urllib3; .* extra 'http': pip inst"):
+        HttpHistory("https://zeus.example.org")
+
+
+def test_a_library_that_is_too_old_is_no_bug(monkeypatch):
+    for kind in ("HTTPResponse", "BaseHTTPResponse"):
+        monkeypatch.delattr(f"urllib3.{kind}.read1")
+    with pytest.raises(UsageError, match=r"on a server needs urllib3 2\.2; .* extra 'http': pip"):
         HttpHistory("https://zeus.example.org")
 
 
