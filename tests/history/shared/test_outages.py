@@ -425,6 +425,18 @@ def test_that_a_copy_is_read_is_told_once(history, open_shared, proxy, told):
     assert "local copy as it was at" in told[0]
 
 
+def test_of_several_copies_the_age_is_that_of_the_oldest(
+    history, open_shared, proxy, told, monkeypatch
+):
+    for job, now in (("digits", 1.6e9), ("letters", 1.7e9)):
+        begin(history, with_uuid(job=job))
+        monkeypatch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
+        history.trials(job)
+    proxy.mode = "refuse"
+    open_shared().jobs()
+    assert "as it was at 2020-09-13" in told[0]
+
+
 def test_without_a_copy_the_server_is_missed(history, proxy):
     proxy.mode = "refuse"
     for read in (
