@@ -1,4 +1,4 @@
-"""A shared history whose server is away, loses answers, or comes back."""
+"""A shared history whose server does not respond, loses answers, or comes back."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_a_heartbeat_delivers_what_waits(history, proxy, database):
     assert database.live(second.trial) == {"epoch": 3}
 
 
-# Reading while the server is away.
+# Reading while the server does not respond.
 
 
 def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, told):
