@@ -49,6 +49,7 @@ class _Connection(HTTPConnection):
     def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as urllib3 does
         """See ``HTTPConnection.getresponse``."""
         timer = threading.Timer(self.timeout or 0.0, _shut_down, (self.sock,))
+        timer.daemon = True
         timer.start()
         try:
             return super().getresponse()
