@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from zeusrun.history.registry import remember_choice
 
 LEFT_OVER = ("trial.reserve", "live.json.tmp", "stop.ending")
 
@@ -277,3 +280,25 @@ def test_doctor_ends_with_5_when_a_submit_would_fail(cli, zeusrun):
     code, out, _ = cli("doctor")
     assert code == 5
     assert "✗" in out
+
+
+def test_one_job_whose_history_cannot_be_opened_does_not_stop_the_others(
+    cli, zeusrun, record, monkeypatch
+):
+    for number in (1, 2, 3):
+        record(number)
+    record(4, None)
+    remember_choice(zeusrun.home, "elsewhere", "https://zeus.example.org")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "urllib3" else find(name)
+    )
+    for verb, shown in (
+        ("history", "job-4-1"),
+        ("status", "job-4-1"),
+        ("gc --last 1 --dry-run", "job-2-1"),
+        ("repair", "job-4-1 is recorded as LOST"),
+    ):
+        code, out, err = cli(*verb.split())
+        assert (code, shown in out) == (6, True)
+        assert "needs urllib3; install zeusrun with its extra 'http'" in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 pytest.importorskip("fastapi")
@@ -124,4 +126,7 @@ def test_what_waits_for_an_old_address_is_shown(server, tmp_path):
     (line,) = check_unused(home, [server.url])
     assert line.found.startswith(f"2 writes wait for {old}, the oldest of job-offline-22222222 si")
     assert "`zeusrun repair --restore JOB` adds the runs of this machine there" in line.advice
+    assert line.advice.endswith(f"; then remove {spool.folder}")
     assert check_unused(home, [old]) == []
+    shutil.rmtree(spool.folder)
+    assert check_unused(home, [server.url]) == []

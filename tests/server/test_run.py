@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from zeusrun.server.run import Redacted, hide_secrets
+from zeusrun.server.run import Redacted, _open_port, hide_secrets
+from zeusrun.server.settings import Settings
 
 TOKEN = "zeusrun_0123abcd_" + "A-_z" * 10 + "xyz"
 
@@ -27,6 +29,15 @@ TOKEN = "zeusrun_0123abcd_" + "A-_z" * 10 + "xyz"
 )
 def test_secrets_are_hidden(text, shown):
     assert hide_secrets(text) == shown
+
+
+def test_connections_of_clients_that_vanished_end():
+    with (
+        _open_port(Settings(database_url="sqlite://", port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 def test_an_error_is_one_line_without_its_traceback():

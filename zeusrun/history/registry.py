@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 from uuid import uuid4
 
-from zeusrun.errors import UsageError, unwritable
+from zeusrun.errors import HistoryError, UsageError, unwritable
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import shared_directory
 from zeusrun.files.private import make_folder, read_file
@@ -61,7 +61,8 @@ def open_history(
         show: Shows a sentence to the user, such as that a server does not respond.
 
     Raises:
-        UsageError: If no history has the name.
+        UsageError: If no history has the name, or it needs what is not installed. The methods of
+            what is returned raise ``HistoryError`` if that is so for the history of one job.
     """
     chosen = {**chosen_histories(home), **(own or {})}
 
@@ -72,8 +73,9 @@ def open_history(
         source = "" if job is None else f" (from the job file of {job})"
         try:
             return open_named(home, environment, each, show=show, source=source)
-        except UsageError as error:
-            raise UsageError(f"{error}{source}") from None
+        except UsageError as error:  # that of one job is no reason not to read the others
+            kind = UsageError if job is None else HistoryError
+            raise kind(f"{error}{source}") from None
 
     return RoutedHistory(open_, name, chosen) if chosen else open_(name)
 

@@ -35,12 +35,14 @@ def check_server(history: SharedHistory, environment: Mapping[str, str], home: P
 
 def check_unused(home: Path, used: Collection[str]) -> list[Check]:
     """Return the checks of what waits for other shared histories than those in use."""
-    advice = (
-        "no job uses this address now; if the server has another one, `zeusrun repair --restore "
-        "JOB` adds the runs of this machine there"
-    )
-    spools = waiting_spools(home, besides=used).items()
-    return [each for name, spool in spools for each in _check_waiting(name, spool, advice)]
+    found = []
+    for name, spool in waiting_spools(home, besides=used).items():
+        advice = (
+            "no job uses this address now; if the server has another one, `zeusrun repair "
+            f"--restore JOB` adds the runs of this machine there; then remove {spool.folder}"
+        )
+        found += _check_waiting(name, spool, advice)
+    return found
 
 
 def _check_connection(history: SharedHistory) -> tuple[list[Check], dict[str, Any]]:

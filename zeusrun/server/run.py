@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
 _BACKLOG = 2048
-_MAX_CONNECTIONS = 1000  # a process may usually open 1024 files
+_MAX_CONNECTIONS = 900  # a process may usually open 1024 files
 _HEAD_BYTES = 32 << 10  # of the first line and the headers of a request
 # A token, and what stands where a token belongs in the path of Zeus's clients.
 _TOKENS = re.compile(r"zeusrun_[0-9a-f]{8}_[A-Za-z0-9_-]*|(?<=/zeus/)/*[^/\s\"'?]+")
@@ -189,6 +189,8 @@ def _open_port(settings: Settings) -> socket.socket:
         # asyncio leaves this to us for a socket that it did not open. Without it, Nagle's algorithm
         # keeps the second packet of an answer until the client acknowledges the first: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A client that has vanished, as by a power cut, would keep its connection for ever.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LaunchError(

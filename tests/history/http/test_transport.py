@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import re
 import socket
 import threading
 import time
+from base64 import b64encode
 
 import pytest
 
@@ -16,7 +18,7 @@ from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import Conflict, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.address import check_url, is_loopback
 from zeusrun.history.http.client import HttpHistory, read_token
-from zeusrun.history.http.transport import _find_proxy
+from zeusrun.history.http.transport import Transport, _find_proxy
 
 SECRET = "a-very-secret-token"
 
@@ -24,8 +26,8 @@ SECRET = "a-very-secret-token"
 class Scripted:
     """A server that answers every request with the same bytes, and keeps what it gets."""
 
-    def __init__(self, answer, *, pause_s=0.0, close=True):
-        self._answer, self._pause_s, self._close = answer, pause_s, close
+    def __init__(self, answer, *, pause_s=0.0, size=20, close=True):
+        self._answer, self._pause_s, self._close, self._size = answer, pause_s, close, size
         self.got = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -48,8 +50,9 @@ class Scripted:
             while data := client.recv(1 << 16):
                 self.got.append(data)
                 try:
-                    for at in range(0, len(self._answer), 20) if self._pause_s else [None]:
-                        piece = self._answer if at is None else self._answer[at : at + 20]
+                    size = self._size if self._pause_s else len(self._answer) or 1
+                    for at in range(0, len(self._answer), size):
+                        piece = self._answer[at : at + size]
                         client.sendall(piece)
                         self.ended.wait(self._pause_s)
                 except OSError:
@@ -176,6 +179,54 @@ def test_a_server_that_answers_too_slowly_is_left(serve, pause_s):
     assert time.monotonic() - begun_t < 20  # 250 pieces would take longer
 
 
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_head_that_comes_too_slowly_is_not_waited_for(serve, size):
+    server = serve(http(200, {}, f"X: {'x' * 500}"), pause_s=0.1, size=size)
+    history, begun_t = HttpHistory(server.url), time.monotonic()
+    with pytest.raises(UnavailableError, match="took too long"):
+        history._ask("GET", "/trials/a-1-1", dict, limit_s=0.5)
+    assert 0.4 < time.monotonic() - begun_t < 2.5  # the whole head would take longer
+
+
+class Reader:
+    """A server that reads a request slowly, and answers it."""
+
+    def __init__(self, bytes_per_s):
+        self._rate = bytes_per_s
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.body = b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with self._listener, self._listener.accept()[0] as client:
+            head, _, self.body = client.recv(1 << 16).partition(b"\r\n\r\n")
+            length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+            while len(self.body) < length and (data := client.recv(self._rate // 20)):
+                self.body += data
+                time.sleep(len(data) / self._rate)
+            client.sendall(http(200, {}))
+
+
+def test_a_long_request_takes_longer_than_a_connection_may(monkeypatch):
+    monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
+    server, body = Reader(4 << 20), bytes(range(256)) * (8 << 12)
+    answer = Transport(server.url).send("POST", "/", {}, body, 60.0)
+    assert (answer.status, server.body) == (200, body)
+
+
+@pytest.mark.parametrize("rate", [1 << 20, 1000])  # the deadline is over, or a piece takes long
+def test_a_server_that_reads_too_slowly_is_left(monkeypatch, rate):
+    monkeypatch.setattr("zeusrun.history.http.transport._CONNECT_S", 0.5)
+    server, begun_t = Reader(rate), time.monotonic()
+    with pytest.raises(UnavailableError, match="took too long"):
+        Transport(server.url).send("POST", "/", {}, bytes(32 << 20), 2.0)
+    assert time.monotonic() - begun_t < 10
+
+
 def test_a_server_that_speaks_http_is_not_tried_again_by_https(serve):
     server = serve(http(400, "Invalid HTTP request"))
     with pytest.raises(HistoryError, match="speaks http, not https: correct its address") as error:
@@ -221,7 +272,11 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_secrets(url):
     assert "secret" not in str(error.value)
 
 
-PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy": ".local,a.org"}
+PROXY = {
+    "https_proxy": "http://proxy:3128",
+    "http_proxy": "other:80",
+    "no_proxy": ".local,a.org,*.b.org",
+}
 
 
 @pytest.mark.parametrize(
@@ -233,6 +288,8 @@ PROXY = {"https_proxy": "http://proxy:3128", "http_proxy": "other:80", "no_proxy
         ("https://b.a.org", None),
         ("https://ba.org", "http://proxy:3128"),
         ("https://zeus.local", None),
+        ("https://zeus.b.org", None),
+        ("https://zeusb.org", "http://proxy:3128"),
         ("http://localhost:8787", None),
         ("http://127.0.0.1:8787", None),
         ("https://[::1]:8787", None),
@@ -263,6 +320,10 @@ def test_requests_pass_through_a_proxy(serve, monkeypatch):
     assert HttpHistory("http://zeus.example.org/x").jobs() == ["a"]
     assert proxy.got[0].startswith(b"GET http://zeus.example.org/x/api/v1/jobs HTTP/1.1")
     assert b"proxy-authorization: basic bwu6chda" in proxy.got[0].lower()
+    monkeypatch.setenv("http_proxy", f"http://me:ключ@127.0.0.1:{proxy.port}")
+    HttpHistory("http://zeus.example.org/x").jobs()
+    login = b64encode("me:ключ".encode()).lower()
+    assert b"proxy-authorization: basic " + login in proxy.got[1].lower()
     secure = serve(http(407, "who are you?"))
     monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@127.0.0.1:{secure.port}")
     with pytest.raises(UnavailableError, match=r"by the proxy http://\*+@127.0.0.1.*407") as error:
@@ -289,6 +350,13 @@ def test_without_the_library_one_sentence_names_the_extra(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "urllib3" else find(name)
     )
     with pytest.raises(UsageError, match=r"on a server needs urllib3; .* extra 'http': pip inst"):
+        HttpHistory("https://zeus.example.org")
+
+
+def test_a_library_that_is_too_old_is_no_bug(monkeypatch):
+    for kind in ("HTTPResponse", "BaseHTTPResponse"):
+        monkeypatch.delattr(f"urllib3.{kind}.read1")
+    with pytest.raises(UsageError, match=r"on a server needs urllib3 2\.2; .* extra 'http': pip"):
         HttpHistory("https://zeus.example.org")
 
 

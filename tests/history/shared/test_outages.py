@@ -1,4 +1,4 @@
-"""A shared history whose server is away, loses answers, or comes back."""
+"""A shared history whose server does not respond, loses answers, or comes back."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_a_heartbeat_delivers_what_waits(history, proxy, database):
     assert database.live(second.trial) == {"epoch": 3}
 
 
-# Reading while the server is away.
+# Reading while the server does not respond.
 
 
 def test_what_is_known_here_is_read_from_the_copy(history, open_shared, proxy, told):
@@ -423,6 +423,18 @@ def test_that_a_copy_is_read_is_told_once(history, open_shared, proxy, told):
         reader.trials(job)
     assert len(told) == 1
     assert "local copy as it was at" in told[0]
+
+
+def test_of_several_copies_the_age_is_that_of_the_oldest(
+    history, open_shared, proxy, told, monkeypatch
+):
+    for job, now in (("digits", 1.6e9), ("letters", 1.7e9)):
+        begin(history, with_uuid(job=job))
+        monkeypatch.setattr("zeusrun.history.shared.copy.read_clock", lambda now=now: now)
+        history.trials(job)
+    proxy.mode = "refuse"
+    open_shared().jobs()
+    assert "as it was at 2020-09-13" in told[0]
 
 
 def test_without_a_copy_the_server_is_missed(history, proxy):

@@ -27,6 +27,9 @@ from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server.pages import overview, pictures, reports
+from zeusrun.server.pages.document import Links
+from zeusrun.server.pages.hosts import ScheduleFacts
+from zeusrun.server.pages.machines import schedules_table
 from zeusrun.trial import TrialStatus
 
 PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
@@ -149,6 +152,26 @@ def test_the_machines_have_gpus_runs_and_schedules(port):
     assert "450 W" in text
     assert 'href="run/job-4-1">job-4-1</a> · batch size 64 · 321 W' in text
     assert "every day at 01:00" in text
+
+
+@pytest.mark.parametrize(
+    ("results", "running", "shown"),
+    [
+        (["ended", "running"], {"job"}, "running"),
+        (["ended", "running"], {"other"}, "reached its target"),
+        (["ended", "waiting"], (), "reached its target"),
+        (["running"], (), None),  # unknown
+        ([], (), "it has not run yet"),
+    ],
+)
+def test_an_occurrence_does_not_run_longer_than_its_run(results, running, shown):
+    firings = [
+        {"occurrence": f"2026-03-0{day}", "result": result, "exit_code": 0}
+        for day, result in enumerate(results, 1)
+    ]
+    schedule = ScheduleFacts.model_validate({"job": "job", "firings": firings})
+    table = schedules_table([schedule], Links(), running)
+    assert re.findall("<td[^>]*>([^<]*)</td>", table) == ([] if shown is None else [shown])
 
 
 @pytest.mark.parametrize(

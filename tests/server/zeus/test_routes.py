@@ -14,6 +14,7 @@ from tests.factories import ROOT, begin, build_trial
 from tests.server.zeus.conftest import JOB
 from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.survey import read_running
+from zeusrun.history.sql.zeus_jobs import ZeusJobs
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.server.zeus import routes
 from zeusrun.trial import TrialStatus
@@ -402,6 +403,19 @@ class TestAccess:
                 "finish mnist-2-1",
             )
         ]
+
+    def test_a_registration_that_comes_too_late_is_not_logged(
+        self, history, zeus, logged, monkeypatch
+    ):
+        add = ZeusJobs.add
+
+        def add_late(jobs, new):
+            add(jobs, new)  # as another request does
+            return add(jobs, new)
+
+        monkeypatch.setattr(ZeusJobs, "add", add_late)
+        assert zeus.register().status_code == 200
+        assert not [text for text in logged if "create zeus job" in text]
 
     def test_the_description_lists_each_route_once(self, zeus):
         paths = zeus.http.get("/api/v1/openapi.json").json()["paths"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from zeusrun import __version__
-from zeusrun.errors import HistoryError
+from zeusrun.errors import HistoryError, UsageError
 from zeusrun.files.private import read_file
 from zeusrun.history import rules
 from zeusrun.history.base import (
@@ -22,7 +22,7 @@ from zeusrun.history.base import (
     UnknownTrialError,
 )
 from zeusrun.job_name import check_job_name
-from zeusrun.plugins import check_extra
+from zeusrun.plugins import check_extra, how_to_add
 from zeusrun.trial import Trial
 
 if TYPE_CHECKING:
@@ -65,9 +65,13 @@ class HttpHistory(Shared):
             source: What messages add to the address.
 
         Raises:
-            UsageError: If the address or the proxy is not usable, or urllib3 is missing.
+            UsageError: If the address or the proxy is not usable, or urllib3 is missing or too old.
         """
         check_extra("a history on a server", "http", "urllib3")
+        from urllib3 import HTTPResponse  # noqa: PLC0415 - an extra
+
+        if not hasattr(HTTPResponse, "read1"):
+            raise UsageError(f"a history on a server needs urllib3 2.2; {how_to_add('http')}")
         from zeusrun.history.http.transport import Transport  # noqa: PLC0415 - an extra, 50 ms
 
         self._transport = Transport(url, source)

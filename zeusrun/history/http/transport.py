@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import socket
 import ssl
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3 import exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util.ssltransport import SSLTransport
 
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError
@@ -19,10 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from urllib.parse import SplitResult
 
+    from urllib3 import HTTPResponse
+
 _CONNECT_S = 5.0
 _MAX_CONNECTIONS = 8  # that stay open
 _MAX_BYTES = 1 << 30  # of an answer; 100,000 trials take about 200 MB
 _PIECE_BYTES = 1 << 20
+_SENT_BYTES = 64 << 10  # at a time: urllib3 gives each piece of a request the connect timeout
 _NO_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}  # of OpenSSL
 
 
@@ -32,6 +41,32 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]  # in any case
     body: bytes
+
+
+class _Connection(HTTPConnection):
+    """One whose answers begin in time: urllib3's timeout is that of each read."""
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as urllib3 does
+        """See ``HTTPConnection.getresponse``."""
+        timer = threading.Timer(self.timeout or 0.0, _shut_down, (self.sock,))
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().getresponse()
+        finally:
+            timer.cancel()
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
 
 
 class Transport:
@@ -51,14 +86,16 @@ class Transport:
         tls = ssl.create_default_context() if self._server.scheme == "https" else None
         if self._proxy is None:
             self._pool = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS, ssl_context=tls)
-            return
-        login = urllib3.util.parse_url(self._proxy).auth
-        self._pool = urllib3.ProxyManager(
-            self._proxy,
-            maxsize=_MAX_CONNECTIONS,
-            ssl_context=tls,
-            proxy_headers=urllib3.make_headers(proxy_basic_auth=login and unquote(login)),
-        )
+        else:
+            login = urllib3.util.parse_url(self._proxy).auth
+            code = base64.b64encode(unquote_to_bytes(login or "")).decode()  # in UTF-8
+            self._pool = urllib3.ProxyManager(
+                self._proxy,
+                maxsize=_MAX_CONNECTIONS,
+                ssl_context=tls,
+                proxy_headers={"Proxy-Authorization": f"Basic {code}"} if login else {},
+            )
+        self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,6 +114,8 @@ class Transport:
             HistoryError: If it speaks http, not https; its certificate is not valid; or the answer
                 is too large.
         """
+        if body is not None:
+            headers = {**headers, "Content-Length": str(len(body))}
         until_t = time.monotonic() + limit_s
         try:
             try:
@@ -89,26 +128,30 @@ class Transport:
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until_t: float
     ) -> Answer:
-        left_s = max(0.001, until_t - time.monotonic())
+        left_s = until_t - time.monotonic()
+        if left_s <= 0:
+            raise exceptions.TimeoutError
         response = self._pool.request(
             method,
             self._base + path,
             headers=headers,
-            body=body,
+            body=None if body is None else _in_pieces(body, until_t),
             timeout=urllib3.Timeout(total=left_s, connect=min(_CONNECT_S, left_s)),
             retries=False,  # and no redirect is followed
             preload_content=False,
         )
         pieces = bytearray()
         with response:  # one that was read to its end has given its connection back
-            while piece := response.read1(_PIECE_BYTES):
+            while True:
+                if time.monotonic() > until_t:  # perhaps the head is not whole
+                    raise exceptions.TimeoutError
+                if not (piece := response.read1(_PIECE_BYTES)):
+                    break
                 pieces += piece
                 if len(pieces) > _MAX_BYTES:
                     raise HistoryError(
                         f"the answer of {self.url} is longer than {_MAX_BYTES >> 20} MiB"
                     )
-                if time.monotonic() > until_t:  # the timeout is that of each read
-                    raise exceptions.TimeoutError
         return Answer(response.status, response.headers, bytes(pieces))
 
     def _explain(self, error: exceptions.HTTPError) -> HistoryError:
@@ -129,7 +172,8 @@ class Transport:
         refused = isinstance(
             error, exceptions.NewConnectionError
         )  # urllib3 calls it a timeout, too
-        if isinstance(error, exceptions.TimeoutError) and not refused:
+        timed_out = isinstance(error, exceptions.TimeoutError) and not refused
+        if timed_out or any(isinstance(each, TimeoutError) for each in causes):
             why = "it took too long"
         elif isinstance(error, exceptions.ProtocolError) and self._server.scheme == "http":
             why += "; if it speaks https, correct its address"
@@ -145,7 +189,8 @@ def _find_proxy(server: SplitResult) -> str | None:
     """
     host, known = server.hostname or "", getproxies()
     proxy = known.get(server.scheme) or known.get("all")
-    if not proxy or is_loopback(host) or proxy_bypass(host):
+    known["no"] = known.get("no", "").replace("*.", ".")  # as other programs read no_proxy
+    if not proxy or is_loopback(host) or proxy_bypass(host, known):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     try:
@@ -158,6 +203,22 @@ def _find_proxy(server: SplitResult) -> str | None:
             "with http:// or https://; correct https_proxy, or add the host to no_proxy"
         )
     return proxy
+
+
+def _shut_down(sock: socket.socket | SSLTransport | None) -> None:
+    """End what a thread reads from a connection; TLS is left as it is, which is not for threads."""
+    if isinstance(sock, SSLTransport):  # TLS through a proxy with TLS
+        sock = sock.socket
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _in_pieces(body: bytes, until_t: float) -> Iterator[bytes]:
+    for at in range(0, len(body), _SENT_BYTES):
+        if time.monotonic() > until_t:
+            raise exceptions.TimeoutError
+        yield body[at : at + _SENT_BYTES]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

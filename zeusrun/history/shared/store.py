@@ -378,11 +378,11 @@ class SharedHistory(History):
         )
 
     def _tell_offline(self, error: UnavailableError, *jobs: str) -> None:
-        """Tell a user who only reads how old the newest copy of these jobs is: once."""
+        """Tell a user who only reads how old the oldest copy of these jobs is: once."""
         if self._only_reads:
             self._only_reads = False
             known = [state.read_at for job in jobs if (state := self._copy.state(job)) is not None]
-            then = datetime.fromtimestamp(max(known, default=0.0), timezone.utc).astimezone()
+            then = datetime.fromtimestamp(min(known, default=0.0), timezone.utc).astimezone()
             of = f" of {jobs[0]}" if len(jobs) == 1 else ""
             as_of = f"{of} as it was at {then:%Y-%m-%d %H:%M}" if known else ""
             self._show(f"{error}; zeusrun reads its local copy{as_of}")

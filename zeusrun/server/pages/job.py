@@ -59,7 +59,8 @@ def job_page(content: JobContent, version: str | None) -> Page:
         )
         parts += job_sections(view.report, frame)
     if content.schedules:
-        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _LINKS)))
+        now = {view.job} if content.running_count else set()
+        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _LINKS, now)))
     parts.append(("runs", "All runs", _runs(content)))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     return Page(

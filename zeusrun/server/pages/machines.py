@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zeusrun.schedule.store import UNDERWAY
 from zeusrun.server.pages.document import Links, Page
 from zeusrun.server.pages.runs import HOST
 from zeusrun.view import units
@@ -15,7 +16,7 @@ from zeusrun.view.report.markup import Html, join, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.server.pages.hosts import GpuFacts, HostFacts, ScheduleFacts
@@ -50,7 +51,10 @@ def machines_page(content: Machines, version: str | None) -> Page:
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    listed = schedules_table(schedules, _LINKS) if schedules else tag("p", "No job has a schedule.")
+    now = {run.trial.job for each in content.running.values() for run in each}
+    listed = (
+        schedules_table(schedules, _LINKS, now) if schedules else tag("p", "No job has a schedule.")
+    )
     timed = section("Schedules", listed, id="schedules")
     head = (
         tag("p", "Machines", class_="job"),
@@ -119,15 +123,17 @@ _GPU_COLUMNS = (
 )
 
 
-def schedules_table(schedules: Sequence[ScheduleFacts], links: Links) -> Html:
-    """Return when jobs run by themselves, the next one first."""
+def schedules_table(
+    schedules: Sequence[ScheduleFacts], links: Links, running: Collection[str]
+) -> Html:
+    """Return when jobs run by themselves, the next one first; ``running`` are the jobs that do."""
     ordered = sorted(schedules, key=lambda each: (each.next[:1] or ["~"], each.job))
     columns = [
         Column("job", lambda each: links.link_job(each.job)),
         Column("when", lambda each: each.words or each.cron or UNKNOWN),
         Column("next run", _next_run, left=True),
         HOST,
-        Column("last run", _last_run, left=True),
+        Column("last run", lambda each: _last_run(each, is_running=each.job in running), left=True),
     ]
     title = "Schedules, the next one first"
     return table(title, columns, ordered, lambda each: f"{each.host}/{each.job}")
@@ -137,6 +143,8 @@ def _next_run(schedule: ScheduleFacts) -> str:
     return "paused" if schedule.paused is True else units.minute(*schedule.next[:1])
 
 
-def _last_run(schedule: ScheduleFacts) -> str:
-    firings = schedule.firings
-    return str(max(firings, key=lambda each: each.occurrence or "", default="it has not run yet"))
+def _last_run(schedule: ScheduleFacts, *, is_running: bool) -> str:
+    """Describe the last occurrence that is known: a machine reports only when a run begins."""
+    known = [each for each in schedule.firings if is_running or each.result not in UNDERWAY]
+    none = UNKNOWN if schedule.firings else "it has not run yet"
+    return str(max(known, key=lambda each: each.occurrence or "", default=none))

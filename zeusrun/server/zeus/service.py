@@ -181,8 +181,10 @@ class ZeusService:
                 continue
             access.check_write(name)  # it may be another name than that of the request
             since = 1 + max((trial.recurrence for trial in newest), default=0)
-            access.log("create zeus job", name)
-            return self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+            is_new = self._jobs.add(ZeusJob(job_id, name, _to_json(settings, since)))
+            if is_new:
+                access.log("create zeus job", name)
+            return is_new
         raise Refusal(409, "conflict", f"no history is free for {job_id!r}; use another job_id")
 
     def _begin(self, known: Registered, access: Access, until_t: float) -> Trial:

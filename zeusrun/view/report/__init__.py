@@ -1,1 +1,1 @@
-"""The report of jobs: facts, figures, a page, and snippets for papers."""
+"""The report of jobs: facts, figures, a page, and snippets for model cards."""
