@@ -152,7 +152,7 @@ def _continue(
     # A speed check that it began with is over.
     stage = Stage.EXPLORE if trial.stage is Stage.SPEED_CHECK else trial.stage
     bound = None
-    # A policy that would bound no run now, such as ``fixed``, bounds this one neither.
+    # A policy that would bound no run now, such as ``fixed``, does not bound this one either.
     now_bounded = decide(chooser, problem, runs, trial.attempt, own).bound is not None
     if now_bounded and stage is not Stage.CONTROL:
         bound = bound_of_proven(problem, runs)

@@ -53,7 +53,7 @@ class Forced:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Who chooses for which job: the user, if there is a choice of his own, else the policy."""
+    """Who chooses for a job: the user, where the user gave a choice, else the policy."""
 
     spec: JobSpec
     policy: Policy

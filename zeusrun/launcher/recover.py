@@ -1,4 +1,4 @@
-"""Puts right what dead launchers have left: limits, orphan processes, trials that did not end."""
+"""Repairs what dead launchers have left: limits, orphan processes, trials that did not end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there
 
 
 def clean_up(submission: Submission, emit: Emit) -> None:
-    """Put right what dead launchers have left: power limits, orphan processes, lost trials."""
+    """Repair what dead launchers have left: power limits, orphan processes, lost trials."""
     history, home, job = submission.history, submission.home, submission.spec.name
     restored, problems, _ = restore_limits(home)
     for limit in restored:

@@ -40,7 +40,7 @@ _DATA_MAY_GROW = 1.25
 
 
 def find_script_warnings(spec: JobSpec) -> list[str]:
-    """Return what the job file and the text of its script promise to go wrong, a sentence each.
+    """Return a sentence for each thing in the job file or the script that will probably go wrong.
 
     That is each choice that seems never to reach the training, and a save that a stop at the
     target precedes. Nothing is said of a script that cannot be read, and of no choice where the

@@ -33,7 +33,7 @@ _FIRST_LOOK_S = 2.0  # after the launch
 _LATER = 1.5  # times as late is the next look
 _LEAVE_S = 5.0  # for a rank that does not save: it may wait in C for a rank that has left
 
-_MOST_BYTES = 1 << 20  # of stacks: a hundred threads of a hundred frames
+_MAX_BYTES = 1 << 20  # of stacks: a hundred threads of a hundred frames
 _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
@@ -291,7 +291,7 @@ def read_stack(path: Path, offset: int) -> str:
     try:
         with open(open_for_reading(path), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(offset)
-            return file.read(_MOST_BYTES).decode(errors="replace")
+            return file.read(_MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
