@@ -14,30 +14,15 @@ from tests.factories import build_trial as trial
 from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.bandit.stopping import hopeless
-from zeusrun.choice.inputs import Forced
+from zeusrun.choice.problem import Forced
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.context import Submission, job_devices
-from zeusrun.launcher.events import (
-    Advanced,
-    BoundChanged,
-    Noted,
-    TrialEnded,
-    TrialStarts,
-    Warned,
-)
+from zeusrun.launcher.events import Advanced, BoundChanged, Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.recurrence import submit
 from zeusrun.launcher.supervision import speed_check
-from zeusrun.trial import (
-    Bound,
-    CurvePoint,
-    Decision,
-    EnergySource,
-    Outcome,
-    Stage,
-    TrialStatus,
-)
+from zeusrun.trial import Bound, CurvePoint, Decision, EnergySource, Outcome, Stage, TrialStatus
 
 
 class Scripted:
@@ -297,8 +282,8 @@ def test_a_run_that_falls_behind_the_pace_is_stopped_long_before_its_bound(zeusr
 
 def test_auto_checks_the_speed_of_a_batch_size_and_goes_back_when_its_epochs_are_expensive(zeusrun):
     from zeusrun.commands.submit import (
-        compose,
-    )  # the devices of this machine are part of what is compared
+        compose,  # the devices of this machine are part of what is compared
+    )
 
     max_epochs = 100_000
     job = zeusrun.job(

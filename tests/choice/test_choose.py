@@ -17,8 +17,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
 from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide
-from zeusrun.choice.inputs import Chooser, Forced, Machine, Moment
-from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
 from zeusrun.trial import CurvePoint, Interruption, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
@@ -249,7 +248,7 @@ import sys
 from pathlib import Path
 from tests.choice.test_choose import Asked, reached
 from zeusrun.bandit.registry import create_policy
-from zeusrun.choice.inputs import Chooser, Machine
+from zeusrun.choice.problem import Chooser, Machine
 from zeusrun.jobfile.spec import sketch_spec
 
 goal = {"metric": "accuracy", "mode": "max", "target": 0.5, "max_epochs": 5, "eta_knob": 0.5}

@@ -8,9 +8,9 @@ import pytest
 
 from tests.factories import build_trial
 from zeusrun.choice.attempts import find_preempted
+from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
-from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Built, Observed, Reported, encode_event

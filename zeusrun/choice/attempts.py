@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.observation import Observation
-    from zeusrun.choice.inputs import Chooser, Machine
+    from zeusrun.choice.problem import Chooser, Machine
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Decision, Trial
 

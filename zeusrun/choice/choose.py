@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.problem import Problem
-    from zeusrun.choice.inputs import Chooser, Machine, Moment
+    from zeusrun.choice.problem import Chooser, Machine, Moment
     from zeusrun.jobfile.spec import JobSpec
 
 _COMPARED_WITH = 50  # trials that a running one is compared with

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from zeusrun.choice.inputs import Forced
+    from zeusrun.choice.problem import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
 

@@ -105,8 +105,10 @@ def cancel(
 
     The effect is that of Ctrl-C in the terminal of its submit. The command waits for the end.
     """
-    from zeusrun.launcher.cancel import cancel_preempted  # noqa: PLC0415 - psutil takes 20 ms
-    from zeusrun.launcher.recover import recover_lost  # noqa: PLC0415
+    from zeusrun.launcher.recover import (  # noqa: PLC0415 - psutil takes 20 ms
+        cancel_preempted,
+        recover_lost,
+    )
 
     home, store = open_home(name)
     name = job_name(name)

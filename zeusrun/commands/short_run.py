@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.choice.inputs import Forced
+from zeusrun.choice.problem import Forced
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import open_home
 from zeusrun.errors import ExitCode

@@ -17,7 +17,7 @@ import typer
 from typer import Option
 
 from zeusrun.analysis.savings import find_savings
-from zeusrun.choice.inputs import Forced
+from zeusrun.choice.problem import Forced
 from zeusrun.clock import read_clock
 from zeusrun.commands.compose import compose
 from zeusrun.commands.machine import describe_machine

@@ -22,13 +22,14 @@ class LineTail:
     """Reads a file that others may append to, truncate, replace, or create later.
 
     Attributes:
+        path: The file.
         restarts: How often reading began at the start of the file, the first time included.
         modified_s: When the file was last written, in Unix seconds; ``None`` before it was seen.
     """
 
     def __init__(self, path: Path, *, rewritten: bool = False) -> None:
         """Begin at the start; ``rewritten``: also begin again if what was read has changed."""
-        self._path = path
+        self.path = path
         self._rewritten = rewritten
         self._last = b""  # what stands before the offset, unless the file was rewritten
         self._stamp = (0, 0)
@@ -46,7 +47,7 @@ class LineTail:
         """
         lines: list[bytes] = []
         try:
-            descriptor = open_for_reading(self._path)
+            descriptor = open_for_reading(self.path)
         except FileNotFoundError:
             return self._take_pending(lines, final=final)
         try:
@@ -74,7 +75,7 @@ class LineTail:
         Reading continues with the first whole line of what is left.
         """
         try:
-            status = self._path.lstat()
+            status = self.path.lstat()
         except FileNotFoundError:
             return 0
         if not stat.S_ISREG(status.st_mode):  # counts as missing

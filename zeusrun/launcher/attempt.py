@@ -13,10 +13,10 @@ from zeusrun.errors import HistoryError
 from zeusrun.launcher.begin import begin
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
 from zeusrun.launcher.heartbeat import hold_lease, keep_power
+from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.record import write_record
-from zeusrun.launcher.so_far import outcome_so_far
 from zeusrun.launcher.supervision.supervisor import conclude, open_run, start_ranks, supervise
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Outcome, TrialStatus
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.events import Emit
     from zeusrun.launcher.processes.signals import CaughtSignals
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.launcher.supervision.stop_rules import StopOrder
+    from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
 
 

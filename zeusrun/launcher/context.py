@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from zeusrun.choice.attempts import find_preempted
-from zeusrun.choice.inputs import Chooser, Machine, Moment
+from zeusrun.choice.problem import Chooser, Machine, Moment
 from zeusrun.clock import timestamp
 from zeusrun.energy.cpu import cpu_device
 from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.bandit.registry import Policy
-    from zeusrun.choice.inputs import Forced
+    from zeusrun.choice.problem import Forced
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History

@@ -1,7 +1,8 @@
-"""What happens during a submit, as values for the terminal, JSON and notices."""
+"""What happens during a submit, as values for the terminal, JSON and notices; who shows them."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from zeusrun.analysis.usual import UNKNOWN, Usual
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import Trial
 
@@ -82,3 +85,37 @@ SubmitEvent: TypeAlias = (
 )
 Emit: TypeAlias = Callable[[SubmitEvent], None]
 """Gets each event in the main thread. If it raises, zeusrun ends and records the training."""
+
+
+class Messages:
+    """Shows notes and warnings; keeps the warnings, which are recorded with the trial."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.emit = emit
+        self.warnings: list[str] = []
+        self._told: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Show a sentence to read."""
+        self.emit(Noted(text))
+
+    def warn(self, text: str) -> None:
+        """Show a sentence that a user should act on, and keep it."""
+        self.warnings.append(text)
+        self.emit(Warned(text))
+
+    def warn_once(self, kind: str, text: str) -> None:
+        """Warn, unless something of this kind was warned of before."""
+        if kind not in self._told:
+            self._told.add(kind)
+            self.warn(text)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """If a file of the run or a source cannot be read, warn once and continue without it."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or str(error) or type(error).__name__
+            where = error.filename or name
+            self.warn_once(str(where), f"{where} cannot be read: {why}; zeusrun tries again")

@@ -1,13 +1,18 @@
-"""Repairs what dead launchers have left: limits, orphan processes, trials that did not end."""
+"""Repairs what dead launchers have left: limits, orphan processes, trials that did not end.
+
+A trial that no launcher runs ends with what its files show that it has taken.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import timestamp
+from zeusrun.errors import BusyError
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
@@ -16,24 +21,28 @@ from zeusrun.launcher.processes.descendants import end_group, end_run, names_of,
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
-from zeusrun.launcher.so_far import outcome_so_far
+from zeusrun.launcher.supervision.outcome import outcome_now
+from zeusrun.metrics.advance import advance
+from zeusrun.metrics.base import SidecarReader
+from zeusrun.metrics.progress import Progress, take_step_clock
+from zeusrun.metrics.ranks import Ranks
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import (
-    Outcome,
-    Trial,
-    TrialStatus,
-)
+from zeusrun.sidecar.step_clock import read_step_clock
+from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from zeusrun.history.base import History
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
+    from zeusrun.trial import CurvePoint
 
 _MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
+_MOST_NAMED = 5  # of the orphan processes of a run
 _DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
+_CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
 
 
 def clean_up(submission: Submission, emit: Emit) -> None:
@@ -130,9 +139,6 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     return outcome_so_far(trial, paths, ended)
 
 
-_MOST_NAMED = 5
-
-
 @dataclass(frozen=True)
 class Orphans:
     """The orphan processes of one run, each as ``name (pid)``."""
@@ -190,3 +196,89 @@ def _is_of(run_dir: Path, home: Path) -> bool:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+
+
+def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
+    """Add to an outcome the time, energy and epochs that the files of a run contain.
+
+    ``live.json`` has time and energy as of a second ago; the ranks' events have the epochs.
+    """
+    seen = _from_sidecar(trial, paths, bare).after(trial)
+    live = read_live(paths)
+    if live is None or not live.is_of(trial):
+        return seen
+    last = live.trial
+    return replace(
+        last.ended_as(bare.status, bare.reason_code, bare.reason, bare.finished_at),
+        time_s=seen.time_s if last.time_s is None else last.time_s,
+        epochs=max((n for n in (last.epochs, seen.epochs) if n is not None), default=None),
+        steps=max((n for n in (last.steps, seen.steps) if n is not None), default=None),
+        samples=max((n for n in (last.samples, seen.samples) if n is not None), default=None),
+        progress=max((n for n in (last.progress, seen.progress) if n is not None), default=None),
+        best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
+        curve=_go_on(trial, last.curve, seen.curve),
+        by_samples=_go_on(trial, last.by_samples, seen.by_samples),
+        warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
+        interruptions=max(last.interruptions, seen.interruptions, key=len),
+    )
+
+
+def _go_on(
+    trial: Trial, curve: Sequence[CurvePoint], seen: Sequence[CurvePoint]
+) -> tuple[CurvePoint, ...]:
+    """Return a curve with the points that were seen after its end."""
+    last = curve[-1].epoch if curve else -1
+    later = (point for point in seen if point.epoch > last)
+    return thin_curve((*curve, *later), trial.target, trial.mode)
+
+
+def _from_sidecar(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
+    """Return the last part of a trial from the files of its ranks, without energy."""
+    warnings: list[str] = []
+    ranks = Ranks(trial.world_size)
+    progress = Progress(launched_t=0.0, now_t=0.0, ranks=ranks)
+    try:
+        clock = read_step_clock(paths.rank_clock(0))
+        parts = filter(None, SidecarReader(paths.sidecar).read_parts(final=True))
+        first = next(parts, [])
+        launched_t = min((event.t for event in first), default=0.0)
+        progress = replace(progress, launched_t=launched_t, now_t=launched_t)
+        progress = take_step_clock(progress, clock)
+        for event in chain(first, chain.from_iterable(parts)):
+            progress = advance(progress, event, trial, lambda _since, _until: None)
+    except OSError as error:
+        warnings.append(f"{error.filename or paths.run_dir} cannot be read: {error.strerror}")
+    begun_t, active_t = progress.training_t, progress.active_t
+    time_s = None if begun_t is None or active_t is None else active_t - begun_t
+    return replace(
+        outcome_now(trial, progress, None, bare.status),
+        reason=bare.reason,
+        reason_code=bare.reason_code,
+        finished_at=bare.finished_at,
+        startup_s=None,  # torchrun's start is not among the events
+        time_s=time_s,
+        interruptions=progress.ranks.interruptions(begun_t, time_s),
+        warnings=tuple(warnings),
+    )
+
+
+def cancel_preempted(history: History, trial: Trial, home: Path, finished_at: str) -> None:
+    """Cancel a preempted trial; raises ``BusyError`` if another process changes or continues it."""
+    paths = find_own(history, home, trial)
+    lease = None if paths is None else lease_of(trial, paths)
+    busy = BusyError(
+        f"{trial.trial} is being recorded or continued by another process; cancel it again"
+    )
+    if lease is not None and not lease.acquire_or_gone():
+        raise busy
+    try:
+        if history.find(trial.trial) != trial:
+            raise busy
+        code = ReasonCode.CANCELLED_LATER
+        outcome = trial.ended_as(TrialStatus.CANCELLED, code, _CANCELLED, finished_at)
+        if paths is not None:
+            write_record(paths, trial.finish(outcome))
+        history.finish(trial.trial, outcome)
+    finally:
+        if lease is not None:
+            lease.release()

@@ -12,8 +12,7 @@ import numpy as np
 from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
-from zeusrun.choice.inputs import Machine
-from zeusrun.choice.problem import build_problem
+from zeusrun.choice.problem import Machine, build_problem
 from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Observation
     from zeusrun.bandit.problem import ArmBelief, Problem
     from zeusrun.bandit.registry import Policy
-    from zeusrun.choice.inputs import Chooser
+    from zeusrun.choice.problem import Chooser
     from zeusrun.trial import Decision, Trial
 
 _CERTAIN = 0.995

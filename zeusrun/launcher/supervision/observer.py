@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.supervision.messages import Messages
+    from zeusrun.launcher.events import Messages
     from zeusrun.launcher.supervision.ranks import RunningRanks
     from zeusrun.metrics.base import MetricSource
     from zeusrun.metrics.progress import EnergyBetween

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.torchrun import ProcessExit
-    from zeusrun.launcher.supervision.stop_rules import StopOrder
+    from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import PowerPoint, Trial
 

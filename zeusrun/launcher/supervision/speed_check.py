@@ -15,7 +15,7 @@ from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j, energy_text
 from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.supervision.outcome import outcome_now
-from zeusrun.launcher.supervision.stop_rules import StopOrder
+from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.lever import Lever, limit_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import PowerPoint, Stage, TrialStatus

@@ -12,23 +12,22 @@ from zeusrun.bandit.observation import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.launcher.events import Advanced, BoundChanged, Warned
+from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.launcher.rundir.logs import log_tails, show_logs
 from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
-from zeusrun.launcher.supervision.messages import Messages, RankLogs
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.observer import RunObserver, first_progress
 from zeusrun.launcher.supervision.outcome import build_outcome, charge, describe_live, price_at_end
 from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.launcher.supervision.speed_check import PolicyControl
 from zeusrun.launcher.supervision.stalls import StallControl
-from zeusrun.launcher.supervision.stop_rules import StopOrder
-from zeusrun.launcher.supervision.stopping import Stopping
+from zeusrun.launcher.supervision.stopping import StopOrder, Stopping
 from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
 from zeusrun.metrics.progress import Progress, take_time
@@ -39,9 +38,10 @@ from zeusrun.sidecar.events import Applied
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from zeusrun.energy.meter import Meter
+    from zeusrun.files.tail import LineTail
     from zeusrun.launcher.begin import Begun
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.processes.signals import CaughtSignals
@@ -66,7 +66,7 @@ class Supervised:
     ranks: RunningRanks
     stalls: StallControl
     neighbours: Neighbours
-    logs: RankLogs
+    logs: Mapping[int, LineTail]  # of the ranks
     progress: Progress
     find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
     write_live_at_t: float = 0.0
@@ -131,7 +131,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         ranks=ranks,
         stalls=StallControl(spec, trial, paths, messages.warn, messages.note, ranks=ranks),
         neighbours=Neighbours(submission.home, on_cpu=not submission.gpus),
-        logs=RankLogs(paths, ranks.world, messages),
+        logs=log_tails(paths, ranks.world),
         progress=first_progress(spec, trial),
         find_remarks=functools.partial(
             find_remarks,
@@ -208,7 +208,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     if came or progress.training_t is not None:
         _ask_policy(run, progress, epoch=came, final=final)
     run.progress = progress = _write_live(run, progress, final=final)
-    run.logs.show(final=final)
+    show_logs(run.logs, run.messages, final=final)
     if (text := run.neighbours.check(progress)) is not None:
         run.messages.warn(text)
     for kind, text in run.find_remarks(progress, trial).items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.bandit.eras import find_reporting
 from zeusrun.launcher.supervision.stalls import ranks_text
-from zeusrun.launcher.supervision.stop_rules import BY_SIGNAL
+from zeusrun.launcher.supervision.stopping import BY_SIGNAL
 from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode
 from zeusrun.target import meets_target
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.rundir.failure import Failure
-    from zeusrun.launcher.supervision.stop_rules import StopOrder
+    from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.metrics.progress import Progress
     from zeusrun.trial import CurvePoint, Trial
 

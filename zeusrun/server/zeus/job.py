@@ -18,8 +18,7 @@ from zeusrun.bandit.observation import FAILED
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.choice.choose import draft_trial
-from zeusrun.choice.inputs import Machine, Moment
-from zeusrun.choice.problem import build_problem
+from zeusrun.choice.problem import Machine, Moment, build_problem
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.reasons import ReasonCode

@@ -10,8 +10,7 @@ from zeusrun.analysis.cost_baseline import has_cost
 from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.choice.inputs import Chooser, Machine
-from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
 from zeusrun.errors import ZeusrunError
 from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.report.facts import Belief

@@ -10,7 +10,7 @@ import pytest
 from tests.launcher.values import after, report
 from zeusrun.launcher.processes.signals import how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.supervision.stop_rules import StopOrder, StopRules, supervise
+from zeusrun.launcher.supervision.stopping import StopOrder, StopRules, supervise
 from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
