@@ -69,7 +69,7 @@ def run_year(
     """
     durations = [each * HOUR_S for each in lasts_h[:20]]  # runs before the span
     paid, starts = 0.0, []
-    occurrences = rules.timetable.between(*span, most=10_000)
+    occurrences = rules.timetable.between(*span, 10_000)
     for due, hours in zip(occurrences, lasts_h[20:], strict=False):
         outlook = Outlook(rules.by, tariff, "", durations[-NEWEST:])
         now = due + TICK_S

@@ -23,7 +23,7 @@ from zeusrun.bandit.power import chosen_point, next_lever
 from zeusrun.bandit.problem import PowerObjective, Problem
 from zeusrun.lever import POWER, Lever, power_lever
 from zeusrun.simulate.traces import POWER_COLUMNS, gpus, read_rows
-from zeusrun.trial import PowerPoint
+from zeusrun.trial import Hardware, PowerPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,9 +203,7 @@ def problem(case: Case, eta_knob: float, objective: PowerObjective) -> Problem:
         max_epochs=1,
         eta_knob=eta_knob,
         recurrence=1,
-        world_size=1,
-        gpu_model=case.gpu,
-        gpu_count=1,
+        hardware=Hardware(1, case.gpu, 1),
         energy_measured=True,
         max_power_w=case.max_power_w,
         levers=tuple(Lever(POWER, limit_w) for limit_w in case.limits_w.tolist()),

@@ -12,7 +12,7 @@ from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.lever import POWER, Lever, power_lever
-from zeusrun.trial import Decision, EnergySource, Trial, TrialStatus
+from zeusrun.trial import Decision, EnergySource, Hardware, Trial, TrialStatus
 
 PROBLEM = Problem(
     candidates=(16, 32, 64, 128, 256),
@@ -25,9 +25,7 @@ PROBLEM = Problem(
     cost_factor=2.0,
     window=None,
     recurrence=1000,
-    world_size=2,
-    gpu_model="V100",
-    gpu_count=2,
+    hardware=Hardware(2, "V100", 2),
     energy_measured=True,
     learning_rates=dict.fromkeys((16, 32, 64, 128, 256), 0.1),
 )
@@ -40,7 +38,13 @@ DISPATCHED = TrialStatus.DISPATCHED
 
 
 def problem(*, power_limits_w=(), **changes) -> Problem:
-    return dataclasses.replace(PROBLEM, levers=power_levers(power_limits_w), **changes)
+    return change(PROBLEM, levers=power_levers(power_limits_w), **changes)
+
+
+def change(then: Problem, **changes) -> Problem:
+    """Return a problem with other fields, or with other fields of its hardware."""
+    own = {name: changes.pop(name) for name in Hardware._fields if name in changes}
+    return dataclasses.replace(then, hardware=then.hardware._replace(**own), **changes)
 
 
 def power_levers(limits_w):

@@ -13,6 +13,7 @@ from tests.bandit.scripts import (
     OOM,
     REACHED,
     STOPPED,
+    change,
     power_levers,
     problem,
     trial,
@@ -105,7 +106,7 @@ def test_speed_is_priced_at_a_limit_that_may_be_held_today():
 def test_what_a_crashed_run_measured_of_limits_is_kept(status):
     past = dataclasses.replace(profiled(), status=status, cause="it crashed")
     assert read_trial(NOW, past).profile == past.power_profile
-    elsewhere = dataclasses.replace(NOW, gpu_model="another", gpu_count=1)
+    elsewhere = change(NOW, gpu_model="another", gpu_count=1)
     assert read_trial(elsewhere, past) is None
 
 
@@ -141,7 +142,7 @@ def test_a_stop_on_shared_gpus_is_no_failure_and_a_crash_says_nothing():
 def test_of_a_shared_trial_with_another_metric_only_the_most_that_an_epoch_costs_is_known():
     read = read_trial(problem(metric="f1"), learned(0.96, shared=True))
     assert (read.status, read.epochs, read.disturbed) == (CANCELLED, None, True)
-    other = dataclasses.replace(problem(metric="f1"), world_size=7)
+    other = problem(metric="f1", world_size=7)
     assert read_trial(other, learned(0.96, shared=True)) is None
 
 

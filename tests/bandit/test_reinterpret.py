@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, problem, trial
+from tests.bandit.scripts import DISPATCHED, MISSED, OOM, REACHED, STOPPED, change, problem, trial
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.reinterpret import read_history, read_trial
@@ -141,7 +141,7 @@ def test_a_stop_at_the_bound_of_another_target_is_no_failure_today(target):
     "changes", [{"gpu_model": "H100"}, {"gpu_count": 8}, {"world_size": 4}, {"gpu_model": None}]
 )
 def test_other_hardware_keeps_the_epochs_alone(changes):
-    run = read_trial(dataclasses.replace(NOW, **changes), learned(0.5, 0.96))
+    run = read_trial(change(NOW, **changes), learned(0.5, 0.96))
     assert (run.status, run.epochs, run.local) == (REACHED, 2, False)
     assert (run.cost_j, run.epoch_cost_j, run.power_w) == (None, None, None)
 
@@ -151,7 +151,7 @@ def test_another_learning_rate_or_metric_keeps_the_speed_alone():
         run = read_trial(now, learned(0.5, 0.96))
         assert (run.status, run.epochs, run.pace) == (CANCELLED, None, ())
         assert run.epoch_cost_j == pytest.approx(30)
-        there = dataclasses.replace(now, gpu_model="H100")
+        there = change(now, gpu_model="H100")
         assert read_trial(there, learned(0.5, 0.96)) is None
 
 

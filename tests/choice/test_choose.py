@@ -18,7 +18,7 @@ from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
 from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide
 from zeusrun.choice.problem import Chooser, Forced, Machine, Moment, build_problem, next_recurrence
-from zeusrun.trial import CurvePoint, Interruption, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
 from zeusrun.view.explain import describe_choice
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ class Asked:
     """A job on a machine; ``choose`` and ``problem`` need nothing but values."""
 
     chooser: Chooser
-    machine: Machine = Machine(world_size=1)  # noqa: RUF009 - a frozen value
+    machine: Machine = Machine(hardware=Hardware())  # noqa: RUF009 - a frozen value
 
     def change(self, machine=None, **changes):
         return Asked(replace(self.chooser, **changes), machine or self.machine)
@@ -69,7 +69,7 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(aske
 def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(asked, tmp_path):
     assert asked.choose([]).trial.micro_batch_size is None
     spec = load_job(tmp_path, batch_size={"per_device_max": 12})
-    asked = asked.change(Machine(world_size=2), spec=spec)
+    asked = asked.change(Machine(hardware=Hardware(2)), spec=spec)
     problem = asked.problem([build_trial(global_batch_size=33)])
     assert problem.micro_batch_sizes == {32: 8, 64: 8}
     assert asked.choose([]).trial.micro_batch_size == 8
@@ -167,7 +167,7 @@ def go_on(asked, trials):
 
 def test_a_preempted_trial_goes_on_under_the_bound_of_any_other(asked):
     outcome, trial = preempted()
-    asked = asked.change(Machine(world_size=1, host="here"))
+    asked = asked.change(Machine(hardware=Hardware(), host="here"))
     choice = go_on(asked, [reached(1, 32, 100.0), trial.finish(outcome)])
     assert (choice.trial.trial, choice.trial.host) == ("job-2-1", "here")
     assert choice.decision.global_batch_size == 16
@@ -228,7 +228,7 @@ def test_a_preempted_control_run_goes_on_without_a_bound_and_another_run_stays(a
 def test_the_limit_of_today_is_not_that_of_what_was_trained_before(asked, time_s, limit_w):
     outcome, trial = preempted(gpu_model="A100", gpu_count=1)
     trial = trial.finish(replace(outcome, time_s=time_s, power_limit_w=250.0))
-    gpu = Machine(world_size=1, gpu_model="A100", gpu_count=1, power_limit_w=200.0)
+    gpu = Machine(hardware=Hardware(1, "A100", 1), power_limit_w=200.0)
     choice = go_on(asked.change(gpu), [trial])
     assert choice.trial.trial == "job-2-1"
     assert (choice.trial.power_limit_w, choice.limit_w) == (limit_w, 200.0)
@@ -250,10 +250,11 @@ from tests.choice.test_choose import Asked, reached
 from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.problem import Chooser, Machine
 from zeusrun.jobfile.spec import sketch_spec
+from zeusrun.trial import Hardware
 
 goal = {"metric": "accuracy", "mode": "max", "target": 0.5, "max_epochs": 5, "eta_knob": 0.5}
 spec = sketch_spec("job", goal, candidates=(16, 32, 64), default=32, cost_factor=2.0)
-asked = Asked(Chooser(spec, create_policy("auto")), Machine(world_size=1))
+asked = Asked(Chooser(spec, create_policy("auto")), Machine(hardware=Hardware()))
 asked.choose([reached(1, 32, 100.0)])  # the first one imports what is imported late
 
 def refuse(event, args):

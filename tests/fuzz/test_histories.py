@@ -26,7 +26,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import read_live, read_outcome
 from zeusrun.lever import Lever
-from zeusrun.trial import Outcome, Trial, TrialStatus
+from zeusrun.trial import Hardware, Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.snippet import job_snippet, reports_json
 from zeusrun.view.sheets import trial_sheet
@@ -47,9 +47,7 @@ def problem(trials):
         eta_knob=0.5,
         cost_factor=2.0,
         recurrence=1 + max((each.recurrence for each in trials), default=0),
-        world_size=1,
-        gpu_model="GPU",
-        gpu_count=1,
+        hardware=Hardware(1, "GPU", 1),
         energy_measured=True,
         learning_rates=dict.fromkeys(sizes),
         max_power_w=300.0,

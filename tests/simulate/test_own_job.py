@@ -22,7 +22,7 @@ from zeusrun.errors import UsageError
 from zeusrun.simulate.job import best_arm, expected
 from zeusrun.simulate.own_job import draw_job, fit_line, learn
 from zeusrun.simulate.what_if import forecast
-from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
+from zeusrun.trial import CurvePoint, EnergySource, Hardware, PowerPoint, Stage, TrialStatus
 
 PROBLEM = Problem(
     candidates=(16, 32, 64, 128, 256),
@@ -34,7 +34,7 @@ PROBLEM = Problem(
     eta_knob=0.5,
     cost_factor=2.0,
     recurrence=9,
-    world_size=2,
+    hardware=Hardware(2),
     max_power_w=100.0,
     energy_measured=True,
 )
@@ -141,7 +141,7 @@ def test_a_batch_size_that_only_missed_the_target_never_reaches_it():
             {"target": 0.9},
             "no past run of job reached accuracy 0.9, because .* was 0.5; a target of at most 0.5 can be",
         ),
-        (KNOWN, {"world_size": 8}, "no run of job shows its speed on the devices"),
+        (KNOWN, {"hardware": Hardware(8)}, "no run of job shows its speed on the devices"),
         ([ran(n, 32) for n in range(1, 7)], {}, "only batch size 32 has reached"),
         ([ran(n, s, watts=None) for n, s in enumerate([32, 64] * 3, 1)], {}, "only eta_knob 0"),
         (KNOWN, {"max_power_w": None}, "only eta_knob 1 can be simulated"),

@@ -179,9 +179,7 @@ def _problem_like(newest: Trial, trials: Sequence[Trial]) -> Problem:
         max_epochs=newest.max_epochs,
         eta_knob=newest.eta_knob,
         recurrence=newest.recurrence + 1_000_000,  # none of theirs is decided now
-        world_size=newest.world_size,
-        gpu_model=newest.gpu_model,
-        gpu_count=newest.gpu_count,
+        hardware=newest.hardware,
         energy_measured=None if source is None else source.measured,
         learning_rates=_rates_like(newest, trials),
         micro_batch_sizes={arm: micro for arm, micro in splits.items() if micro is not None},

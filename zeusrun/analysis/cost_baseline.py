@@ -113,8 +113,7 @@ def setting(trial: Trial) -> tuple[object, ...]:
     measured = trial.eta_knob != 0 and source is not None and source.measured
     objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
     max_power_w = None if trial.eta_knob == 1 and trial.gpu_count > 0 else trial.max_power_w
-    hardware = (trial.gpu_model, trial.gpu_count, trial.world_size, max_power_w)
-    return objective, hardware, measured
+    return objective, (trial.hardware, max_power_w), measured
 
 
 @dataclass(frozen=True)

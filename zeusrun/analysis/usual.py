@@ -35,20 +35,16 @@ UNKNOWN = Usual()
 
 def find_usual(trial: Trial, earlier: Sequence[Trial]) -> Usual:
     """Return what a trial will probably take; ``earlier`` are of its job, oldest first."""
-    devices, learning = _devices(trial), _learning(trial)
+    learning = _learning(trial)
     reached = (
         each
         for each in earlier
         if each.status is TrialStatus.REACHED and prove(each).learning is None
     )
     return Usual(
-        _median(each.startup_s for each in earlier if _devices(each) == devices),
+        _median(each.startup_s for each in earlier if each.hardware == trial.hardware),
         _median(each.epochs for each in reached if _learning(each) == learning),
     )
-
-
-def _devices(trial: Trial) -> tuple[object, ...]:
-    return trial.world_size, trial.gpu_model, trial.gpu_count
 
 
 def _learning(trial: Trial) -> tuple[object, ...]:

@@ -96,7 +96,7 @@ def _ranking(problem: Problem, points: Points) -> tuple[dict[Lever, float], Leve
 
 def _drawn_w(problem: Problem, points: Points) -> float:
     """Return the highest power that one GPU drew."""
-    return max(point.power_w for point in points.values()) / max(1, problem.gpu_count)
+    return max(point.power_w for point in points.values()) / max(1, problem.hardware.gpu_count)
 
 
 def _are_alike(point: PowerPoint, other: PowerPoint) -> bool:

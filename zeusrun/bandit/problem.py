@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from zeusrun.trial import Hardware
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -53,9 +55,7 @@ class Problem:
     recurrence: int  # of the trial
     last_attempt: bool = False  # whether attempts have failed, and this one is the last allowed
     attempts_left: int | None = None  # this one included; ``None``: nobody makes another
-    world_size: int
-    gpu_model: str | None = None
-    gpu_count: int = 0
+    hardware: Hardware = field(default_factory=Hardware)
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
     # By batch size, from the job file. A batch size that is absent keeps its learning rate.
     learning_rates: Mapping[int, float | None] = field(default_factory=dict)

@@ -198,10 +198,9 @@ def _intact(trial: Trial) -> Way:
 def same_hardware(problem: Problem, trial: Trial) -> bool:
     """Whether a trial ran on devices like the job's; for CPUs, also of the same maximum power."""
     then_w, now_w = trial.max_power_w, problem.max_power_w
-    if problem.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
+    if problem.hardware.gpu_count == 0 and None not in (then_w, now_w) and then_w != now_w:
         return False
-    now = (problem.gpu_model, problem.gpu_count, problem.world_size)
-    return (trial.gpu_model, trial.gpu_count, trial.world_size) == now
+    return trial.hardware == problem.hardware
 
 
 def same_split(problem: Problem, trial: Trial) -> bool:

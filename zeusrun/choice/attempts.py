@@ -116,7 +116,6 @@ def why_not_continued(
     spec, arm = chooser.spec, trial.global_batch_size
     names = ("metric", "target", "mode", "eta_knob", "max_epochs")
     then, now = ([getattr(each, name) for name in names] for each in (trial, spec.objective))
-    ran_on, here = ((each.world_size, each.gpu_model, each.gpu_count) for each in (trial, machine))
     refusals = {
         "its run directory is gone": not has_files,
         "a chosen batch size starts a new run": chooser.forced is not None,
@@ -124,6 +123,6 @@ def why_not_continued(
         "the objective has changed": then != now,
         "the batch size adapts in another way": trial.variant != spec.variant,
         "the learning rate has changed": trial.learning_rate != spec.learning_rate_for(arm),
-        "it ran on other devices": ran_on != here,
+        "it ran on other devices": trial.hardware != machine.hardware,
     }
     return next((reason for reason, holds in refusals.items() if holds), None)

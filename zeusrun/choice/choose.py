@@ -173,8 +173,7 @@ def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None
     """Return the run like a trial that ran out of memory after the least growth."""
 
     def likeness(each: Trial) -> tuple[object, ...]:
-        devices = (each.world_size, each.gpu_model, each.gpu_count)
-        return each.variant, each.micro_batch_size, *devices
+        return each.variant, each.micro_batch_size, each.hardware
 
     found = [
         then
@@ -281,9 +280,7 @@ def draft_trial(
         global_batch_size=arm,
         power_limit_w=machine.power_limit_w,
         learning_rate=spec.learning_rate_for(arm),
-        world_size=machine.world_size,
-        gpu_model=machine.gpu_model,
-        gpu_count=machine.gpu_count,
+        **machine.hardware._asdict(),
         started_at=moment.now,
         metric=problem.metric,
         run_dir=str(moment.runs / name),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.registry import Policy
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.lever import Lever
-    from zeusrun.trial import Trial
+    from zeusrun.trial import Hardware, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,7 @@ class Machine:
     """The devices that a job trains on. ``None`` is unknown."""
 
     host: str | None = None
-    world_size: int
-    gpu_model: str | None = None
-    gpu_count: int = 0
+    hardware: Hardware
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
     max_power_w: float | None = None  # summed over the devices
     levers: tuple[Lever, ...] = ()  # to choose from, ascending; empty: nothing may be set
@@ -108,9 +106,7 @@ def build_problem(
         recurrence=recurrence,
         last_attempt=left == 1 < spec.attempts,
         attempts_left=left,
-        world_size=machine.world_size,
-        gpu_model=machine.gpu_model,
-        gpu_count=machine.gpu_count,
+        hardware=machine.hardware,
         energy_measured=machine.energy_measured,
         learning_rates={size: spec.learning_rate_for(size) for size in sorted(sizes)},
         micro_batch_sizes=_split_sizes(spec, machine, sizes),
@@ -130,6 +126,6 @@ def next_recurrence(trials: Sequence[Trial], unrecorded: Sequence[tuple[int, str
 
 def _split_sizes(spec: JobSpec, machine: Machine, sizes: Iterable[int]) -> dict[int, int]:
     """Return the micro-batch sizes of the batch sizes that the ranks accumulate."""
-    largest, ranks = spec.batch_size.per_device_max, machine.world_size
+    largest, ranks = spec.batch_size.per_device_max, machine.hardware.world_size
     split = {size: split_batch(size // ranks, largest) for size in sizes if size % ranks == 0}
     return {size: micro for size, (micro, steps) in split.items() if steps > 1}

@@ -24,7 +24,7 @@ from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Hardware, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,9 +85,7 @@ class Submission:
         optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
         return Machine(
             host=self.host,
-            world_size=self.world_size,
-            gpu_model=gpus[0].model if gpus else None,
-            gpu_count=len(gpus),
+            hardware=Hardware(self.world_size, gpus[0].model if gpus else None, len(gpus)),
             energy_measured=all(device.energy_source.measured for device in self.devices)
             if self.devices
             else None,

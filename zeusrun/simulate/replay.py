@@ -16,7 +16,7 @@ from zeusrun.choice.problem import Machine, build_problem
 from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.lever import POWER, Lever
 from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, Setting, run_trial
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import Hardware, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,7 @@ def ask_about(job: SimulatedJob, eta_knob: float, cost_factor: float | None) -> 
         job.name, objective, candidates=job.arms, default=job.default, cost_factor=cost_factor
     )
     machine = Machine(
-        world_size=1,
-        gpu_model="simulated",
-        gpu_count=1,
+        hardware=Hardware(1, "simulated", 1),
         energy_measured=True,
         max_power_w=job.max_power_w,
         levers=tuple(Lever(POWER, limit_w) for limit_w in job.power_limits_w),

@@ -45,6 +45,9 @@ from zeusrun.trial.values import (
     EnergySource as EnergySource,
 )
 from zeusrun.trial.values import (
+    Hardware as Hardware,
+)
+from zeusrun.trial.values import (
     Interruption as Interruption,
 )
 from zeusrun.trial.values import (

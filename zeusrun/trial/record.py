@@ -18,7 +18,14 @@ from zeusrun.trial.curve import (
     spread_samples,
     thin_curve,
 )
-from zeusrun.trial.values import EnergySource, Interruption, PowerPoint, Stage, TrialStatus
+from zeusrun.trial.values import (
+    EnergySource,
+    Hardware,
+    Interruption,
+    PowerPoint,
+    Stage,
+    TrialStatus,
+)
 
 _Amount = TypeVar("_Amount", int, float)
 
@@ -97,9 +104,8 @@ class Outcome:
 class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
-    The first 23 fields stay as they are for programs that read them. ``None`` is unknown. ``host``
-    is the machine of its launcher. ``variant`` says how the batch size changed during the run;
-    ``None`` if it was fixed. A policy learns nothing from runs of another variant.
+    ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says how the batch
+    size changed during the run. A policy learns nothing from runs of another variant.
     ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
     ``uuid`` stays the same if a shared history numbers the trial later. ``fingerprint``: a hash of
     each part of the training; two joined by ``+`` if the part changed while it was preempted.
@@ -175,6 +181,11 @@ class Trial:
     def last_batch_size(self) -> int:
         """The batch size at its end: the chosen one, or what that has become."""
         return self.batch_sizes[-1].batch_size if self.batch_sizes else self.global_batch_size
+
+    @property
+    def hardware(self) -> Hardware:
+        """What it trains on."""
+        return Hardware(self.world_size, self.gpu_model, self.gpu_count)
 
     @property
     def teaches(self) -> bool:
@@ -286,6 +297,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
     longer = outcome.time_s is not None and outcome.time_s > trial.time_s
     limit_w = outcome.power_limit_w if longer else trial.power_limit_w
     max_power_w = trial.max_power_w if outcome.max_power_w is None else outcome.max_power_w
+    before_it = (trial.samples or 0, trial.progress if trial.samples else 0.0)
     bests = [best for best in (trial.best_metric, outcome.best_metric) if best is not None]
     choose = min if trial.mode == "min" else max
     shared = (trial.shared, outcome.shared)
@@ -312,12 +324,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         energy_integrated_j=_sum(trial.energy_integrated_j, outcome.energy_integrated_j),
         profiling_cost_j=_known_sum(trial.profiling_cost_j, outcome.profiling_cost_j),
         observed_batch_size=outcome.observed_batch_size or trial.observed_batch_size,
-        noise_curve=join_curves(
-            trial.noise_curve,
-            outcome.noise_curve,
-            trial.samples or 0,
-            trial.progress if trial.samples else 0.0,
-        ),
+        noise_curve=join_curves(trial.noise_curve, outcome.noise_curve, *before_it),
         gradient_variance=trial.gradient_variance
         if outcome.gradient_variance is None
         else outcome.gradient_variance,

@@ -21,6 +21,14 @@ class Stage(str, Enum):
     CONTROL = "control"
 
 
+class Hardware(NamedTuple):
+    """What a training runs on, as far as its speed and cost depend on it."""
+
+    world_size: int = 1  # ranks
+    gpu_model: str | None = None
+    gpu_count: int = 0  # 0: it runs on the CPU
+
+
 @dataclass(frozen=True)
 class Decision:
     """What a policy chose for one trial."""

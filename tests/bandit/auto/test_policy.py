@@ -12,7 +12,7 @@ from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import power_levers, problem, watts
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
 from zeusrun.bandit.observation import Running
-from zeusrun.trial import PowerPoint, Stage, TrialStatus
+from zeusrun.trial import Hardware, PowerPoint, Stage, TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM
 JOB = problem(max_power_w=50.0, eta_knob=0.5)
@@ -393,7 +393,10 @@ def test_it_says_that_the_job_has_moved():
 
 def test_power_limits_are_walked_and_then_held():
     now = dataclasses.replace(
-        JOB, levers=power_levers((100.0, 150.0, 200.0, 250.0)), max_power_w=250.0, gpu_count=1
+        JOB,
+        levers=power_levers((100.0, 150.0, 200.0, 250.0)),
+        max_power_w=250.0,
+        hardware=Hardware(1, "A100", 1),
     )
     policy = Auto()
     decision = policy.choose(now, [], np.random.default_rng(0))

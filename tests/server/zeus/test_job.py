@@ -29,7 +29,14 @@ FAILED, LOST = TrialStatus.FAILED, TrialStatus.LOST
 
 def build_trials(*ended, gpu_model="Fake A100"):
     return [
-        build_trial(number, status=status, global_batch_size=size, gpu_model=gpu_model, gpu_count=1)
+        build_trial(
+            number,
+            status=status,
+            global_batch_size=size,
+            gpu_model=gpu_model,
+            gpu_count=1,
+            world_size=1,
+        )
         for number, (size, status) in enumerate(ended, 1)
     ]
 
@@ -94,7 +101,7 @@ def test_a_job_becomes_a_problem():
     )
     problem = pose_problem(settings, 7)
     assert (problem.mode, problem.cost_factor, problem.window) == ("min", None, 5)
-    assert (problem.recurrence, problem.gpu_count, problem.max_power_w) == (7, 2, 300.0)
+    assert (problem.recurrence, problem.hardware.gpu_count, problem.max_power_w) == (7, 2, 300.0)
     assert pose_problem(build_settings(window_size=-1), 1).window is None
 
 

@@ -22,7 +22,7 @@ from zeusrun.choice.problem import Machine, Moment, build_problem
 from zeusrun.job_name import is_job_name
 from zeusrun.jobfile.spec import sketch_spec
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import Decision, TrialStatus
+from zeusrun.trial import Decision, Hardware, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -69,7 +69,6 @@ def find_dead(settings: Settings, trials: Sequence[Trial]) -> dict[int, int]:
     GPUs do not count. If no batch size would be left, all may run: the script is then the likely
     cause.
     """
-    hardware = (settings.gpu_model, settings.number_of_gpus)
     dead = {}
     for size in settings.batch_sizes:
         own = [
@@ -78,7 +77,7 @@ def find_dead(settings: Settings, trials: Sequence[Trial]) -> dict[int, int]:
             if trial.global_batch_size == size
             and trial.status.finished
             and not trial.forgotten
-            and (trial.gpu_model, trial.gpu_count) == hardware
+            and trial.hardware == _hardware(settings)
         ]
         deaths = sum(1 for _ in takewhile(_has_died, own))
         proven = any(trial.status is TrialStatus.REACHED for trial in own)
@@ -126,12 +125,14 @@ def read_machine(settings: Settings, host: str | None = None) -> Machine:
     """Return what a client says about its GPUs."""
     return Machine(
         host=host,
-        world_size=settings.number_of_gpus,
-        gpu_model=settings.gpu_model,
-        gpu_count=settings.number_of_gpus,
+        hardware=_hardware(settings),
         energy_measured=True,
         max_power_w=settings.max_power,
     )
+
+
+def _hardware(settings: Settings) -> Hardware:
+    return Hardware(settings.number_of_gpus, settings.gpu_model, settings.number_of_gpus)
 
 
 def choose(

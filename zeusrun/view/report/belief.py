@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 def build_belief(spec: JobSpec, trials: Sequence[Trial]) -> Belief:
     """Return what the policy believes after the newest trials, oldest first; at least one."""
     usual = next((trial for trial in reversed(trials) if has_cost(trial)), trials[-1])
-    machine = Machine(
-        world_size=usual.world_size,
-        gpu_model=usual.gpu_model,
-        gpu_count=usual.gpu_count,
-        max_power_w=usual.max_power_w,
-    )
+    machine = Machine(hardware=usual.hardware, max_power_w=usual.max_power_w)
     try:
         policy = create_policy(spec.policy.name)
         problem = build_problem(spec, machine, trials, next_recurrence(trials))
