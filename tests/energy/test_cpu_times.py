@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from zeusrun.energy.cpu_times import _TICKS_PER_S, DescendantTimes
+from zeusrun.energy.cpu_times import TICKS_PER_S, DescendantTimes
 
 SELF = 100
 
@@ -23,7 +23,7 @@ class FakeProc:
 
     def set(self, pid, *, parent, own=0.0, reaped=0.0, started=7, name="python"):
         (self.root / str(pid)).mkdir(exist_ok=True)
-        ticks = [round(value * _TICKS_PER_S) for value in (own, 0.0, reaped, 0.0)]
+        ticks = [round(value * TICKS_PER_S) for value in (own, 0.0, reaped, 0.0)]
         fields = ["S", parent, *[0] * 9, *ticks, *[0] * 4, started, *[0] * 30]
         text = f"{pid} ({name}) " + " ".join(map(str, fields)) + "\n"
         (self.root / str(pid) / "stat").write_text(text, encoding="ascii")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.energy.test_cpu_times import FakeProc
 from zeusrun.energy import cpu_times
-from zeusrun.energy.other_programs import OtherPrograms
+from zeusrun.energy.sharing import OtherPrograms
 from zeusrun.errors import DeviceError
 
 ME = os.getpid()

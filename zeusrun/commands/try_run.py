@@ -20,12 +20,12 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.propose import a_little_worse, describe_choice
 from zeusrun.metrics.propose_pattern import find_agreeing, find_epochs, list_likely
 from zeusrun.metrics.seen import (
+    TrainingSummary,
     describe_alone,
     describe_spawned,
     names_an_evaluation,
     names_training,
 )
-from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.plain_text import plain_text
 from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROC = Path("/proc")
 _REFRESH_S = 1.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
@@ -44,7 +44,7 @@ def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
     fields = text[text.rindex(b")") + 2 :].split()
     name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
     ticks = [int(field) for field in fields[11:15]]
-    own_s, cpu_s = sum(ticks[:2]) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S
+    own_s, cpu_s = sum(ticks[:2]) / TICKS_PER_S, sum(ticks) / TICKS_PER_S
     return Stat(name, int(fields[1]), cpu_s, int(fields[19]), own_s)
 
 

@@ -1,4 +1,4 @@
-"""How far a running trial is: a frozen value, and how time changes it. Pure."""
+"""How far a running trial and its ranks are: frozen values, and how time changes them. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.metrics.ranks import Ranks
 from zeusrun.metrics.seen import CONTROLLING
-from zeusrun.sidecar.events import REPORT, Adapted, Applied, Hooked, Observed, Watched
-from zeusrun.trial import CurvePoint, SizeChange, is_baseline, join_changes
+from zeusrun.sidecar.events import (
+    REPORT,
+    Adapted,
+    Applied,
+    Ended,
+    Hooked,
+    Observed,
+    Spawned,
+    Started,
+    Watched,
+)
+from zeusrun.trial import CurvePoint, Interruption, SizeChange, is_baseline, join_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from zeusrun.metrics.seen import SeenMetrics
     from zeusrun.noise_curve import NoisePoint
@@ -21,8 +30,74 @@ if TYPE_CHECKING:
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
-
 _STEP_TIMES = 64  # after that many samples the median hardly moves
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One generation of workers: the ranks that torchrun has started together."""
+
+    world_size: int = 1
+    generation: int = 0  # how often torchrun has restarted them
+    started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
+    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
+    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
+    spawned: Mapping[int, Spawned] = field(default_factory=dict)  # by pid
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the ranks."""
+        return iter(range(self.world_size))
+
+    @property
+    def scripts_ended(self) -> bool:
+        """Whether the script of every rank has ended with exit code 0."""
+        return all(self.exit_codes.get(rank) == 0 for rank in self)
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether every one of several ranks ended its script without a process group."""
+        return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
+
+    @property
+    def trained_by(self) -> int | None:
+        """How many processes share a batch; ``None`` where hooks do not see all that train."""
+        sizes = {each.world_size if each.followed else None for each in self.spawned.values()}
+        if not sizes:
+            return self.world_size
+        return sizes.pop() if len(sizes) == self.world_size == 1 else None
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether processes that torchrun has not started train in the process group."""
+        return any((each.world_size or 1) > 1 for each in self.spawned.values())
+
+    def interruptions(
+        self, training_t: float | None, time_s: float | None
+    ) -> tuple[Interruption, ...]:
+        """Return the restarts within the first seconds of training."""
+        if training_t is None or time_s is None:
+            return ()
+        found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
+        return tuple(each for each in found if 0 < each.time_s < time_s)
+
+    def take(self, event: Started | Spawned | Ended, epochs: int = 0) -> Ranks:
+        """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Spawned):
+            return replace(self, spawned={**self.spawned, event.pid: event})
+        if isinstance(event, Ended):
+            codes = {**self.exit_codes, event.rank: event.code}
+            alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
+            return replace(self, exit_codes=codes, alone=alone)
+        codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
+        again = event.rank == 0 and 0 in self.started
+        return replace(
+            self,
+            exit_codes=codes,
+            generation=max(self.generation, event.restart),
+            started=self.started | {event.rank},
+            restarts=(*self.restarts, (event.t, epochs)) if again else self.restarts,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +140,7 @@ class Progress:
     best_value: float | None = None  # finite
     reached: CurvePoint | None = None  # the point that first met the target
     early: CurvePoint | None = None  # that point while no step is seen: ``settle``
-    ranks: Ranks = Ranks()  # noqa: RUF009 - a frozen value
+    ranks: Ranks = Ranks()
     energy_j: float | None = None  # since training began
     power_w: float | None = None  # now, summed over devices
     cost_j: float | None = None  # so far

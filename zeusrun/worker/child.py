@@ -64,7 +64,7 @@ def main(known: frozenset[str]) -> None:
         known: The modules that every Python has imported when a script begins.
     """
     from zeusrun.worker.ending import end  # noqa: PLC0415 - those of multiprocessing do not need it
-    from zeusrun.worker.hooks.programs import place_in, reach_programs  # noqa: PLC0415
+    from zeusrun.worker.hooks.members import place_in, reach_programs  # noqa: PLC0415
     from zeusrun.worker.script import run_script, show_failure  # noqa: PLC0415
 
     python, own, pid = sys.orig_argv[: -len(sys.argv)], place_in(os.environ), os.getpid()

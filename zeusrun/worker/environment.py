@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
 from zeusrun.target import meets_target
 from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
+from zeusrun.worker.ending import SIGTERM_EXIT_CODE, catch_sigterm
 from zeusrun.worker.failure import failed_in_restart
-from zeusrun.worker.sigterm import SIGTERM_EXIT_CODE, catch_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

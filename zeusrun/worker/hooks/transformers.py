@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
     """Add the callback to every ``Trainer``; split batches that are too large for a device."""
-    bases = (_Callback, trainer.TrainerCallback)
+    bases = (_TransformersCallback, trainer.TrainerCallback)
     trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
     original = trainer.Trainer.__init__
 
@@ -51,7 +51,7 @@ def split_batch(arguments: Any, environment: WorkerEnvironment) -> None:
         arguments.gradient_accumulation_steps = steps
 
 
-class _Callback(Copyable):
+class _TransformersCallback(Copyable):
     """Reports every evaluation; ends the training at the target and on a stop order.
 
     Every rank evaluates and steps together, so every rank gets here at the same time.

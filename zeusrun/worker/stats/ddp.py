@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
 
-    from zeusrun.worker.stats.model import Model
+    from zeusrun.worker.stats.watch import WatchedModel
 
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
@@ -69,7 +69,7 @@ class GradientWatch:
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        model: Model,
+        model: WatchedModel,
         *,
         interval: int,
         samples: Callable[[], int],

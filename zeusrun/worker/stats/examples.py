@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zeusrun.worker.stats.gradients import Gradients
+from zeusrun.worker.stats.gradients import Gradients, OneRankMeter, hook
 from zeusrun.worker.stats.noise import Norms
 from zeusrun.worker.stats.numbers import as_number, squared_norm
-from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from zeusrun.worker.stats.model import Model
+    from zeusrun.worker.stats.watch import WatchedModel
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
@@ -50,7 +49,7 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
     ]
 
 
-def measure_alone(module: Any, model: Model, **options: Any) -> Examples | Gradients:
+def measure_alone(module: Any, model: WatchedModel, **options: Any) -> Examples | Gradients:
     """Measure by examples if a model has layers for that, else by its micro-batches.
 
     Args:
