@@ -29,7 +29,7 @@ class Machine(FakeProc):
         self.write(self.counters)
 
     def write(self, counters):
-        hertz = cpu_times._TICKS_PER_S
+        hertz = cpu_times.TICKS_PER_S
         total = [sum(column) for column in zip(*self.counters.values(), strict=True)]
         lines = [
             f"{name} {' '.join(str(round(value * hertz)) for value in values)}"

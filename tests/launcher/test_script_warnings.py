@@ -17,7 +17,8 @@ from zeusrun.launcher.script_warnings import (
     read_job_script,
 )
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.progress import Ranks, settle, take_step_clock
+from zeusrun.metrics.progress import settle, take_step_clock
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import (
     Applied,
     Asked,

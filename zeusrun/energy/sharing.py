@@ -4,8 +4,8 @@ NVML lists process ids. In a container they may be of the host's pid namespace, 
 another process than here. Then the answer is often unknown: ``None``.
 
 Source of the CPU times: proc_stat(5). They are those of the whole machine, also in a container.
-What is not idle and not of this process or its descendants is of others: their programs, the kernel,
-and what the host of a virtual machine takes for itself or for other machines ("steal").
+What is not idle and not of this process or its descendants is of others: their programs, the
+kernel, and what the host of a virtual machine takes for itself or for other machines ("steal").
 """
 
 from __future__ import annotations

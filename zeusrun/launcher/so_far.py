@@ -10,7 +10,8 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
-from zeusrun.metrics.progress import Progress, Ranks, take_step_clock
+from zeusrun.metrics.progress import Progress, take_step_clock
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, thin_curve
 

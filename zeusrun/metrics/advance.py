@@ -6,7 +6,7 @@ import math
 import operator
 from bisect import bisect_left
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.progress import Progress
@@ -30,12 +30,10 @@ from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.events import Event
     from zeusrun.trial import Trial
 
-    EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
 _FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember

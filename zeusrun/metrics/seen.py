@@ -1,19 +1,19 @@
-"""What was seen of a training: its metrics, their sources, the samples of a step; its summary."""
+"""What was seen of a training: its metrics, their sources, the samples of a step; its ranks."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from zeusrun.sidecar.events import REPORT
+from zeusrun.sidecar.events import REPORT, Ended, Spawned, Started
+from zeusrun.trial import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from zeusrun.metrics.progress import Progress
-    from zeusrun.sidecar.events import Applied, Observed, Reported, Spawned
+    from zeusrun.sidecar.events import Observed, Reported
 
 TESTED = {
     "accelerate": "1.15",
@@ -36,6 +36,73 @@ CONTROLLING = ("transformers", "lightning", "pytorch_lightning", "ultralytics")
 _ORDER = (REPORT, *CONTROLLING, "timm", "accelerate", "tensorboard", "mlflow", "wandb")
 _NAMES = 1000  # a script may report under a new name at every step
 EVALUATIONS = {"eval", "evaluation", "val", "valid", "validation", "test"}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One generation of workers: the ranks that torchrun has started together."""
+
+    world_size: int = 1
+    generation: int = 0  # how often torchrun has restarted them
+    started: frozenset[int] = frozenset()  # ranks that have ever begun to run the script
+    exit_codes: Mapping[int, int] = field(default_factory=dict)  # in the order of their ends
+    restarts: tuple[tuple[float, int], ...] = ()  # of rank 0: when, and epochs reported by then
+    alone: frozenset[int] = frozenset()  # ranks that ended without ever joining a process group
+    spawned: Mapping[int, Spawned] = field(default_factory=dict)  # by pid
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the ranks."""
+        return iter(range(self.world_size))
+
+    @property
+    def scripts_ended(self) -> bool:
+        """Whether the script of every rank has ended with exit code 0."""
+        return all(self.exit_codes.get(rank) == 0 for rank in self)
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether every one of several ranks ended its script without a process group."""
+        return self.world_size > 1 and self.scripts_ended and len(self.alone) == self.world_size
+
+    @property
+    def trained_by(self) -> int | None:
+        """How many processes share a batch; ``None`` where hooks do not see all that train."""
+        sizes = {each.world_size if each.followed else None for each in self.spawned.values()}
+        if not sizes:
+            return self.world_size
+        return sizes.pop() if len(sizes) == self.world_size == 1 else None
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether processes that torchrun has not started train in the process group."""
+        return any((each.world_size or 1) > 1 for each in self.spawned.values())
+
+    def interruptions(
+        self, training_t: float | None, time_s: float | None
+    ) -> tuple[Interruption, ...]:
+        """Return the restarts within the first seconds of training."""
+        if training_t is None or time_s is None:
+            return ()
+        found = [Interruption(t - training_t, epochs) for t, epochs in self.restarts]
+        return tuple(each for each in found if 0 < each.time_s < time_s)
+
+    def take(self, event: Started | Spawned | Ended, epochs: int = 0) -> Ranks:
+        """Return the ranks after one of them has started or has ended its script."""
+        if isinstance(event, Spawned):
+            return replace(self, spawned={**self.spawned, event.pid: event})
+        if isinstance(event, Ended):
+            codes = {**self.exit_codes, event.rank: event.code}
+            alone = self.alone - {event.rank} if event.grouped else self.alone | {event.rank}
+            return replace(self, exit_codes=codes, alone=alone)
+        codes = {rank: code for rank, code in self.exit_codes.items() if rank != event.rank}
+        again = event.rank == 0 and 0 in self.started
+        return replace(
+            self,
+            exit_codes=codes,
+            generation=max(self.generation, event.restart),
+            started=self.started | {event.rank},
+            restarts=(*self.restarts, (event.t, epochs)) if again else self.restarts,
+        )
 
 
 class Seen(NamedTuple):
@@ -194,79 +261,3 @@ def describe_spawned(
         f"{started}. Let the script train in the processes that zeusrun starts "
         "(launch.nproc_per_node; docs/training-script.md)"
     )
-
-
-@dataclass(frozen=True)
-class TrainingSummary:
-    """The summary of a training that ``show`` and ``metrics`` print."""
-
-    source: str | None  # whose values of the job's metric count; ``None`` before the first one
-    metrics: tuple[tuple[str, str, Seen], ...]  # name, source, values
-    libraries: tuple[tuple[str, str, str | None], ...]  # name, version, why the hook does not fit
-    batch_size: int | None  # samples per optimizer step; ``None`` if not observed
-    steps: str | None  # what they are made of, such as ``2 ranks x 16``
-    learning_rates: tuple[float, ...]  # of the parameter groups of rank 0's optimizer
-    applied: tuple[str, ...]  # what hooks replaced, one sentence each
-
-    @classmethod
-    def of(cls, progress: Progress) -> TrainingSummary:
-        """Summarise the progress of a training."""
-        observed = [progress.observed[rank] for rank in sorted(progress.observed)]
-        size = find_batch_size(progress.observed, progress.ranks.trained_by)
-        return cls(
-            progress.source,
-            # The metric of an earlier part has no times, and no values.
-            tuple((*key, seen) for key, seen in sorted(progress.seen.items()) if seen.times),
-            tuple((hook.library, hook.version, hook.problem) for hook in progress.hooks),
-            size,
-            describe_steps(observed) if size is not None else None,
-            observed[0].learning_rates if observed else (),
-            tuple(map(describe_applied, progress.applied)),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON."""
-        rows = [[name, source, *seen] for name, source, seen in self.metrics]
-        return {**asdict(self), "metrics": rows}
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TrainingSummary:
-        """Read the fields from JSON.
-
-        A script can write anything into the file: raises ``TypeError``, ``LookupError``,
-        ``ValueError`` or ``OverflowError`` for another content.
-        """
-        size = record["batch_size"]
-        return cls(
-            _text(record["source"]),
-            tuple(
-                (str(name), str(source), _read_seen(*values))
-                for name, source, *values in record["metrics"]
-            ),
-            tuple(
-                (str(name), str(version), _text(problem))
-                for name, version, problem in record["libraries"]
-            ),
-            None if size is None else int(size),
-            _text(record["steps"]),
-            tuple(map(float, record["learning_rates"])),
-            tuple(map(str, record["applied"])),
-        )
-
-
-def _read_seen(*values: float) -> Seen:
-    first, last, times, low, high, parts, each_step = values
-    ends = float(low), float(high)
-    return Seen(float(first), float(last), int(times), *ends, int(parts), bool(each_step))
-
-
-def describe_applied(applied: Applied) -> str:
-    """Return what a hook replaced: ``train.py:4: learning rate changed from 0.1 to 0.2``."""
-    name = "batch size of each rank" if applied.choice == "batch_size" else "learning rate"
-    if applied.given == applied.chosen:
-        return f"{applied.where}: {name} {applied.given:g}, as in the script"
-    return f"{applied.where}: {name} changed from {applied.given:g} to {applied.chosen:g}"
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -22,7 +22,7 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
-from zeusrun.metrics.progress import Ranks
+from zeusrun.metrics.seen import Ranks
 
 WAITS = """
 import os, sys, zeusrun

@@ -23,8 +23,8 @@ from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stop_rules import StopOrder
-from zeusrun.metrics.progress import Ranks, settle, take_step_clock
-from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.progress import settle, take_step_clock
+from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount

@@ -9,8 +9,7 @@ import pytest
 
 from tests.forks import torch_forks
 from tests.worker.rank import Rank
-from zeusrun.metrics.progress import Ranks
-from zeusrun.metrics.seen import describe_spawned, find_batch_size
+from zeusrun.metrics.seen import Ranks, describe_spawned, find_batch_size
 from zeusrun.sidecar.events import Observed, Spawned
 
 PREAMBLE = """

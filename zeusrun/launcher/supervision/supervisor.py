@@ -31,9 +31,8 @@ from zeusrun.launcher.supervision.stop_rules import StopOrder
 from zeusrun.launcher.supervision.stopping import Stopping
 from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, take_time
+from zeusrun.metrics.progress import Progress, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
-from zeusrun.metrics.seen import describe_applied
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.trial import TrialStatus

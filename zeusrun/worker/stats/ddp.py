@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
 
-    from zeusrun.worker.stats.watch import WatchedModel
+    from zeusrun.worker.stats.model import WatchedModel
 
     Reduce = Callable[[GradBucket], Future[Tensor]]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zeusrun.worker.stats.watch import WatchedModel
+    from zeusrun.worker.stats.model import WatchedModel
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
