@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from zeusrun.energy.cpu_times import TICKS_PER_S, DescendantTimes
+from zeusrun.energy.cpu import TICKS_PER_S, DescendantTimes
 
 SELF = 100
 
@@ -112,7 +112,7 @@ def test_parents_are_read_before_their_children(proc, clock, times, monkeypatch)
     clock.advance(1.0)
     times.cpu_s()
     read = []
-    name = "zeusrun.energy.cpu_times.read_stat"
+    name = "zeusrun.energy.cpu.read_stat"
     monkeypatch.setattr(name, lambda pid, _proc: read.append(pid))
     times.cpu_s()
     assert read == [299, 201, 250]

@@ -15,14 +15,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.energy.cpu_times import PROC, TICKS_PER_S, DescendantTimes, read_stat
+from zeusrun.energy.cpu import PROC, TICKS_PER_S, DescendantTimes, read_stat
 from zeusrun.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from zeusrun.energy.cpu_times import Stat
+    from zeusrun.energy.cpu import Stat
 
 PERIOD_S = 1.0
 # A process that ends between being listed and being checked makes one check useless. After this

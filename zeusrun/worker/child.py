@@ -34,8 +34,7 @@ def begin(launched_ranks: int) -> None:
     def hook(module: ModuleType) -> None:
         if module.__name__ == _OPTIMIZER:
             optimizer: Any = module
-            with contextlib.suppress(AttributeError):  # torch before 2.2
-                optimizer.register_optimizer_step_post_hook(step)
+            optimizer.register_optimizer_step_post_hook(step)
         elif module.__name__ == _GROUPS:
             after_joining(module, join)
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeusrun.sidecar.events import ADAPT_STATE, Asked, EventWriter
 from zeusrun.target import meets_target
-from zeusrun.worker.collectives import from_all_ranks, has_gloo_group, is_grouped
+from zeusrun.worker.collectives import all_hooked, from_all_ranks, has_gloo_group, is_grouped
 from zeusrun.worker.ending import SIGTERM_EXIT_CODE, catch_sigterm
 from zeusrun.worker.failure import failed_in_restart
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 _BY_SCRIPT_S = 1.0
+_INTERVAL_S = 1.0  # between two questions of all ranks whether to stop
+_MAX_STEPS = 1000  # between them
 
 
 class WorkerEnvironment:
@@ -219,3 +221,34 @@ class WorkerEnvironment:
 def current_environment() -> WorkerEnvironment:
     """Return the one ``WorkerEnvironment`` of this process."""
     return WorkerEnvironment(dict(os.environ))
+
+
+class StopPoll:
+    """Lets all ranks decide together whether to stop, about once a second, in the same step.
+
+    It counts steps until the next collective; every rank counts to the same number.
+    """
+
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self._environment = environment
+        self._every = 1
+        self._steps = 0
+        self._since = time.monotonic()
+
+    def after_step(self) -> bool:
+        """Whether to stop now. A collective call in some steps: every rank calls it in each."""
+        self._steps += 1
+        return self._steps >= self._every and self.now()
+
+    def now(self) -> bool:
+        """Whether to stop now. A collective call, where every rank is sure to have this hook."""
+        if self._environment.is_grown and not all_hooked():  # a signal ends the script
+            return False
+        now = time.monotonic()
+        step_s = (now - self._since) / max(1, self._steps)
+        stop, step_s = self._environment.should_stop(step_s)
+        # At most four times as many as before: the first step is slower than the others.
+        wanted = int(_INTERVAL_S / step_s) if step_s > 0 else _MAX_STEPS
+        self._every = max(1, min(wanted, 4 * self._every, _MAX_STEPS))
+        self._steps, self._since = 0, now
+        return stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,6 @@ from zeusrun.worker.adapt.policies import (
     clip,
     decide,
     round_down,
-    split,
 )
 from zeusrun.worker.stats.noise import NoiseEstimate
 
@@ -122,9 +122,7 @@ def test_sizes_are_shared_evenly_by_ranks_and_micro_batches():
     assert round_down(100, Limits(1, 512, ranks=3)) == 99
     assert round_down(100, Limits(1, 512, ranks=2, per_device_max=16)) == 96  # 2 x 3 x 16: 48 each
     assert round_down(2, Limits(1, 512, ranks=4)) == 4
-    assert split(50, 16) == (13, 4)
-    assert split(48, 16) == (16, 3)
-    assert split(50, None) == (50, 1)
+    assert round_down(51, Limits(1, 512, per_device_max=16)) == 48  # 51 would be 4 x 12.75
 
 
 def test_a_run_that_begins_outside_of_the_limits_may_stay_there():
@@ -158,7 +156,7 @@ def test_a_decision_keeps_to_the_limits_whatever_is_observed(noise, least, ranks
         assert size % ranks == 0
         assert limits.minimum <= size <= limits.maximum
         assert now / growth <= size <= now * growth
-        _, steps = split(size // ranks, most)
+        steps = 1 if most is None else math.ceil(size // ranks / most)
         assert size // ranks % steps == 0
         assert proposal.reason
 

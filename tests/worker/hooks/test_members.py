@@ -229,7 +229,7 @@ distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_
 train(9)
 from zeusrun.worker import collectives
 from zeusrun.worker.environment import current_environment
-from zeusrun.worker.hooks.stop_poll import StopPoll
+from zeusrun.worker.collectives import StopPoll
 collectives._LATE_S = 0.1
 print("stop", StopPoll(current_environment()).now())
 distributed.barrier()

@@ -146,15 +146,10 @@ def clip_restored(size: int, first: int, limits: Limits) -> int:
 def round_down(size: float, limits: Limits) -> int:
     """Return the largest batch size up to this one that ranks and micro-batches share evenly."""
     share = max(1, int(size * (1 + 1e-9)) // limits.ranks)
-    while share % split(share, limits.per_device_max)[1]:  # ends: a multiple of per_device_max fits
+    # It ends: a multiple of per_device_max fits.
+    while share % math.ceil(share / (limits.per_device_max or share)):
         share -= 1
     return share * limits.ranks
-
-
-def split(share: int, per_device_max: int | None) -> tuple[int, int]:
-    """Return the samples of the largest micro-batch of a rank's share, and how many there are."""
-    count = 1 if per_device_max is None else math.ceil(share / per_device_max)
-    return math.ceil(share / count), count
 
 
 def _noise_scale(observation: TrainingObservation, limits: Limits) -> BatchSizeProposal | None:

@@ -169,3 +169,17 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
         return result
 
     setattr(owner, name, wrapped)
+
+
+class Copyable:
+    """A callback that scripts can copy and pickle together with their trainer.
+
+    It is the first base of the callback's class; the last base is the library's own class. A pickle
+    contains an object of the library's class instead, so that it can be read without zeusrun.
+    """
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__bases__[-1], ()

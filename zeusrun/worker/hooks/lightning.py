@@ -8,8 +8,8 @@ import sys
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.install import installed_hooks
-from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
+from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.hooks.install import Copyable, installed_hooks
 
 if TYPE_CHECKING:
     from zeusrun.worker.environment import WorkerEnvironment

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def optimizer(module: ModuleType, hooks: Hooks) -> None:
-    """Count optimizer steps (torch.optim.optimizer.register_optimizer_step_pre_hook, since 2.2).
+    """Count optimizer steps (torch.optim.optimizer.register_optimizer_step_pre_hook).
 
     A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
     a post that follows a pre, so it counts once. A step that raises does not count.

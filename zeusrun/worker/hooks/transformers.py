@@ -10,7 +10,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
+from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.hooks.install import Copyable
 
 if TYPE_CHECKING:
     from types import ModuleType

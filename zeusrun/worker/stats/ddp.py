@@ -14,8 +14,8 @@ import torch
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from zeusrun.worker.stats.gradients import DeferredNumbers, add_up, squared_norm
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.numbers import DeferredNumbers, add_up, squared_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zeusrun.worker.stats.gradients import Gradients, OneRankMeter, hook
+from zeusrun.worker.stats.gradients import Gradients, OneRankMeter, as_number, hook, squared_norm
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.numbers import as_number, squared_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +92,6 @@ class Examples(OneRankMeter):
             self._handles.append(layer.weight.register_hook(check))
 
     def _begin_step(self) -> None:
-        self._is_on = self._steps % self._interval == 0 and self._problem is None
         self._is_usable = True
         self._seen = 0  # samples, up to the last loss
         self._now = 0  # samples, the present loss included
