@@ -227,10 +227,10 @@ code = (
 other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
-from zeusrun.worker import collectives
+from zeusrun.worker import environment
 from zeusrun.worker.environment import current_environment
-from zeusrun.worker.collectives import StopPoll
-collectives._LATE_S = 0.1
+from zeusrun.worker.environment import StopPoll
+environment._LATE_S = 0.1
 print("stop", StopPoll(current_environment()).now())
 distributed.barrier()
 distributed.destroy_process_group()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.sidecar.events import Adapted
 from zeusrun.worker.adapt.policies import PolicyRunner, TrainingObservation, clip_restored
 from zeusrun.worker.adapt.state import AdaptationState, restore_state, write_state
-from zeusrun.worker.collectives import from_all_ranks, is_grouped
+from zeusrun.worker.environment import from_all_ranks, is_grouped
 from zeusrun.worker.stats.noise import GAUSSIAN99
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import read_file
 from zeusrun.sidecar.events import ADAPT_STATE
-from zeusrun.worker.collectives import from_all_ranks
+from zeusrun.worker.environment import from_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

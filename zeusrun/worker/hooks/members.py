@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Spawned
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.worker.collectives import announce_hooks
+from zeusrun.worker.environment import announce_hooks
 from zeusrun.worker.hooks.imports import after_joining, reach_children
 
 if TYPE_CHECKING:
