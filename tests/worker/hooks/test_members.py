@@ -228,8 +228,7 @@ other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
 from zeusrun.worker import environment
-from zeusrun.worker.environment import current_environment
-from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.environment import StopPoll, current_environment
 environment._LATE_S = 0.1
 print("stop", StopPoll(current_environment()).now())
 distributed.barrier()

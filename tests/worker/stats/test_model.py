@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.stats.test_noise import exactly
 from zeusrun.worker.stats import model as model_module
-from zeusrun.worker.stats.model import WatchedModel
+from zeusrun.worker.stats.watch import WatchedModel
 
 
 class Training:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zeusrun.worker.stats.model import WatchedModel
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
@@ -48,24 +47,25 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
     ]
 
 
-def measure_alone(module: Any, model: WatchedModel, **options: Any) -> Examples | Gradients:
+def measure_alone(
+    module: Any, replace: Callable[[Gradients], None], **options: Any
+) -> Examples | Gradients:
     """Measure by examples if a model has layers for that, else by its micro-batches.
 
     Args:
         module: The model.
-        model: Receives the measurements; its ``watch`` is replaced if layers cannot be measured.
+        replace: Called with what takes the place of the returned meter, if it cannot measure.
         options: Those of ``OneRankMeter``.
     """
-    options |= {"receive": model.add}
     reference = weakref.ref(module)
 
     def compare_micro_batches(_reason: str) -> None:
         if (module := reference()) is not None:
-            model.watch = Gradients(module.parameters(), fail=model.report_problem, **options)
+            replace(Gradients(module.parameters(), **options))
 
     if layers := find_layers(module):
-        return Examples(module, layers, fail=compare_micro_batches, **options)
-    return Gradients(module.parameters(), fail=model.report_problem, **options)
+        return Examples(module, layers, **{**options, "fail": compare_micro_batches})
+    return Gradients(module.parameters(), **options)
 
 
 class Examples(OneRankMeter):
