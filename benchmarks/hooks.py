@@ -33,8 +33,8 @@ class Switch:
         self._plain = {name: getattr(self._base, name) for name in _LOADER_METHODS}
         started = time.perf_counter()
         from zeusrun.sidecar.step_clock import StepClock  # noqa: PLC0415 - it is timed
+        from zeusrun.worker.environment import StopPoll  # noqa: PLC0415
         from zeusrun.worker.hooks.install import install_hooks  # noqa: PLC0415
-        from zeusrun.worker.hooks.stop_poll import StopPoll  # noqa: PLC0415
 
         path = Path(os.environ["ZEUSRUN_RUN_DIR"]) / "rank0"
         self.hooks = install_hooks(StepClock(path).tick)

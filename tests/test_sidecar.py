@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeusrun.files.tail import MAX_LINE_BYTES, TOO_LONG, LineTail
-from zeusrun.metrics.base import SidecarReader
-from zeusrun.sidecar.decode import decode_event
+from zeusrun.metrics.base import SidecarReader, decode_event
 from zeusrun.sidecar.events import (
     Adapted,
     Ended,

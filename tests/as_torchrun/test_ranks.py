@@ -13,7 +13,7 @@ from tests.as_torchrun.cases import ALLOWED, CASES, SHORT, TORCH
 from tests.factories import ROOT
 from tests.runs import check_that_it_imports
 from tests.worker.rank import Rank
-from zeusrun.worker.hooks.programs import STARTED
+from zeusrun.worker.hooks.members import STARTED
 
 
 def start_plain(case, place, *before):

@@ -9,8 +9,7 @@ import pytest
 
 from tests.contracts.device import DeviceContract
 from tests.energy.test_cpu_times import SELF, FakeProc
-from zeusrun.energy.cpu import EstimatedCpu, RaplCpu, cpu_device
-from zeusrun.energy.cpu_times import DescendantTimes
+from zeusrun.energy.cpu import DescendantTimes, EstimatedCpu, RaplCpu, cpu_device
 from zeusrun.errors import DeviceError, ExitCode, UsageError
 from zeusrun.trial import EnergySource
 

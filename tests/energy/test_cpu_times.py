@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from zeusrun.energy.cpu_times import _TICKS_PER_S, DescendantTimes
+from zeusrun.energy.cpu import TICKS_PER_S, DescendantTimes
 
 SELF = 100
 
@@ -23,7 +23,7 @@ class FakeProc:
 
     def set(self, pid, *, parent, own=0.0, reaped=0.0, started=7, name="python"):
         (self.root / str(pid)).mkdir(exist_ok=True)
-        ticks = [round(value * _TICKS_PER_S) for value in (own, 0.0, reaped, 0.0)]
+        ticks = [round(value * TICKS_PER_S) for value in (own, 0.0, reaped, 0.0)]
         fields = ["S", parent, *[0] * 9, *ticks, *[0] * 4, started, *[0] * 30]
         text = f"{pid} ({name}) " + " ".join(map(str, fields)) + "\n"
         (self.root / str(pid) / "stat").write_text(text, encoding="ascii")
@@ -112,7 +112,7 @@ def test_parents_are_read_before_their_children(proc, clock, times, monkeypatch)
     clock.advance(1.0)
     times.cpu_s()
     read = []
-    name = "zeusrun.energy.cpu_times.read_stat"
+    name = "zeusrun.energy.cpu.read_stat"
     monkeypatch.setattr(name, lambda pid, _proc: read.append(pid))
     times.cpu_s()
     assert read == [299, 201, 250]

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.energy.test_cpu_times import FakeProc
-from zeusrun.energy import cpu_times
-from zeusrun.energy.other_programs import OtherPrograms
+from zeusrun.energy.cpu import TICKS_PER_S
+from zeusrun.energy.sharing import OtherPrograms
 from zeusrun.errors import DeviceError
 
 ME = os.getpid()
@@ -29,7 +29,7 @@ class Machine(FakeProc):
         self.write(self.counters)
 
     def write(self, counters):
-        hertz = cpu_times._TICKS_PER_S
+        hertz = TICKS_PER_S
         total = [sum(column) for column in zip(*self.counters.values(), strict=True)]
         lines = [
             f"{name} {' '.join(str(round(value * hertz)) for value in values)}"

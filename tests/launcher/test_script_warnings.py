@@ -18,7 +18,7 @@ from zeusrun.launcher.script_warnings import (
 )
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import settle, take_step_clock
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import (
     Applied,
     Asked,

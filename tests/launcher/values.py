@@ -9,7 +9,7 @@ from tests.factories import build_trial
 from zeusrun.energy.device_energy import Accounts
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import Progress
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import Ended, Reported, Started
 from zeusrun.trial import EnergySource
 

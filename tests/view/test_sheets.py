@@ -10,8 +10,8 @@ from tests.analysis.test_cost_baseline import interrupted
 from tests.notify.test_notices import trial
 from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest
+from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.seen import Seen
-from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.trial import CurvePoint, Interruption
 from zeusrun.view.sheets import metrics_table, trial_sheet, undisturbed_text
 

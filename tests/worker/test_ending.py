@@ -14,7 +14,7 @@ from zeusrun.worker import ending
 GROUP = """
 import os, signal, sys, threading, time
 from torch import distributed
-from zeusrun.worker.collectives import has_gloo_group
+from zeusrun.worker.environment import has_gloo_group
 distributed.init_process_group({backend}store=distributed.HashStore(), rank=0, world_size=1)
 assert has_gloo_group()
 """

@@ -17,6 +17,7 @@ from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
 from zeusrun.jobfile.patterns import find_metrics
 from zeusrun.jobfile.spec import load_spec
+from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import a_little_worse, describe_choice
 from zeusrun.metrics.propose_pattern import find_agreeing, find_epochs, list_likely
 from zeusrun.metrics.seen import (
@@ -25,7 +26,6 @@ from zeusrun.metrics.seen import (
     names_an_evaluation,
     names_training,
 )
-from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.plain_text import plain_text
 from zeusrun.reasons import ReasonCode
 from zeusrun.view.sheets import metrics_table

@@ -43,7 +43,7 @@ class EnergyTrack:
     ) -> None:
         """Start without readings; ``name`` is for messages."""
         self.failed = False
-        self._name = name
+        self.name = name
         self._is_model = claimed_source is EnergySource.ESTIMATED
         self._max_power_w = max_power_w
         self._dropped = False  # the counter, for the rest of the run
@@ -69,7 +69,7 @@ class EnergyTrack:
             return ()
         self._dropped = True
         remedy = "sampled power is integrated instead" if self._power else _UNKNOWN
-        return (f"the energy counter of {self._name} {complaint}; {remedy}",)
+        return (f"the energy counter of {self.name} {complaint}; {remedy}",)
 
     def miss(self, time_s: float, error: str) -> tuple[str, ...]:
         """Record that the device did not answer; its energy is unknown until it does."""
@@ -90,7 +90,7 @@ class EnergyTrack:
         else:
             silent = not self._dropped  # there was a warning at that time
             why = f"reported no power, and its energy counter never moved; {_UNKNOWN}"
-        return (f"{self._name} {why}",) if silent else ()
+        return (f"{self.name} {why}",) if silent else ()
 
     @property
     def last_s(self) -> float | None:
@@ -139,7 +139,7 @@ class EnergyTrack:
         if abs(counter_j - integrated_j) <= _DISAGREEMENT * counter_j:
             return None
         return (
-            f"the energy of {self._name} is uncertain: {counter_j:.0f} J by its counter, which is "
+            f"the energy of {self.name} is uncertain: {counter_j:.0f} J by its counter, which is "
             f"used, but {integrated_j:.0f} J by sampled power over {until_s - since_s:.0f} s"
         )
 
@@ -164,7 +164,7 @@ class EnergyTrack:
 
     def _lose(self) -> tuple[str, ...]:
         self.failed = True
-        return (f"{self._name} failed; {_UNKNOWN}: {self._error}",)
+        return (f"{self.name} failed; {_UNKNOWN}: {self._error}",)
 
 
 # A counter that does not move for STILL_S while the device draws more than ASLEEP_W is stuck.

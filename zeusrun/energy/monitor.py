@@ -31,12 +31,6 @@ _JOIN_TIMEOUT_S = 20.0  # a driver call that hangs must not keep zeusrun from re
 _WEAKEST_FIRST = (EnergySource.ESTIMATED, EnergySource.INTEGRATED, EnergySource.COUNTER)
 
 
-class _Metered(NamedTuple):
-    name: str  # for messages
-    device: Device
-    track: EnergyTrack
-
-
 class EnergyMonitor(Meter):
     """Samples devices from a daemon thread while the ``with`` block runs.
 
@@ -54,13 +48,13 @@ class EnergyMonitor(Meter):
     ) -> None:
         """Prepare. Without ``csv_path``, write no file; without ``foreign``, sharing is unknown."""
         self._warnings: list[str] = []
-        self._metered: list[_Metered] = []
+        self._metered: list[tuple[Device, EnergyTrack]] = []
         for device in devices:
             # That of a CPU with counters may be a guess.
             nominal = not device.is_gpu and device.energy_source is not EnergySource.ESTIMATED
-            name, max_power_w = name_of(device), None if nominal else device.max_power_w
-            track = EnergyTrack(name, device.energy_source, max_power_w)
-            self._metered.append(_Metered(name, device, track))
+            max_power_w = None if nominal else device.max_power_w
+            track = EnergyTrack(name_of(device), device.energy_source, max_power_w)
+            self._metered.append((device, track))
         self._limits = LimitSeries()
         checks_gpus = foreign is not None and any(device.is_gpu for device in devices)
         self._sharing = Sharing(foreign) if foreign is not None and checks_gpus else None
@@ -76,7 +70,7 @@ class EnergyMonitor(Meter):
 
     def __enter__(self) -> Self:
         self._started_s = self._clock()
-        caveats = [device.caveat for _, device, _ in self._metered]
+        caveats = [device.caveat for device, _ in self._metered]
         self._warnings.extend(dict.fromkeys(caveat for caveat in caveats if caveat is not None))
         # The first sample is taken here, so that no window can start before it.
         self._sample_or_give_up()
@@ -98,20 +92,20 @@ class EnergyMonitor(Meter):
         rows: list[PowerRow] = []
         limits_w: list[float | None] = [None] * len(self._metered)
         found: list[tuple[str, str]] = []
-        for place, (name, device, track) in enumerate(self._metered):
+        for place, (device, track) in enumerate(self._metered):
             if track.failed:
                 continue
             time_s = self._clock()
-            self._asked = name
+            self._asked = track.name
             try:
                 reading = device.read()
             except DeviceError as error:
                 with self._lock:
-                    found += [(name, text) for text in track.miss(time_s, str(error))]
+                    found += [(track.name, text) for text in track.miss(time_s, str(error))]
                 continue
             limits_w[place] = reading.power_limit_w
             with self._lock:
-                found += [(name, text) for text in track.add(time_s, reading)]
+                found += [(track.name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
             run_s, limit_w = time_s - self._started_s, reading.power_limit_w
             row = PowerRow(run_s, device.uuid, power_w, limit_w, cumulative_j, reading.health)
@@ -126,19 +120,19 @@ class EnergyMonitor(Meter):
     def energy_between(self, since_s: float, until_s: float) -> float | None:
         """See ``Meter``. Energy is interpolated between samples."""
         with self._lock:
-            return _sum([track.energy_j(since_s, until_s) for _, _, track in self._metered])
+            return _sum([track.energy_j(since_s, until_s) for _, track in self._metered])
 
     def device_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
         """Return the joules of a window by the uuid of each device; see ``energy_between``."""
         with self._lock:
             return {
-                device.uuid: track.energy_j(since_s, until_s) for _, device, track in self._metered
+                device.uuid: track.energy_j(since_s, until_s) for device, track in self._metered
             }
 
     def accounts_j(self, since_s: float, until_s: float) -> Accounts:
         """See ``Meter``. Each account is ``None`` if any device lacks it."""
         with self._lock:
-            found = [track.accounts_j(since_s, until_s) for _, _, track in self._metered]
+            found = [track.accounts_j(since_s, until_s) for _, track in self._metered]
         return Accounts(
             _sum([accounts.counter_j for accounts in found]),
             _sum([accounts.integrated_j for accounts in found]),
@@ -153,7 +147,7 @@ class EnergyMonitor(Meter):
         """See ``Meter``. It is also unknown if any device was last read more than 5 s ago."""
         with self._lock:
             stale_s = self._clock() - LOST_S
-            tracks = [track for _, _, track in self._metered]
+            tracks = [track for _, track in self._metered]
             fresh = all(track.last_s is not None and track.last_s >= stale_s for track in tracks)
             return _sum([track.power_w() for track in tracks]) if fresh else None
 
@@ -161,7 +155,7 @@ class EnergyMonitor(Meter):
     def energy_source(self) -> EnergySource | None:
         """See ``Meter``."""
         with self._lock:
-            sources = {track.source for _, _, track in self._metered}
+            sources = {track.source for _, track in self._metered}
         if None in sources:
             return None
         return next((source for source in _WEAKEST_FIRST if source in sources), None)
@@ -169,7 +163,7 @@ class EnergyMonitor(Meter):
     @property
     def max_power_w(self) -> float | None:
         """See ``Meter``."""
-        return _sum([device.max_power_w for _, device, _ in self._metered])
+        return _sum([device.max_power_w for device, _ in self._metered])
 
     @property
     def shared(self) -> bool | None:
@@ -203,12 +197,12 @@ class EnergyMonitor(Meter):
         if self._sharing is None or not self._sharing.is_due(self._clock()):
             return
         listed: dict[str, frozenset[int] | None] = {}
-        for name, device, _ in self._metered:
+        for device, track in self._metered:
             if device.is_gpu:
-                self._asked, listed[name] = name, None
+                self._asked, listed[track.name] = track.name, None
                 # It is read ten times a second, and that warns the user of an error.
                 with contextlib.suppress(DeviceError):
-                    listed[name] = device.compute_processes()
+                    listed[track.name] = device.compute_processes()
         self._asked = None
         self._warn(self._sharing.check(listed))
 
@@ -216,14 +210,14 @@ class EnergyMonitor(Meter):
         """Warn, at the end, of devices that are missing and of accounts that disagree."""
         with self._lock:
             self._warnings += _merged(
-                [(name, text) for name, _, track in self._metered for text in track.end()]
+                [(track.name, text) for _, track in self._metered for text in track.end()]
             )
-            for _, _, track in self._metered:
+            for _, track in self._metered:
                 self._warn(track.disagreement(self._started_s, self._clock()))
 
     def _give_up(self, why: str) -> None:
         with self._lock:
-            for _, _, track in self._metered:
+            for _, track in self._metered:
                 track.failed = True
         self._warnings.append(f"metering stopped, so the energy of this run is unknown: {why}")
 

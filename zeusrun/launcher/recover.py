@@ -25,7 +25,7 @@ from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.progress import Progress, take_step_clock
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.step_clock import read_step_clock
 from zeusrun.trial import Outcome, Trial, TrialStatus, thin_curve

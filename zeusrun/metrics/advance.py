@@ -6,43 +6,27 @@ import math
 import operator
 from bisect import bisect_left
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.seen import names_an_evaluation, precedes, see
 from zeusrun.noise_curve import NoisePoint, add_point
-from zeusrun.sidecar.events import (
-    REPORT,
-    Adapted,
-    Applied,
-    Asked,
-    Built,
-    Ended,
-    Hooked,
-    Loading,
-    Reported,
-    Spawned,
-    Started,
-    Watched,
-)
+from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from zeusrun.sidecar.events import Event
+    from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.trial import Trial
 
-    EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 
 _FIRST = 4  # points, which show how a loop counts
 _OTHERS = 10  # epochs without the metric to remember
 
 
 def advance(
-    progress: Progress, event: Event, trial: Trial, energy_between: EnergyBetween
+    progress: Progress, event: events.Event, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
     """Return the progress after an event; ``trial`` is as dispatched.
 
@@ -50,35 +34,37 @@ def advance(
     if nothing marked the script. A start that is too early makes a trial dear; one that is too late
     would make it free.
     """
-    if isinstance(event, Reported):
+    if isinstance(event, events.Reported):
         return _report(progress, event, trial, energy_between)
     changes: dict[str, Any]
-    if isinstance(event, Started):
+    if isinstance(event, events.Started):
         first = event.rank == 0 and progress.script_t is None  # restarts are part of the run's cost
         begun_t = event.t if first else progress.script_t
         changes = {"script_t": begun_t, "ranks": progress.ranks.take(event, progress.epochs)}
-    elif isinstance(event, (Spawned, Ended)):
+    elif isinstance(event, (events.Spawned, events.Ended)):
         changes = {"ranks": progress.ranks.take(event)}
-    elif isinstance(event, Loading):
-        changes = {"built" if isinstance(event, Built) else "loading": True}
-    elif isinstance(event, (Asked, Applied)):
-        applied = (*progress.applied, event) if isinstance(event, Applied) else progress.applied
+    elif isinstance(event, events.Loading):
+        changes = {"built" if isinstance(event, events.Built) else "loading": True}
+    elif isinstance(event, (events.Asked, events.Applied)):
+        applied = (
+            (*progress.applied, event) if isinstance(event, events.Applied) else progress.applied
+        )
         changes = {"applied": applied, "asked": progress.asked | {event.choice}}
-    elif isinstance(event, Hooked):
+    elif isinstance(event, events.Hooked):
         others = (hook for hook in progress.hooks if hook.library != event.library)
         changes = {"hooks": (*others, event)}  # a script may make many trainers
-    elif isinstance(event, Adapted) and event.problem is not None:
+    elif isinstance(event, events.Adapted) and event.problem is not None:
         changes = {"problems": (*progress.problems, event.problem)}
-    elif isinstance(event, Adapted):
+    elif isinstance(event, events.Adapted):
         changes = {"adapted": (*progress.adapted, event)}
-    elif isinstance(event, Watched):
+    elif isinstance(event, events.Watched):
         changes = _watch(progress, event)
     else:
         changes = {"observed": {**progress.observed, event.rank: event}}
     return replace(progress, **changes)
 
 
-def _watch(progress: Progress, event: Watched) -> dict[str, Any]:
+def _watch(progress: Progress, event: events.Watched) -> dict[str, Any]:
     """Take in statistics of gradients; the noise curve is that of the largest model."""
     before = progress.largest_model
     changes: dict[str, Any] = {"watched": {**progress.watched, (event.rank, event.model): event}}
@@ -96,7 +82,7 @@ def _watch(progress: Progress, event: Watched) -> dict[str, Any]:
     return changes
 
 
-def _pass_over(progress: Progress, event: Reported) -> Progress:
+def _pass_over(progress: Progress, event: events.Reported) -> Progress:
     """Take in a report without the metric.
 
     A library also reports training losses between evaluations; only an evaluation should have the
@@ -106,12 +92,12 @@ def _pass_over(progress: Progress, event: Reported) -> Progress:
     if event.epoch == 0 or event.epoch in epochs or len(epochs) >= _OTHERS:
         return progress
     known = event.source != "stdout" and names_an_evaluation(event.metrics)  # lines are a guess
-    if event.source != REPORT and not known:
+    if event.source != events.REPORT and not known:
         return progress
     return replace(progress, other_epochs=epochs | {event.epoch})
 
 
-def _compare(progress: Progress, event: Reported, metric: str) -> Progress:
+def _compare(progress: Progress, event: events.Reported, metric: str) -> Progress:
     """Decide which of two sources of the metric counts; the other one's values are dropped.
 
     The values are compared only while each source has one value per epoch.
@@ -158,7 +144,7 @@ def _count_epochs(
 
 
 def _by_samples(
-    progress: Progress, event: Reported, trial: Trial, point: CurvePoint
+    progress: Progress, event: events.Reported, trial: Trial, point: CurvePoint
 ) -> tuple[int | None, int, tuple[CurvePoint, ...]]:
     """Return the samples so far, those before the last restart, and the curve by samples.
 
@@ -183,9 +169,9 @@ def _by_samples(
     return samples, before, known
 
 
-def _is_trained(progress: Progress, event: Reported) -> bool:
+def _is_trained(progress: Progress, event: events.Reported) -> bool:
     """Whether a step came before a report; what a script reports itself, it says of an epoch."""
-    if event.source == REPORT and event.epoch > 0:
+    if event.source == events.REPORT and event.epoch > 0:
         return True
     if event.steps or progress.stepping_s is None:
         return bool(event.steps)
@@ -193,7 +179,9 @@ def _is_trained(progress: Progress, event: Reported) -> bool:
     return event.t >= progress.stepping_s[0] - coarse
 
 
-def _count_from_first_step(progress: Progress, event: Reported) -> tuple[Progress, Reported]:
+def _count_from_first_step(
+    progress: Progress, event: events.Reported
+) -> tuple[Progress, events.Reported]:
     """Do not count the reports before training where the epochs are only the numbers of reports."""
     if not event.counted:
         return progress, event
@@ -206,7 +194,7 @@ def _count_from_first_step(progress: Progress, event: Reported) -> tuple[Progres
 
 
 def _judge(
-    progress: Progress, event: Reported, trial: Trial, point: CurvePoint
+    progress: Progress, event: events.Reported, trial: Trial, point: CurvePoint
 ) -> tuple[CurvePoint | None, CurvePoint | None]:
     """Return what has met the target, and what has met it while no step was seen."""
     reached, early = progress.reached, progress.early
@@ -229,7 +217,7 @@ def _changed(progress: Progress, **changes: object) -> Progress:
 
 
 def _report(
-    progress: Progress, event: Reported, trial: Trial, energy_between: EnergyBetween
+    progress: Progress, event: events.Reported, trial: Trial, energy_between: EnergyBetween
 ) -> Progress:
     begun = progress.training_t
     if begun is None:

@@ -94,24 +94,6 @@ def _end(path: str, old: os.stat_result) -> bytes:
     return b""
 
 
-class KnownRows:
-    """Hashes of a file's rows; they show which rows are new after the file was rewritten."""
-
-    def __init__(self) -> None:
-        self._marks = array("q")
-        self.position = 0
-
-    def is_new(self, mark: int) -> bool:
-        """Whether the next row of the file differs from the previous row at this place."""
-        at, self.position = self.position, self.position + 1
-        if at < len(self._marks):
-            if self._marks[at] == mark:
-                return False
-            del self._marks[at:]
-        self._marks.append(mark)
-        return True
-
-
 class _Table:
     """Parses the lines of a table. The first is the header, which may come again."""
 
@@ -174,7 +156,8 @@ class LineFile(RowSource):
     def _follow(self, path: Path) -> None:
         self._path = path
         self._tail = LineTail(path, rewritten=True)
-        self._known = KnownRows()
+        # Hashes of its rows, which show what is new after it was rewritten, and the present row.
+        self._marks, self._position = array("q"), 0
         self._old_bytes, self._old_rows = self._files.old_bytes(path), 0
         self._restarts = 0
 
@@ -184,7 +167,7 @@ class LineFile(RowSource):
             self._old_bytes = 0
         self._restarts = self._tail.restarts
         self._parse = self._create_parser()
-        self._known.position = self._offset = 0
+        self._position = self._offset = 0
         self._rows.restart()
 
     def _read_lines(self, *, final: bool) -> None:
@@ -210,13 +193,23 @@ class LineFile(RowSource):
         if found is None:
             return
         mark, row = found
-        before = self._known.position < self._old_rows
-        new = self._known.is_new(mark)
+        before = self._position < self._old_rows
+        new = self._is_new(mark)
         if began < self._old_bytes:
-            self._old_rows = self._known.position
+            self._old_rows = self._position
         elif new or not before:
-            self._old_rows = min(self._old_rows, self._known.position)
+            self._old_rows = min(self._old_rows, self._position)
             self._rows.take(row, self._tail.modified_s or 0.0, emit=new)
+
+    def _is_new(self, mark: int) -> bool:
+        """Whether the next row of the file differs from the previous row at this place."""
+        at, self._position = self._position, self._position + 1
+        if at < len(self._marks):
+            if self._marks[at] == mark:
+                return False
+            del self._marks[at:]
+        self._marks.append(mark)
+        return True
 
 
 def open_source(run: SourceContext) -> LineFile:

@@ -2,7 +2,8 @@
 
 One JSON object a line, ``{"v": 1, "event": ..., "t": ..., ...}``. Each is one ``write`` with
 ``O_APPEND``, so lines of several ranks do not mix on a local file system. ``t`` is
-``time.monotonic()``, which all processes of a host share.
+``time.monotonic()`` of the host that wrote it. ``RunObserver`` alone compares it with the clock of
+the launcher, and corrects it; all that comes after that has the launcher's time.
 """
 
 from __future__ import annotations

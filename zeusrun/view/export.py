@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.amounts import Savings
     from zeusrun.launcher.recurrence import SubmitResult
-    from zeusrun.metrics.summary import TrainingSummary
+    from zeusrun.metrics.progress import TrainingSummary
 
 
 def result_json(job: str, result: SubmitResult, savings: Savings) -> dict[str, Any]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from zeusrun.metrics.summary import TrainingSummary
+    from zeusrun.metrics.progress import TrainingSummary
     from zeusrun.trial import PowerPoint, Trial
 
 _NAME = 24  # columns for the name of a metric; longer ones fold

@@ -34,8 +34,7 @@ def begin(launched_ranks: int) -> None:
     def hook(module: ModuleType) -> None:
         if module.__name__ == _OPTIMIZER:
             optimizer: Any = module
-            with contextlib.suppress(AttributeError):  # torch before 2.2
-                optimizer.register_optimizer_step_post_hook(step)
+            optimizer.register_optimizer_step_post_hook(step)
         elif module.__name__ == _GROUPS:
             after_joining(module, join)
         else:
@@ -64,7 +63,7 @@ def main(known: frozenset[str]) -> None:
         known: The modules that every Python has imported when a script begins.
     """
     from zeusrun.worker.ending import end  # noqa: PLC0415 - those of multiprocessing do not need it
-    from zeusrun.worker.hooks.programs import place_in, reach_programs  # noqa: PLC0415
+    from zeusrun.worker.hooks.members import place_in, reach_programs  # noqa: PLC0415
     from zeusrun.worker.script import run_script, show_failure  # noqa: PLC0415
 
     python, own, pid = sys.orig_argv[: -len(sys.argv)], place_in(os.environ), os.getpid()

@@ -1,9 +1,10 @@
-"""Ends the process of a rank as Python ends it, and without the abort of gloo."""
+"""How a rank ends: with its parent, at SIGTERM, or as Python ends, without the abort of gloo."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import os
@@ -12,9 +13,14 @@ import sys
 import threading
 import time
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIGTERM_EXIT_CODE = 143  # 128 + SIGTERM: ended by one that zeusrun did not send
 _FLUSH_FAILED = 120  # the exit code of Python if the last output cannot be written
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BUFFERED = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 _INSTALLED = ("site-packages", "dist-packages")
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)  # what a ``__del__`` calls
@@ -175,3 +181,70 @@ def _drop(names: dict[str, Any], kept: tuple[type, ...]) -> None:
             continue
         if not issubclass(type(names.get(name)), kept):
             names[name] = None
+
+
+def catch_sigterm(stop: Callable[[], None], watch: Callable[[], None]) -> None:
+    """Let SIGTERM stop the training of a rank; a handler of the script wins.
+
+    Args:
+        stop: Called in the main thread.
+        watch: Called in a thread of its own, also if the main thread is stuck.
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    rank_pid = os.getpid()
+
+    def on_sigterm(_signal: int, _frame: object) -> None:
+        if os.getpid() != rank_pid:  # a forked child is no rank
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        stop()
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    others = signal.set_wakeup_fd(-1)
+    if others != -1:
+        signal.set_wakeup_fd(others)  # it belongs to an event loop of the script
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _leave_forks_out(on_sigterm)
+
+    def wait() -> None:
+        while os.read(reader, 1) != bytes([signal.SIGTERM]):
+            pass
+        watch()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _leave_forks_out(on_sigterm: Callable[..., None]) -> None:
+    """Give forked children, which are no ranks, the default handler, and no pipe to write to.
+
+    A SIGTERM that a child gets meanwhile is blocked, as Python would lose it. The mask belongs to
+    the thread that forks.
+    """
+    before = threading.local()
+
+    def hold() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def resume() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def forget() -> None:
+        signal.set_wakeup_fd(-1)  # the thread that forked is the main one of the child
+        if signal.getsignal(signal.SIGTERM) is on_sigterm:  # not the script's own by now
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        resume()
+
+    os.register_at_fork(before=hold, after_in_parent=resume, after_in_child=forget)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (prctl(2); Linux only).
+
+    The setting survives ``execve`` and is not inherited by children.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

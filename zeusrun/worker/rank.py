@@ -20,12 +20,10 @@ from zeusrun.files.private import open_for_writing
 from zeusrun.sidecar.events import Ended, Started, append_event
 from zeusrun.sidecar.orders import ENDING, LEAVE_SIGNAL, PREFIX_COLUMNS, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import StepClock
-from zeusrun.worker.ending import end, exit_code, leave
+from zeusrun.worker.ending import SIGTERM_EXIT_CODE, end, end_with_parent, exit_code, leave
 from zeusrun.worker.failure import record_failure
 from zeusrun.worker.hooks.install import install_hooks
-from zeusrun.worker.parent_death import end_with_parent
 from zeusrun.worker.script import run_script, show_failure
-from zeusrun.worker.sigterm import SIGTERM_EXIT_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

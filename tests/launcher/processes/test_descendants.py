@@ -19,7 +19,7 @@ from zeusrun.launcher.processes.descendants import (
     find_started_ranks,
     scan_processes,
 )
-from zeusrun.worker.hooks.programs import STARTED
+from zeusrun.worker.hooks.members import STARTED
 
 
 @pytest.fixture

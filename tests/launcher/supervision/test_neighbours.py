@@ -16,13 +16,13 @@ from tests.factories import DONE, build_trial
 from tests.launcher.values import LAUNCHED
 from tests.runs import only_trial, wait_for
 from zeusrun.bandit.reinterpret import read_trial
-from zeusrun.energy.other_programs import Load
+from zeusrun.energy.sharing import Load
 from zeusrun.errors import DeviceError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 
 WAITS = """
 import os, sys, zeusrun

@@ -24,8 +24,7 @@ from zeusrun.launcher.rundir.failure import Failure
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.launcher.supervision.stopping import StopOrder
 from zeusrun.metrics.progress import settle, take_step_clock
-from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Observed, Reported
 from zeusrun.sidecar.step_clock import StepCount

@@ -20,7 +20,7 @@ from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RunningRanks
 from zeusrun.metrics.advance import advance
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import STACK_SIGNAL
 

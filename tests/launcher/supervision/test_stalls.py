@@ -30,7 +30,7 @@ from zeusrun.launcher.supervision.stalls import (
     read_frames,
     watch_pauses,
 )
-from zeusrun.metrics.ranks import Ranks
+from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.step_clock import StepClock
 
 AFTER_S = 60.0

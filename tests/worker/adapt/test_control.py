@@ -10,7 +10,7 @@ import pytest
 from tests.worker.stats.test_noise import isotropic_steps
 from zeusrun.worker.adapt.control import Control
 from zeusrun.worker.adapt.policies import Limits, Plan
-from zeusrun.worker.stats.noise import Estimate, NoiseScale
+from zeusrun.worker.stats.noise import NoiseEstimate, NoiseScale
 
 
 class Environment(SimpleNamespace):
@@ -21,7 +21,7 @@ class Environment(SimpleNamespace):
 
 def moments(low=None, value=None, high=None):
     """Return averages whose estimate is this one."""
-    estimate = None if low is None else Estimate(low, value, high)
+    estimate = None if low is None else NoiseEstimate(low, value, high)
     return SimpleNamespace(estimate=lambda _: estimate)
 
 

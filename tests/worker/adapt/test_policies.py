@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeusrun.worker.adapt.control import Rates, find_factor
 from zeusrun.worker.adapt.policies import (
     Limits,
-    Observation,
     PolicyRunner,
+    TrainingObservation,
     clip,
     decide,
     round_down,
-    split,
 )
-from zeusrun.worker.adapt.rates import Rates, find_factor
-from zeusrun.worker.stats.noise import Estimate
+from zeusrun.worker.stats.noise import NoiseEstimate
 
 LIMITS = Limits(32, 512, 2.0, ranks=2)
-START = Observation(64, 64)
+START = TrainingObservation(64, 64)
 
 
 def play(policy, changes, limits=LIMITS, start=START):
@@ -36,7 +36,7 @@ def play(policy, changes, limits=LIMITS, start=START):
 
 
 def noise(low, value=None, high=None, least=(8.0, 10.0)):
-    return {"noise": Estimate(low, value, high), "least_noise": least}
+    return {"noise": NoiseEstimate(low, value, high), "least_noise": least}
 
 
 def test_noise_scale_moves_to_the_nearest_likely_ratio_to_its_least_value():
@@ -67,7 +67,7 @@ def test_noise_scale_keeps_to_the_growth():
     "unknown",
     [
         {},
-        {"noise": Estimate(50, 60, 70)},
+        {"noise": NoiseEstimate(50, 60, 70)},
         {"least_noise": (8.0, 10.0)},
         noise(1, 2, 3, (0, 10)),  # the least one may be 0
     ],
@@ -122,15 +122,13 @@ def test_sizes_are_shared_evenly_by_ranks_and_micro_batches():
     assert round_down(100, Limits(1, 512, ranks=3)) == 99
     assert round_down(100, Limits(1, 512, ranks=2, per_device_max=16)) == 96  # 2 x 3 x 16: 48 each
     assert round_down(2, Limits(1, 512, ranks=4)) == 4
-    assert split(50, 16) == (13, 4)
-    assert split(48, 16) == (16, 3)
-    assert split(50, None) == (50, 1)
+    assert round_down(51, Limits(1, 512, per_device_max=16)) == 48  # 51 would be 4 x 12.75
 
 
 def test_a_run_that_begins_outside_of_the_limits_may_stay_there():
-    assert clip(1, Observation(16, 16), LIMITS) == 16
-    assert clip(1, Observation(32, 16), LIMITS) == 16
-    assert clip(1e9, Observation(1024, 1024), LIMITS) == 1024
+    assert clip(1, TrainingObservation(16, 16), LIMITS) == 16
+    assert clip(1, TrainingObservation(32, 16), LIMITS) == 16
+    assert clip(1e9, TrainingObservation(1024, 1024), LIMITS) == 1024
 
 
 scales = st.floats(0, 1e12)
@@ -140,8 +138,8 @@ ranges = st.lists(scales, min_size=3, max_size=3).map(sorted)
 @given(
     noise=st.one_of(
         st.none(),
-        ranges.map(lambda each: Estimate(*each)),
-        scales.map(lambda low: Estimate(low, None, None)),
+        ranges.map(lambda each: NoiseEstimate(*each)),
+        scales.map(lambda low: NoiseEstimate(low, None, None)),
     ),
     least=st.one_of(st.none(), ranges.map(lambda each: (each[0], each[2]))),
     ranks=st.integers(1, 8),
@@ -151,14 +149,14 @@ ranges = st.lists(scales, min_size=3, max_size=3).map(sorted)
 def test_a_decision_keeps_to_the_limits_whatever_is_observed(noise, least, ranks, most, growth):
     limits = Limits(8 * ranks, 512 * ranks, growth, ranks, most)
     now = 64 * ranks
-    observation = Observation(now, now, noise=noise, least_noise=least)
+    observation = TrainingObservation(now, now, noise=noise, least_noise=least)
     proposal = decide("noise-scale", observation, limits)
     if proposal is not None:
         size = proposal.batch_size
         assert size % ranks == 0
         assert limits.minimum <= size <= limits.maximum
         assert now / growth <= size <= now * growth
-        _, steps = split(size // ranks, most)
+        steps = 1 if most is None else math.ceil(size // ranks / most)
         assert size // ranks % steps == 0
         assert proposal.reason
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import pytest
 
-from zeusrun.worker.adapt.state import State, read_state, write_state
+from zeusrun.worker.adapt.state import AdaptationState, read_state, write_state
 
-STATE = State([(1, 32), (3, 64), (5, 128)], 70, 4000, (12.5, 15.0), 1.7)
+STATE = AdaptationState([(1, 32), (3, 64), (5, 128)], 70, 4000, (12.5, 15.0), 1.7)
 
 
 @pytest.fixture
@@ -105,11 +105,11 @@ def test_after_out_of_memory_it_goes_back_to_the_size_before(path, epoch, change
     assert (state.changes, state.fitting) == (changes, 64)
     write_state(path, state, first=32)
     assert read_state(path, 32, None).fitting == 64
-    assert read_state(path, 32, 1) == State(fitting=64)
+    assert read_state(path, 32, 1) == AdaptationState(fitting=64)
 
 
 def test_out_of_memory_with_the_first_batch_size_sets_no_limit(tmp_path):
-    write_state(tmp_path / "adapt.json", State([(1, 32)]), first=32)
+    write_state(tmp_path / "adapt.json", AdaptationState([(1, 32)]), first=32)
     assert read_state(tmp_path / "adapt.json", 32, None, out_of_memory=True).fitting is None
 
 

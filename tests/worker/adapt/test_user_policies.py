@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zeusrun.worker.adapt.policies import Limits, Observation, PolicyRunner
+from zeusrun.worker.adapt.policies import Limits, PolicyRunner, TrainingObservation
 
-OBSERVATION = Observation(64, 64)
+OBSERVATION = TrainingObservation(64, 64)
 LIMITS = Limits(1, 1000)
 
 

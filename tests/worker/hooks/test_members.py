@@ -9,8 +9,7 @@ import pytest
 
 from tests.forks import torch_forks
 from tests.worker.rank import Rank
-from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.seen import describe_spawned, find_batch_size
+from zeusrun.metrics.seen import Ranks, describe_spawned, find_batch_size
 from zeusrun.sidecar.events import Observed, Spawned
 
 PREAMBLE = """
@@ -228,10 +227,9 @@ code = (
 other = subprocess.Popen([sys.executable, "-c", code, port])
 distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
 train(9)
-from zeusrun.worker import collectives
-from zeusrun.worker.environment import current_environment
-from zeusrun.worker.hooks.stop_poll import StopPoll
-collectives._LATE_S = 0.1
+from zeusrun.worker import environment
+from zeusrun.worker.environment import StopPoll, current_environment
+environment._LATE_S = 0.1
 print("stop", StopPoll(current_environment()).now())
 distributed.barrier()
 distributed.destroy_process_group()

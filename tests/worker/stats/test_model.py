@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.stats.test_noise import exactly
 from zeusrun.worker.stats import model as model_module
-from zeusrun.worker.stats.model import Model
+from zeusrun.worker.stats.watch import WatchedModel
 
 
 class Training:
@@ -20,7 +20,7 @@ class Training:
             rank=0, consumed=self.consumed, record_on_0=self.records.append
         )
         parameter = SimpleNamespace(numel=lambda: 7)
-        self.model = Model(environment, 3, [parameter], interval, self.window)
+        self.model = WatchedModel(environment, 3, [parameter], interval, self.window)
         self.model.watch = object()
         monkeypatch.setattr(model_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 

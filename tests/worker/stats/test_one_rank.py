@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import math
@@ -23,7 +24,7 @@ NEEDS = (
 
 
 class Taken:
-    """Stands for the ``Model`` of watch.py."""
+    """Stands for the ``WatchedModel`` of watch.py."""
 
     def __init__(self):
         self.added, self.problems = [], []
@@ -34,6 +35,10 @@ class Taken:
     def report_problem(self, problem):
         self.problems.append(problem)
 
+    @property
+    def options(self):
+        return {"receive": self.add, "fail": self.report_problem}
+
 
 class Watched:
     """A model and its loop, with as many samples a step as its data say."""
@@ -43,7 +48,8 @@ class Watched:
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
         self.taken.watch = examples.measure_alone(
             model,
-            self.taken,
+            functools.partial(setattr, self.taken, "watch"),
+            **self.taken.options,
             interval=interval,
             samples=lambda: self.samples,
             parts=parts,
@@ -336,7 +342,8 @@ def test_a_watched_model_can_be_scripted_traced_and_compiled():
 def test_a_model_can_be_dropped(norm):
     model, taken = models.Net(getattr(nn, norm), uses=2), Taken()
     options = {"samples": lambda: 8, "parts": 2, "scale": lambda: 1.0, "interval": 1}
-    watch = examples.measure_alone(model, taken, **options)
+    replace = functools.partial(setattr, taken, "watch")
+    watch = examples.measure_alone(model, replace, **taken.options, **options)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(4):
         for _ in range(2):

@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from zeusrun.worker.parent_death import end_with_parent
+from zeusrun.worker.ending import end_with_parent
 
 
 def main() -> NoReturn:

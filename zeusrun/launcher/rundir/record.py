@@ -17,7 +17,7 @@ from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import open_for_writing, read_file, write_file
 from zeusrun.files.version import check_version
 from zeusrun.history.rules import is_same
-from zeusrun.metrics.summary import TrainingSummary
+from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.trial import Outcome, Trial
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
-from zeusrun.energy.other_programs import OtherPrograms
+from zeusrun.energy.sharing import OtherPrograms
 from zeusrun.errors import DeviceError, HistoryError
 from zeusrun.launcher.queue.tickets import Tickets
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zeusrun.energy.other_programs import Load
+    from zeusrun.energy.sharing import Load
     from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0

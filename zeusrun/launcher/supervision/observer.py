@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.progress import Progress, settle, take_step_clock
-from zeusrun.metrics.ranks import Ranks
-from zeusrun.metrics.seen import Seen
+from zeusrun.metrics.seen import Ranks, Seen
 from zeusrun.trial import is_baseline
 
 if TYPE_CHECKING:

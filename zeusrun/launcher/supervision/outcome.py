@@ -20,9 +20,8 @@ from zeusrun.launcher.processes.torchrun import TICK_S
 from zeusrun.launcher.rundir.failure import NO_CAUSE, Failure, signal_name
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.launcher.supervision.verdict import End, describe_target, judge_end
-from zeusrun.metrics.progress import settle, take_energy
+from zeusrun.metrics.progress import TrainingSummary, settle, take_energy
 from zeusrun.metrics.seen import describe_alone, find_batch_size
-from zeusrun.metrics.summary import TrainingSummary
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.target import meets_target
 from zeusrun.tariff import Tariffs, amount

@@ -30,9 +30,8 @@ from zeusrun.launcher.supervision.stalls import StallControl
 from zeusrun.launcher.supervision.stopping import StopOrder, Stopping
 from zeusrun.lever import limit_of, power_lever
 from zeusrun.metrics.base import open_sources
-from zeusrun.metrics.progress import Progress, take_time
+from zeusrun.metrics.progress import Progress, describe_applied, take_time
 from zeusrun.metrics.rows import SourceContext
-from zeusrun.metrics.summary import describe_applied
 from zeusrun.plain_text import storable_text
 from zeusrun.sidecar.events import Applied
 from zeusrun.trial import TrialStatus

@@ -1,23 +1,23 @@
-"""Decides when the batch size changes: on rank 0, and on all ranks in the same step."""
+"""Changes batch size and learning rate: decided on rank 0, done on all ranks in the same step."""
 
 from __future__ import annotations
 
 import math
 import time
+import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeusrun.sidecar.events import Adapted
-from zeusrun.worker.adapt.policies import Observation, PolicyRunner, clip_restored
-from zeusrun.worker.adapt.rates import Rates, find_factor
-from zeusrun.worker.adapt.state import State, restore_state, write_state
-from zeusrun.worker.collectives import from_all_ranks, is_grouped
+from zeusrun.worker.adapt.policies import PolicyRunner, TrainingObservation, clip_restored
+from zeusrun.worker.adapt.state import AdaptationState, restore_state, write_state
+from zeusrun.worker.environment import from_all_ranks, is_grouped
 from zeusrun.worker.stats.noise import GAUSSIAN99
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zeusrun.worker.adapt.policies import Plan, Proposal
+    from zeusrun.worker.adapt.policies import BatchSizeProposal, Plan
     from zeusrun.worker.environment import WorkerEnvironment
     from zeusrun.worker.stats.noise import NoiseScale
 
@@ -42,7 +42,7 @@ class Control:
         self.plan = replace(plan, limits=replace(plan.limits, ranks=environment.world_size))
         self.batch_size = 0
         self.rates = Rates()
-        self._state = State()
+        self._state = AdaptationState()
         self._first = 0  # batch size
         self._largest_full: float = math.inf  # the largest batch size that the data fill
         self._epoch = 0
@@ -137,10 +137,10 @@ class Control:
         if self._epoch:
             self.call_policy("after_train")
 
-    def observe(self) -> Observation:
+    def observe(self) -> TrainingObservation:
         """Return what a policy decides from; on rank 0 only."""
         state, noise = self._state, self._noise()
-        return Observation(
+        return TrainingObservation(
             batch_size=self.batch_size,
             first_batch_size=self._first,
             epoch=self._epoch,
@@ -196,7 +196,7 @@ class Control:
                 self._record(reason)
         return is_changed
 
-    def _ask_policy(self) -> Proposal | None:
+    def _ask_policy(self) -> BatchSizeProposal | None:
         """Return what the policy proposes within the limits; ``None`` to keep the batch size."""
         observation, state = self.observe(), self._state
         noise, least = observation.noise, state.least_noise
@@ -222,7 +222,7 @@ class Control:
         state = restore_state(
             self._environment, self._first, epoch=epoch, samples=samples, warn=self._warn
         )
-        self._state, self._epoch, self.batch_size = state or State(), 0, self._first
+        self._state, self._epoch, self.batch_size = state or AdaptationState(), 0, self._first
         self.rates.factor = 1.0
         if state is not None and state.changes:
             self.rates.factor = state.factor
@@ -249,3 +249,60 @@ class Control:
             time.monotonic(), step, epoch, self.batch_size, rate, why=reason, problem=problem
         )
         self._environment.record_on_0(event)
+
+
+def find_factor(rule: str, ratio: float) -> float:
+    """Return the factor of the learning rate: ``none``, ``linear`` or ``sqrt`` in the batch size.
+
+    ``ratio``: the batch size divided by the first one.
+    """
+    return {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
+
+
+class Rates:
+    """Changes the learning rate of every optimizer while the batch size differs from the first one.
+
+    The change lasts for one optimizer step at a time. So the script's scheduler and its checkpoints
+    contain the unchanged values.
+
+    Attributes:
+        factor: Of the learning rate.
+        scheduled: The learning rate that the script has set for the first parameter group; ``None``
+            before the first step.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self.scheduled: float | None = None
+        self._first: Callable[[], Any] = lambda: None  # weak reference to the first optimizer
+        self._changes: list[tuple[Any, Any, Any]] = []  # group, old and new rate
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of the first parameter group in a step."""
+        return None if self.scheduled is None else self.scheduled * self.factor
+
+    def before(self, optimizer: Any) -> None:
+        """Change the rates of an optimizer that is about to step."""
+        if self._first() is None:
+            self._first = weakref.ref(optimizer)
+        if self._first() is optimizer:
+            self.read()
+        for group in optimizer.param_groups:
+            if self.factor != 1 and "lr" in group:
+                old, group["lr"] = group["lr"], group["lr"] * self.factor
+                self._changes.append((group, old, group["lr"]))
+
+    def read(self) -> None:
+        """Read the learning rate: a scheduler may have changed it since the last step."""
+        groups = getattr(self._first(), "param_groups", None)
+        rate = groups[0].get("lr") if groups else None
+        if rate is not None:
+            self.scheduled = float(rate)
+
+    def after(self) -> None:
+        """Restore the rates, unless the step itself has changed them."""
+        for group, old, new in self._changes:
+            if group.get("lr") is new:
+                group["lr"] = old
+        self._changes = []

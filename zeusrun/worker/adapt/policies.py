@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.worker.stats.noise import Estimate
+    from zeusrun.worker.stats.noise import NoiseEstimate
 
 _MAX_UNKNOWN = 5  # decisions in a row without a noise scale, after which the user is warned
 _METHODS = tuple(
@@ -79,7 +79,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Observation:
+class TrainingObservation:
     """What a policy decides from; ``None`` is unknown.
 
     Attributes:
@@ -97,7 +97,7 @@ class Observation:
     epoch: int = 1
     step: int = 0
     samples: int = 0
-    noise: Estimate | None = None
+    noise: NoiseEstimate | None = None
     least_noise: tuple[float, float] | None = None
 
     @property
@@ -106,21 +106,23 @@ class Observation:
         return None if self.noise is None else self.noise.value
 
 
-class Proposal(NamedTuple):
+class BatchSizeProposal(NamedTuple):
     """The batch size that a policy proposes, and a sentence that says why."""
 
     batch_size: float
     reason: str
 
 
-def decide(policy: str, observation: Observation, limits: Limits) -> Proposal | None:
+def decide(
+    policy: str, observation: TrainingObservation, limits: Limits
+) -> BatchSizeProposal | None:
     """Return the next batch size by a policy of ``POLICIES``; ``None`` to keep the present one."""
     proposal = POLICIES[policy](observation, limits)
     is_new = proposal is not None and proposal.batch_size != observation.batch_size
     return proposal if is_new else None
 
 
-def clip(size: float, observation: Observation, limits: Limits) -> int:
+def clip(size: float, observation: TrainingObservation, limits: Limits) -> int:
     """Return the nearest batch size that the limits allow after the present one.
 
     A run that begins outside the limits may stay there. The result is the present batch size if
@@ -144,18 +146,13 @@ def clip_restored(size: int, first: int, limits: Limits) -> int:
 def round_down(size: float, limits: Limits) -> int:
     """Return the largest batch size up to this one that ranks and micro-batches share evenly."""
     share = max(1, int(size * (1 + 1e-9)) // limits.ranks)
-    while share % split(share, limits.per_device_max)[1]:  # ends: a multiple of per_device_max fits
+    # It ends: a multiple of per_device_max fits.
+    while share % math.ceil(share / (limits.per_device_max or share)):
         share -= 1
     return share * limits.ranks
 
 
-def split(share: int, per_device_max: int | None) -> tuple[int, int]:
-    """Return the samples of the largest micro-batch of a rank's share, and how many there are."""
-    count = 1 if per_device_max is None else math.ceil(share / per_device_max)
-    return math.ceil(share / count), count
-
-
-def _noise_scale(observation: Observation, limits: Limits) -> Proposal | None:
+def _noise_scale(observation: TrainingObservation, limits: Limits) -> BatchSizeProposal | None:
     """Follow the noise scale over its least value (after KungFu: Mai et al., OSDI 2020).
 
     Of the ratios that are likely, the one nearest to the present batch size is proposed.
@@ -172,19 +169,21 @@ def _noise_scale(observation: Observation, limits: Limits) -> Proposal | None:
         return None
     bound = "at least" if ratio > now else "at most"
     reason = f"the noise scale is {bound} {ratio:.3g} times its least value"
-    return Proposal(clip(observation.first_batch_size * ratio, observation, limits), reason)
+    return BatchSizeProposal(
+        clip(observation.first_batch_size * ratio, observation, limits), reason
+    )
 
 
-def _schedule(observation: Observation, limits: Limits) -> Proposal | None:
+def _schedule(observation: TrainingObservation, limits: Limits) -> BatchSizeProposal | None:
     """Return the batch size of the schedule for an epoch; it is the user's own, and not clipped."""
     begun = [(epoch, size) for epoch, size in limits.schedule if epoch <= observation.epoch]
     if not begun:
         return None
     epoch, size = begun[-1]
-    return Proposal(size, f"the schedule has it from epoch {epoch} on")
+    return BatchSizeProposal(size, f"the schedule has it from epoch {epoch} on")
 
 
-POLICIES: dict[str, Callable[[Observation, Limits], Proposal | None]] = {
+POLICIES: dict[str, Callable[[TrainingObservation, Limits], BatchSizeProposal | None]] = {
     "noise-scale": _noise_scale,
     "schedule": _schedule,
 }
@@ -211,10 +210,12 @@ class PolicyRunner:
         self._name, self._warn = names[0], warn
         own = [] if self._name in POLICIES else names
         self._policies = [(name, _create(name)) for name in own]
-        self._wished: Proposal | None = None  # by a class of the user, or at the decision before
+        self._wished: BatchSizeProposal | None = (
+            None  # by a class of the user, or at the decision before
+        )
         self._unknown = 0  # decisions in a row without a noise scale
 
-    def call(self, method: str, observe: Callable[[], Observation]) -> None:
+    def call(self, method: str, observe: Callable[[], TrainingObservation]) -> None:
         """Call a method of every class of the user that has it."""
         if not self._policies:
             return
@@ -236,20 +237,22 @@ class PolicyRunner:
                     "is not called again in this run. Correct it"
                 )
             elif size is not None:
-                self._wished = Proposal(float(size), f"{name} asked for {size}")
+                self._wished = BatchSizeProposal(float(size), f"{name} asked for {size}")
 
-    def propose(self, observation: Observation, limits: Limits) -> Proposal | None:
+    def propose(self, observation: TrainingObservation, limits: Limits) -> BatchSizeProposal | None:
         """Return a batch size within the limits; ``None`` to keep the present one."""
         if self._name not in POLICIES:
             wish, self._wished = self._wished, None
-            return wish and Proposal(clip(wish.batch_size, observation, limits), wish.reason)
+            return wish and BatchSizeProposal(
+                clip(wish.batch_size, observation, limits), wish.reason
+            )
         proposal = decide(self._name, observation, limits)
         if self._name != "noise-scale":
             return proposal
         self._warn_if_unknown(observation)
         return self._confirm(observation.batch_size, proposal)
 
-    def _confirm(self, now: int, proposal: Proposal | None) -> Proposal | None:
+    def _confirm(self, now: int, proposal: BatchSizeProposal | None) -> BatchSizeProposal | None:
         """Return the smaller of two changes in the same direction, decided one after the other."""
         before, self._wished = self._wished, proposal
         if proposal is None or before is None:
@@ -259,7 +262,7 @@ class PolicyRunner:
             return None
         return proposal if abs(changes[1]) <= abs(changes[0]) else before
 
-    def _warn_if_unknown(self, observation: Observation) -> None:
+    def _warn_if_unknown(self, observation: TrainingObservation) -> None:
         # A lower bound is enough, once there is a least value to compare it with.
         is_unknown = observation.least_noise is None and observation.step > 0
         self._unknown = self._unknown + 1 if is_unknown else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.files.atomic import replace_file
 from zeusrun.files.private import read_file
 from zeusrun.sidecar.events import ADAPT_STATE
-from zeusrun.worker.collectives import from_all_ranks
+from zeusrun.worker.environment import from_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 24
 
 
 @dataclass
-class State:
+class AdaptationState:
     """What a restart continues with.
 
     Attributes:
@@ -50,7 +50,7 @@ def restore_state(
     epoch: int | None,
     samples: int,
     warn: Callable[[str], None],
-) -> State | None:
+) -> AdaptationState | None:
     """Return the state of an earlier start on every rank; ``None`` if the run starts from scratch.
 
     All ranks use rank 0's state, because they count steps and epochs to the same decisions.
@@ -97,7 +97,7 @@ def _check_equal(what: str, values: Sequence[object]) -> None:
         )
 
 
-def write_state(path: Path | None, state: State, first: int) -> None:
+def write_state(path: Path | None, state: AdaptationState, first: int) -> None:
     """Write the state of a run whose first batch size is ``first``; ignore errors of the disk."""
     if path is not None:
         with contextlib.suppress(OSError):  # it must not end the training
@@ -107,7 +107,7 @@ def write_state(path: Path | None, state: State, first: int) -> None:
 
 def read_state(
     path: Path | None, first: int, epoch: int | None, *, out_of_memory: bool = False
-) -> State | None:
+) -> AdaptationState | None:
     """Return the state up to the epoch at which a run resumes; ``None`` if there is none to use.
 
     Args:
@@ -125,7 +125,7 @@ def read_state(
     try:
         content = json.loads(read_file(path, _MAX_BYTES))
         written_first = content.pop("first")
-        state = State(**content)
+        state = AdaptationState(**content)
         state.changes = [(changed, size) for changed, size in state.changes]
         if state.least_noise is not None:
             low, high = state.least_noise
@@ -149,10 +149,10 @@ def read_state(
     ]
     if state.changes:
         return state
-    return None if state.fitting is None else State(fitting=state.fitting)
+    return None if state.fitting is None else AdaptationState(fitting=state.fitting)
 
 
-def _is_valid(state: State) -> bool:
+def _is_valid(state: AdaptationState) -> bool:
     """Whether each value of a state from a file has its type and a possible size."""
     counts = [state.step, state.samples, *(number for change in state.changes for number in change)]
     scales = [state.factor, *(state.least_noise or ())]

@@ -201,13 +201,12 @@ def apply_learning_rate(
     cls.__init__ = __init__
 
 
-def _options(args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _options(args: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
     """Return the arguments ``shuffle``, ``sampler`` and ``batch_sampler`` of a loader."""
-    shuffle, sampler, batches = (
+    return [
         options.get(name, args[place] if len(args) > place else None)
         for place, name in enumerate(("shuffle", "sampler", "batch_sampler"))
-    )
-    return shuffle, sampler, batches
+    ]
 
 
 def _draws(args: tuple[Any, ...], options: dict[str, Any]) -> bool:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from zeusrun.worker.adapt.control import Control
-    from zeusrun.worker.stats.watch import Watch
+    from zeusrun.worker.stats.watch import WatchedModels
 
 MODULES = {
-    "torch.optim.optimizer": "optimizer",
-    "torch.utils.data.dataloader": "loader",
-    "torch.nn.parallel.distributed": "statistics.watch",
-    "torch.amp.grad_scaler": "statistics.grad_scaler",
+    "torch.optim.optimizer": "pytorch.optimizer",
+    "torch.utils.data.dataloader": "pytorch.loader",
+    "torch.nn.parallel.distributed": "pytorch.watch",
+    "torch.amp.grad_scaler": "pytorch.grad_scaler",
     "transformers.trainer": "transformers",
     "accelerate.accelerator": "loggers.accelerate",
     "torch.utils.tensorboard.writer": "loggers.tensorboard",
@@ -51,7 +51,7 @@ A part after a dot names the function; by default, it is ``install``. Lightning 
 callbacks instead: see ``hooks/lightning.py`` and pyproject.toml.
 """
 
-_OF_TORCH = {"optimizer", "loader", "statistics", "members"}  # in every script
+_OF_TORCH = {"pytorch", "members"}  # in every script
 
 _installed: Hooks | None = None
 
@@ -74,12 +74,12 @@ class Hooks:
         self.observer = Observer(environment)
         self.reporter = Reporter(environment, self.observer)
         environment.consumed = lambda: self.observer.consumed
-        self.watch: Watch | None = None
+        self.watch: WatchedModels | None = None
         if environment.statistics is not None:
-            from zeusrun.worker.stats.watch import Watch  # noqa: PLC0415 - few need it
+            from zeusrun.worker.stats.watch import WatchedModels  # noqa: PLC0415 - few need it
 
             interval = json.loads(environment.statistics)["noise_scale"]["interval"]
-            self.watch = Watch(environment, interval, self.observer)
+            self.watch = WatchedModels(environment, interval, self.observer)
         self.control: Control | None = None
         if environment.adaptation is not None:
             from zeusrun.worker.adapt.control import Control  # noqa: PLC0415 - few need it
@@ -169,3 +169,17 @@ def wrap(owner: Any, name: str, after: Callable[..., None]) -> None:
         return result
 
     setattr(owner, name, wrapped)
+
+
+class Copyable:
+    """A callback that scripts can copy and pickle together with their trainer.
+
+    It is the first base of the callback's class; the last base is the library's own class. A pickle
+    contains an object of the library's class instead, so that it can be read without zeusrun.
+    """
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__bases__[-1], ()

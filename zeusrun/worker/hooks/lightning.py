@@ -8,8 +8,8 @@ import sys
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.install import installed_hooks
-from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
+from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.hooks.install import Copyable, installed_hooks
 
 if TYPE_CHECKING:
     from zeusrun.worker.environment import WorkerEnvironment
@@ -23,7 +23,7 @@ def _callbacks(package: str) -> list[Any]:
         return []
     library, problem = package.partition(".")[0], None
     try:
-        callbacks = [_create(package, _Late if hooks is None else _Callback, hooks)]
+        callbacks = [_create(package, _Late if hooks is None else _LightningCallback, hooks)]
     except Exception as error:  # noqa: BLE001 - whatever the library has changed into
         callbacks, problem = [], f"{type(error).__name__}: {error}"
     if hooks is not None:
@@ -52,7 +52,7 @@ class _Spawnable(Copyable):
         return _create, (self.package, _Pickled)
 
 
-class _Callback(_Spawnable):
+class _LightningCallback(_Spawnable):
     """Reports every validation; ends the training at the target and on a stop order."""
 
     hooks: Hooks
@@ -112,7 +112,7 @@ class _Late(_Spawnable):
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Make way for the callback: Lightning has joined the group."""
         if (hooks := installed_hooks()) is not None:
-            callback = _create(self.package, _Callback, hooks)
+            callback = _create(self.package, _LightningCallback, hooks)
             others = trainer.callbacks
             trainer.callbacks[:] = [callback if each is self else each for each in others]
             if not self.is_recorded:

@@ -10,7 +10,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.worker.hooks.stop_poll import Copyable, StopPoll
+from zeusrun.worker.environment import StopPoll
+from zeusrun.worker.hooks.install import Copyable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def install(trainer: ModuleType, hooks: Hooks) -> None:
     """Add the callback to every ``Trainer``; split batches that are too large for a device."""
-    bases = (_Callback, trainer.TrainerCallback)
+    bases = (_TransformersCallback, trainer.TrainerCallback)
     trainer.DEFAULT_CALLBACKS.append(type("ZeusrunCallback", bases, {"hooks": hooks}))
     original = trainer.Trainer.__init__
 
@@ -51,7 +52,7 @@ def split_batch(arguments: Any, environment: WorkerEnvironment) -> None:
         arguments.gradient_accumulation_steps = steps
 
 
-class _Callback(Copyable):
+class _TransformersCallback(Copyable):
     """Reports every evaluation; ends the training at the target and on a stop order.
 
     Every rank evaluates and steps together, so every rank gets here at the same time.

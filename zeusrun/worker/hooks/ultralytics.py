@@ -10,8 +10,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from zeusrun.worker.environment import StopPoll
 from zeusrun.worker.hooks.install import wrap
-from zeusrun.worker.hooks.stop_poll import StopPoll
 
 if TYPE_CHECKING:
     from types import ModuleType

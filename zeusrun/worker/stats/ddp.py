@@ -14,8 +14,8 @@ import torch
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from zeusrun.worker.stats.gradients import DeferredNumbers, add_up, squared_norm
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.numbers import DeferredNumbers, add_up, squared_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
-
-    from zeusrun.worker.stats.model import Model
 
     Reduce = Callable[[GradBucket], Future[Tensor]]
 
@@ -58,10 +56,12 @@ class GradientWatch:
 
     Args:
         ddp: The model, with more than one rank.
-        model: Receives the norms of a step some steps later, and problems; on every rank alike.
         interval: Measure every so many backward passes that communicate.
         samples: Returns the samples of this rank in the present step; 0 if unknown.
         scale: Returns by what the loss is multiplied.
+        receive: Called on every rank with the norms of a step, some steps later, and ``ranks``.
+        fail: Called on every rank with the reason, if the model cannot be measured.
+        fail_here: Called with a problem that only this rank knows of.
     """
 
     follows_copies = True  # also steps of an optimizer that has copies of the parameters
@@ -69,11 +69,13 @@ class GradientWatch:
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        model: Model,
         *,
         interval: int,
         samples: Callable[[], int],
         scale: Callable[[], float | Tensor],
+        receive: Callable[[Norms, str], None],
+        fail: Callable[[str], None],
+        fail_here: Callable[[str], None],
     ) -> None:
         self.group = ddp.process_group
         self.ranks = distributed.get_world_size(self.group)
@@ -83,8 +85,7 @@ class GradientWatch:
         self._waiting: list[tuple[Tensor, BackwardPass]] = []  # for it
         self._started: tuple[Any, Tensor, list[tuple[Tensor, BackwardPass]]] | None = None
         self._interval, self._samples, self._scale = interval, samples, scale
-        self._receive, self._report_problem = model.add, model.report_problem
-        self._report_own_problem = model.report_own_problem
+        self._receive, self._fail, self._fail_here = receive, fail, fail_here
         self._reduce: Reduce = self._average
         self._is_composed = False  # whether the script has registered a hook
         self._count = 0  # backward passes with communication
@@ -146,14 +147,14 @@ class GradientWatch:
         try:
             backward.each.append(squared_norm(buffer))
         except Exception as error:  # noqa: BLE001 - out of memory, say
-            self._fail(backward, error)
+            self._skip(backward, error)
 
         def finish(done: Future[Tensor]) -> Tensor:
             result = done.value()
             try:
                 backward.mean.append(squared_norm(result.flatten()))
             except Exception as error:  # noqa: BLE001 - the training goes on
-                self._fail(backward, error)
+                self._skip(backward, error)
             return result
 
         finished: Future[Tensor] = self._reduce(bucket).then(finish)
@@ -168,7 +169,7 @@ class GradientWatch:
             return
         if not backward.is_measurable:
             self._interval = 0
-            self._report_problem("it has sparse or complex gradients, which cannot be measured")
+            self._fail("it has sparse or complex gradients, which cannot be measured")
             return
         each, samples = backward.each, self._samples()
         # Gradients that were averaged before, and those of a rank without data, are not used.
@@ -205,13 +206,13 @@ class GradientWatch:
             norms = Norms(each / ranks / square, mean / square, inverse / ranks, ranks)
             self._receive(norms, "ranks")
 
-    def _fail(self, backward: BackwardPass, error: Exception) -> None:
+    def _skip(self, backward: BackwardPass, error: Exception) -> None:
         """Report an error once; this rank still takes part in the all-reduces of the others."""
         backward.failed = True
         if not self._failed:
             self._failed = True
             text = f"gradients were not measured ({type(error).__name__}: {error})"
-            self._report_own_problem(text)
+            self._fail_here(text)
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average as the reducer does without a hook.

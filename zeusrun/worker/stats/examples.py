@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zeusrun.worker.stats.gradients import Gradients
+from zeusrun.worker.stats.gradients import Gradients, OneRankMeter, as_number, hook, squared_norm
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.numbers import as_number, squared_norm
-from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from zeusrun.worker.stats.model import Model
 
 _MAX_FAILURES = 3  # measured steps in a row without a result, after which it gives up
 _NO_HOOK: Any = contextlib.nullcontext.__exit__  # takes anything, returns None, needs no zeusrun
@@ -50,24 +47,25 @@ def find_layers(model: torch.nn.Module) -> list[Any]:
     ]
 
 
-def measure_alone(module: Any, model: Model, **options: Any) -> Examples | Gradients:
+def measure_alone(
+    module: Any, replace: Callable[[Gradients], None], **options: Any
+) -> Examples | Gradients:
     """Measure by examples if a model has layers for that, else by its micro-batches.
 
     Args:
         module: The model.
-        model: Receives the measurements; its ``watch`` is replaced if layers cannot be measured.
+        replace: Called with what takes the place of the returned meter, if it cannot measure.
         options: Those of ``OneRankMeter``.
     """
-    options |= {"receive": model.add}
     reference = weakref.ref(module)
 
     def compare_micro_batches(_reason: str) -> None:
         if (module := reference()) is not None:
-            model.watch = Gradients(module.parameters(), fail=model.report_problem, **options)
+            replace(Gradients(module.parameters(), **options))
 
     if layers := find_layers(module):
-        return Examples(module, layers, fail=compare_micro_batches, **options)
-    return Gradients(module.parameters(), fail=model.report_problem, **options)
+        return Examples(module, layers, **{**options, "fail": compare_micro_batches})
+    return Gradients(module.parameters(), **options)
 
 
 class Examples(OneRankMeter):
@@ -94,7 +92,6 @@ class Examples(OneRankMeter):
             self._handles.append(layer.weight.register_hook(check))
 
     def _begin_step(self) -> None:
-        self._is_on = self._steps % self._interval == 0 and self._problem is None
         self._is_usable = True
         self._seen = 0  # samples, up to the last loss
         self._now = 0  # samples, the present loss included

@@ -1,29 +1,187 @@
-"""Compares the whole gradients of a step's micro-batches on one rank, as ranks are compared."""
+"""Squared norms of gradients, and how they are measured on one rank: by micro-batches, say."""
 
 from __future__ import annotations
 
 import functools
 import math
 import weakref
+from abc import ABC, abstractmethod
+from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zeusrun.worker.stats.noise import Norms
-from zeusrun.worker.stats.numbers import as_number, squared_norm
-from zeusrun.worker.stats.one_rank_meter import OneRankMeter, hook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
+_ROW = 1 << 16  # elements; a longer sum of squares in float32 has an error of 1e-4
 _MAX_ALONE = 10  # optimizer steps in a row with a single gradient, before a warning
 
 
+def squared_norm(flat: Tensor) -> Tensor:
+    """Return the squared norm of a tensor of shape ``(n,)`` as one float64, without a copy."""
+    if flat.numel() <= _ROW:
+        norm: Tensor = torch.linalg.vector_norm(flat, dtype=torch.float32)
+        return norm.double().square_()
+    whole = flat.numel() // _ROW * _ROW
+    norms = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1, dtype=torch.float32)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
+    total: Tensor = norms.double().square().sum() + rest.double().square()
+    return total
+
+
+def as_number(value: float | Tensor, like: Tensor) -> Tensor:
+    """Return a number as one float64 on the device of a tensor, without waiting for the device."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(like.device, torch.float64, non_blocking=True).reshape(())
+    return like.new_full((), value, dtype=torch.float64)  # torch.tensor would copy, and wait
+
+
+def add_up(parts: Sequence[Sequence[float | Tensor]], like: Tensor) -> Tensor:
+    """Return the sum of each part, in float64 on the device of a tensor, without waiting for it."""
+    if like.is_cpu:  # there is nothing to wait for, and numbers are faster than tensors of one
+        sums = [sum(map(float, part)) for part in parts]
+        return torch.tensor(sums, dtype=torch.float64)
+    zero = as_number(0, like)
+    return torch.stack([sum((as_number(x, like) for x in part), zero) for part in parts])
+
+
+class DeferredNumbers:
+    """Passes on tensors as numbers, in their order, once the device has computed them.
+
+    Args:
+        receive: Called with the numbers of one step and the extra values given with them.
+    """
+
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self._receive = receive
+        self._queue: deque[tuple[Tensor, Any, tuple[Any, ...]]] = deque()
+
+    def add(self, numbers: Tensor, *extra: Any) -> None:
+        """Queue a tensor of shape ``(n,)``, and pass on what is complete."""
+        event = None
+        host = numbers.detach().to("cpu", non_blocking=True)
+        if numbers.is_cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._queue.append((host, event, extra))
+        self.flush(wait=numbers.device.type not in {"cpu", "cuda"})
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Pass on what is complete; with ``wait``, everything."""
+        while self._queue:
+            host, event, extra = self._queue[0]
+            if event is not None and not event.query():
+                if not wait:
+                    return
+                event.synchronize()
+            self._queue.popleft()
+            self._receive(host.tolist(), *extra)
+
+
+class OneRankMeter(ABC):
+    """Measures one model in some of its optimizer steps: what both ways on one rank share.
+
+    A subclass registers hooks in ``_handles``, begins the first step, and has the three abstract
+    methods. ``_end_step`` adds numbers to ``_deferred``, and ``_receive_numbers`` is called with
+    them some steps later.
+
+    Args:
+        interval: Measure every so many optimizer steps.
+        samples: Returns the samples since the last optimizer step; 0 if unknown.
+        parts: The number of micro-batches in a step, if ``samples`` does not grow with each.
+        scale: Returns by what the loss is multiplied.
+        receive: Called with the norms of a step, and how they were measured.
+        fail: Called once, with the reason, if this way cannot measure the model.
+    """
+
+    follows_copies = False  # steps of an optimizer that has copies of the parameters
+
+    def __init__(
+        self,
+        *,
+        interval: int,
+        samples: Callable[[], int],
+        parts: int,
+        scale: Callable[[], float | Tensor],
+        receive: Callable[[Norms, str], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._interval, self._samples, self._parts = interval, samples, parts
+        self._scale, self._receive, self._fail = scale, receive, fail
+        self._deferred = DeferredNumbers(self._receive_numbers)
+        self._handles: list[Any] = []
+        self._steps = 0
+        self._is_on = True  # whether the present step is measured
+        self._problem: str | None = None
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._is_on = [], False
+
+    def after_step(self) -> None:
+        """End an optimizer step."""
+        if not self._handles:
+            return
+        if self._is_on:
+            try:
+                self._end_step()
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                self._give_up(error)
+        self._steps += 1
+        self._is_on = self._steps % self._interval == 0 and self._problem is None
+        self._begin_step()
+        if self._problem is not None:  # only here, because a hook must not remove hooks
+            self.close()
+            self._fail(self._problem)
+
+    def flush(self) -> None:
+        """Receive all that is measured."""
+        self._deferred.flush()
+
+    @abstractmethod
+    def _begin_step(self) -> None:
+        """Set everything of a step to its start."""
+
+    @abstractmethod
+    def _end_step(self) -> None:
+        """Compute the numbers of a step that is measured."""
+
+    @abstractmethod
+    def _receive_numbers(self, *numbers: Any) -> None:
+        """Receive the numbers of a step, and what was added with them."""
+
+    def _give_up(self, error: Exception) -> None:
+        text = f"measuring ended with an error ({type(error).__name__}: {error})"
+        self._problem = self._problem or text
+        self._is_on = False
+
+
+def hook(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a method of a meter as a hook: it runs in measured steps only, and never raises."""
+
+    @functools.wraps(method)
+    def guarded(meter: OneRankMeter, *arguments: Any) -> None:
+        if meter._is_on:
+            try:
+                method(meter, *arguments)
+            except Exception as error:  # noqa: BLE001 - the training goes on
+                meter._give_up(error)
+
+    return guarded
+
+
 class Gradients(OneRankMeter):
-    """Measures the gradients of one model, which a backward pass adds to ``Parameter.grad``.
+    """Compares the whole gradients of a step's micro-batches, as ranks are compared.
+
+    A backward pass adds the gradients of the model to ``Parameter.grad``.
 
     Args:
         parameters: Of the model.
@@ -44,7 +202,6 @@ class Gradients(OneRankMeter):
             self._handles.append(parameter.register_post_accumulate_grad_hook(after))
 
     def _begin_step(self) -> None:
-        self._is_on = self._steps % self._interval == 0 and self._problem is None
         self._discarded = 0  # samples whose gradients were thrown away
         self._begin_sum()
 

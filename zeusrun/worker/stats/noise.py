@@ -55,7 +55,7 @@ class Norms(NamedTuple):
         return self.ranks / self.inverse
 
 
-class Estimate(NamedTuple):
+class NoiseEstimate(NamedTuple):
     """A noise scale in samples, with its range of 90 %.
 
     Where the gradient cannot be told from its noise, only ``low`` is known: it is at least that.
@@ -119,7 +119,7 @@ class NoiseScale:
         """How many samples ago the middle of what is averaged was."""
         return self.done - self._sums[5] / self._weight if self._weight else 0.0
 
-    def estimate(self, gaussian: float = GAUSSIAN90) -> Estimate | None:
+    def estimate(self, gaussian: float = GAUSSIAN90) -> NoiseEstimate | None:
         """Return the noise scale now; ``None`` while nothing is known.
 
         ``gaussian``: what share its range has.
@@ -137,8 +137,8 @@ class NoiseScale:
         least = max(0.0, trace - z * trace_error) / largest if largest > 0 else 0.0
         a = square**2 - (z * square_error) ** 2
         if not square > max(_KNOWN_ERRORS, z) * square_error or not a > 0:
-            return Estimate(least, None, None) if 0 < least < math.inf else None
+            return NoiseEstimate(least, None, None) if 0 < least < math.inf else None
         b = square * trace - z * z * together
         root = math.sqrt(max(0.0, b * b - a * (trace**2 - (z * trace_error) ** 2)))
         value = max(0.0, trace / square)
-        return Estimate(max(0.0, (b - root) / a), value, (b + root) / a)
+        return NoiseEstimate(max(0.0, (b - root) / a), value, (b + root) / a)

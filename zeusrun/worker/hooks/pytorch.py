@@ -1,0 +1,231 @@
+"""Observes torch itself: optimizer steps, the batches of data loaders, and gradients."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.worker.hooks.apply import apply_batch_size, apply_learning_rate
+from zeusrun.worker.hooks.install import wrap
+from zeusrun.worker.hooks.observer import Feed, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from zeusrun.worker.adapt.control import Rates
+    from zeusrun.worker.hooks.install import Hooks
+    from zeusrun.worker.stats.watch import WatchedModels
+
+
+def optimizer(module: ModuleType, hooks: Hooks) -> None:
+    """Count optimizer steps (torch.optim.optimizer.register_optimizer_step_pre_hook).
+
+    A subclass that calls ``super().step()`` fires the hooks twice: pre, pre, post, post. A step is
+    a post that follows a pre, so it counts once. A step that raises does not count.
+    """
+    given = hooks.environment.given_learning_rate
+    if given is not None:
+        apply_learning_rate(module, hooks.environment, given)
+    rates, entered = (None if hooks.control is None else hooks.control.rates), False
+    is_nested = _change_rates(module.Optimizer, rates) if rates is not None else lambda: False
+    counts, observer, watch = hooks.member.counts, hooks.observer, hooks.watch
+    step = observer.step
+
+    def before(*_: Any) -> None:
+        nonlocal entered
+        entered = True
+
+    def after(stepped: Any, *_: Any) -> None:
+        nonlocal entered
+        if entered and not is_nested():
+            entered = False
+            if rates is not None:
+                rates.after()  # before anything looks at them
+            if not counts():
+                return
+            counted = True
+            try:
+                counted = step(stepped)
+            finally:
+                numbers = observer.consumed or 0, observer.epoch or 0, observer.others
+                if (tick := hooks.member.tick) is not None:
+                    tick(*numbers, counts=counted)
+            if watch is not None:
+                watch.after_step(stepped)
+
+    def added(owner: Any, param_group: dict[str, Any]) -> None:
+        rate = param_group.get("lr")  # Adafactor may have none
+        seen = hooks.member.tick is not None
+        observer.build(owner, None if rate is None else float(rate), steps_are_seen=seen)
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+    wrap(module.Optimizer, "add_param_group", added)  # last: it promises that steps are seen
+
+
+def _change_rates(cls: Any, rates: Rates) -> Callable[[], bool]:
+    """Change the rates for the length of each step, also of one that raises an exception.
+
+    Only of the outermost step: ``ZeroRedundancyOptimizer`` copies the groups of the optimizer that
+    it contains after that one's step, whose global hooks would come too early. Returns whether the
+    present step is within another one.
+    """
+    add_hooks, depth = cls.profile_hook_step, 0  # torch wraps the step of every class with it
+
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        step = add_hooks(func)
+
+        @functools.wraps(step)
+        def changed_step(stepping: Any, *args: Any, **options: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                if depth == 1:
+                    rates.before(stepping)
+                return step(stepping, *args, **options)
+            finally:
+                depth -= 1
+                if depth == 0:
+                    rates.after()
+
+        return changed_step
+
+    cls.profile_hook_step = staticmethod(profile_hook_step)
+    return lambda: depth > 1
+
+
+def loader(dataloader: ModuleType, hooks: Hooks) -> None:
+    """Observe the batches of data loaders: how many samples, and when a pass begins and ends.
+
+    It replaces four methods of the iterators' base class, all of them or none. That class is
+    private, the same in torch 2.4 to 2.13. Batch sizes come from the batch sampler's lists of
+    indices, because transformers' loaders have no ``batch_size`` and the first dimension of a batch
+    may be anything. Only where a list has one index, that dimension may show that the item is a
+    whole batch, of unknown size.
+    """
+    observer = hooks.observer
+    if hooks.environment.batch_size_to_replace is not None:
+        apply_batch_size(dataloader, hooks.environment, observer)
+    base: Any = dataloader._BaseDataLoaderIter
+    begin, reset = base.__init__, base._reset
+    next_index, next_batch = base._next_index, base.__next__
+
+    def __init__(iterator: Any, loader: Any, *args: Any, **options: Any) -> None:
+        iterator._zeusrun = observer.begin_pass(loader)
+        begin(iterator, loader, *args, **options)
+
+    def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:  # the workers of a loader go on with another pass
+            iterator._zeusrun = observer.begin_pass(loader)
+        reset(iterator, loader, first_iter)
+
+    def _next_index(iterator: Any) -> Any:
+        index = next_index(iterator)
+        # Without a batch sampler, the index is one sample's and may be of any type.
+        sized = iterator._auto_collation and hasattr(index, "__len__")
+        size = len(index) if sized else None
+        iterator._zeusrun.feed.sees(size)
+        iterator._zeusrun.queued.append(size)
+        return index
+
+    def __next__(iterator: Any) -> Any:
+        try:
+            batch = next_batch(iterator)
+        except StopIteration:
+            observer.end_pass(iterator._zeusrun)
+            raise
+        part = iterator._zeusrun
+        if part is not observer.current:
+            observer.previous, observer.current = observer.current, part
+            observer.switches += 1
+        part.pending += 1
+        size, sizes = part.queued.popleft() if part.queued else None, part.feed.sizes
+        part.samples += size or 0
+        if size == 1 and None not in sizes and holds_batch(batch):
+            sizes.add(None)
+        return batch
+
+    base._zeusrun = Pass(Feed())  # of an iterator that does not call __init__
+    base.__init__, base._reset = __init__, _reset
+    base._next_index, base.__next__ = _next_index, __next__
+
+
+def holds_batch(item: Any) -> bool:
+    """Whether tensors that one index yields share a leading size of more than 1.
+
+    Others may have another one, as DLRM's offsets do; but none has 1, as a batch of one sample has.
+    """
+    try:
+        sizes = [*_leading_sizes(item)]
+    except Exception:  # noqa: BLE001 - of a type of the script's own
+        return False
+    return 1 not in sizes and len({*sizes}) < max(2, len(sizes)) and bool(sizes)
+
+
+def _leading_sizes(item: Any, depth: int = 3) -> Iterator[int]:
+    if shape := getattr(item, "shape", ()):
+        yield int(shape[0])
+    elif depth and isinstance(item, (list, tuple, dict)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _leading_sizes(part, depth - 1)
+
+
+def watch(distributed: ModuleType, hooks: Hooks) -> None:
+    """Watch each ``DistributedDataParallel`` once it is built; nothing without ``watch``."""
+    if hooks.watch is not None:
+        cls, attach = distributed.DistributedDataParallel, hooks.watch.attach
+        wrap(cls, "__init__", lambda ddp, *_, **__: attach(ddp))
+        _compose(cls, hooks.watch, distributed.dist.BuiltinCommHookType.ALLREDUCE)
+        _refuse_other_divisors(cls, hooks.watch)
+
+
+def grad_scaler(module: ModuleType, hooks: Hooks) -> None:
+    """Follow by what a ``GradScaler`` multiplies the loss of a step."""
+    if (watch := hooks.watch) is None:
+        return
+
+    def scale(scaler: Any, *_: Any, **__: Any) -> None:
+        if scaler._scale is not None:
+            watch.scale = scaler._scale
+
+    def update(*_: Any, **__: Any) -> None:
+        watch.scale = 1.0
+
+    wrap(module.GradScaler, "scale", scale)
+    wrap(module.GradScaler, "update", update)
+
+
+def _compose(cls: Any, watch: WatchedModels, allreduce: Any) -> None:
+    """Keep the communication hooks that the script registers; a model takes but one."""
+    register, register_builtin = cls.register_comm_hook, cls._register_builtin_comm_hook
+
+    def register_comm_hook(ddp: Any, state: object, hook: Any) -> None:
+        ddp._check_comm_hook(hook)
+        if not watch.compose(ddp, state, hook):
+            register(ddp, state, hook)
+
+    def _register_builtin_comm_hook(ddp: Any, kind: Any) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
+
+        mean, halves = default_hooks.allreduce_hook, default_hooks.fp16_compress_hook
+        if not watch.compose(ddp, None, mean if kind == allreduce else halves):
+            register_builtin(ddp, kind)
+
+    cls.register_comm_hook = register_comm_hook
+    cls._register_builtin_comm_hook = _register_builtin_comm_hook
+
+
+def _refuse_other_divisors(cls: Any, watch: WatchedModels) -> None:
+    begin_join = cls.join
+
+    @functools.wraps(begin_join)
+    def join(ddp: Any, divide_by_initial_world_size: Any = True, *args: Any, **options: Any) -> Any:
+        if not divide_by_initial_world_size and watch.has(ddp):
+            raise ValueError(
+                "zeusrun: a watched model cannot divide by the number of ranks that still have "
+                "data: leave divide_by_initial_world_size True, or remove 'watch' from the job file"
+            )
+        return begin_join(ddp, divide_by_initial_world_size, *args, **options)
+
+    cls.join = join
