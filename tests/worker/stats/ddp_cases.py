@@ -155,8 +155,8 @@ def case_an_error_on_one_rank_does_not_disturb_the_others():
     ddp, steps = build()
     model = watch._models[ddp].watch
     problems, optimizer, square = [], sgd(ddp), ddp_module.squared_norm
-    report = model._report_own_problem
-    model._report_own_problem = lambda text, to=problems, report=report: (
+    report = model._fail_here
+    model._fail_here = lambda text, to=problems, report=report: (
         to.append(text),
         report(text),
     )

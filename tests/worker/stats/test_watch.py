@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker.stats.test_noise import exactly
-from zeusrun.worker.stats import model as model_module
+from zeusrun.worker.stats import watch as watch_module
 from zeusrun.worker.stats.watch import WatchedModel
 
 
@@ -22,7 +22,7 @@ class Training:
         parameter = SimpleNamespace(numel=lambda: 7)
         self.model = WatchedModel(environment, 3, [parameter], interval, self.window)
         self.model.watch = object()
-        monkeypatch.setattr(model_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     def consumed(self):
         return 16 * self.steps or None
