@@ -50,16 +50,16 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
-        "serve": ("serve.serve", "Serve one history to many machines, with a page to look at it."),
+        "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {
-        "create": ("db.create", "Create the tables, if they are not there."),
-        "restored": ("db.restored", "Say that the database was restored from a backup."),
+        "create": ("server.create_database", "Create the tables, if they are not there."),
+        "restored": ("server.restored", "Say that the database was restored from a backup."),
     },
     "token": {
-        "create": ("token.create", "Create a token, and print it: nobody can read it later."),
-        "list": ("token.list_", "List all tokens: what each permits, and when it was last used."),
-        "revoke": ("token.revoke", "Make a token invalid for ever."),
+        "create": ("server.new_token", "Create a token, and print it: nobody can read it later."),
+        "list": ("server.list_", "List all tokens: what each permits, and when it was last used."),
+        "revoke": ("server.revoke", "Make a token invalid for ever."),
     },
     "schedule": {
         "add": ("schedule.add", "Schedule a job, or change its schedule."),

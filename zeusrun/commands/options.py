@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -23,17 +22,14 @@ from zeusrun.history.registry import (
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text
-from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
     from zeusrun.history.base import History
-    from zeusrun.history.sql.store import SqlHistory
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
 _Read = TypeVar("_Read")
@@ -51,14 +47,6 @@ JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
-]
-DatabaseUrl = Annotated[
-    str | None,
-    Option(
-        metavar="URL",
-        help="Database of the server, such as postgresql://user@host/name; by default "
-        "ZEUSRUN_DATABASE_URL, or a SQLite file in ZEUSRUN_HOME.",
-    ),
 ]
 
 
@@ -100,37 +88,6 @@ def open_own(
 def tell(text: str) -> None:
     """Show a sentence on standard error."""
     typer.echo(plain_text(f"zeusrun: {text}"), err=True)
-
-
-def server_settings(
-    given: Mapping[str, object], needs: Collection[str] = ("fastapi", "sqlalchemy", "uvicorn")
-) -> Settings:
-    """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
-
-    Raises:
-        UsageError: If what a server needs is not installed, or a flag is not usable.
-        JobFileError: If ``server.yaml`` is not usable.
-    """
-    check_extra("a server", "server", *needs)
-    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
-
-    return load_settings(trusted_home(os.environ), os.environ, given)
-
-
-@contextlib.contextmanager
-def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
-    """Open the database of a server; also return its name, for messages.
-
-    ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
-    """
-    settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
-    from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
-    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
-
-    with contextlib.closing(SqlHistory(settings.database_url)) as history:
-        if ready:
-            history.identify()
-        yield history, faults.describe(history.engine.url)
 
 
 def known_job(store: History, name: str) -> str:

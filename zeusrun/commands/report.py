@@ -20,21 +20,26 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
-from zeusrun.view.report.belief import build_belief, unknown_belief
-from zeusrun.view.report.canvas import LIGHT, drawing
-from zeusrun.view.report.compare import Comparison, compare
-from zeusrun.view.report.facts import Belief, JobReport, PowerFacts, build_facts, build_power
+from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
+from zeusrun.view.report.compare import GroupComparison, compare, find_kind, within
+from zeusrun.view.report.facts import (
+    Belief,
+    JobReport,
+    PowerFacts,
+    build_belief,
+    build_facts,
+    build_power,
+    unknown_belief,
+)
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
 from zeusrun.view.report.headline import detailed
 from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.sides import find_kind, within
 from zeusrun.view.report.snippet import (
     comparison_json,
     comparison_snippet,
     job_snippet,
     reports_json,
 )
-from zeusrun.view.report.svg import FORMATS, figure_bytes
 from zeusrun.view.units import minute, size
 
 if TYPE_CHECKING:
@@ -214,7 +219,7 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
         return figure_bytes(drawn, form, reports[0].facts.job)
 
 
-def _render_comparison(comparison: Comparison, form: str) -> bytes:
+def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
     if form == "json":
         return comparison_json(comparison).encode()
     if form == "md":
@@ -228,7 +233,7 @@ def _render_comparison(comparison: Comparison, form: str) -> bytes:
         return figure_bytes(drawn, form, comparison.subject)
 
 
-def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:
+def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> GroupComparison:
     known, flag = store.jobs(), f"--compare {' '.join(sides)}"
     kind = find_kind(sides, known)
     if kind == "jobs":

@@ -16,7 +16,15 @@ from zeusrun.energy.power_trace import PowerSpan, PowerTrace
 from zeusrun.reasons import Stall
 from zeusrun.trial import TrialStatus
 from zeusrun.view.columns import Column
-from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, drawing, shift
+from zeusrun.view.report.canvas import (
+    DARK,
+    LIGHT,
+    STAND_INS,
+    drawing,
+    figure_bytes,
+    inline_svg,
+    shift,
+)
 from zeusrun.view.report.compare import compare
 from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
 from zeusrun.view.report.figures import (
@@ -27,7 +35,6 @@ from zeusrun.view.report.figures import (
 )
 from zeusrun.view.report.markup import Html, escape, table, tag
 from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.svg import figure_bytes, inline_svg
 from zeusrun.view.units import UNKNOWN
 
 EVIL = "</script><script>alert('$x$ & \x00\x1b[31m \u202e')</script>\ud800"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
 FIGURES = ("cost", "curves", "noise", "arms", "power")
@@ -319,7 +319,7 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
+def draw_comparison(comparison: GroupComparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING
 
 from zeusrun import __version__
 from zeusrun.view.columns import Column
-from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, named_colours
+from zeusrun.view.report.canvas import DARK, LIGHT, STAND_INS, inline_svg, named_colours
 from zeusrun.view.report.compare import comparison_rows
 from zeusrun.view.report.figures import draw, draw_comparison
 from zeusrun.view.report.headline import detailed, job_head, overview
 from zeusrun.view.report.markup import Html, coloured, figure, join, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
-from zeusrun.view.report.svg import inline_svg
 from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobReport
 
 _HERE = Path(__file__).parent
@@ -65,7 +64,7 @@ def _job_part(report: JobReport, prefix: str, *, alone: bool) -> tuple[Html, lis
     return join((head, *sections)), [(f"{prefix}-{name}", title) for name, title, _ in parts]
 
 
-def comparison_page(comparison: Comparison, made_at: str) -> str:
+def comparison_page(comparison: GroupComparison, made_at: str) -> str:
     """Return the page of two groups of runs side by side; call it within ``drawing``."""
     first, second = comparison.names
     runs = " and ".join(

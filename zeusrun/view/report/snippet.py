@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.analysis.recurrences import SizeFacts
-    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobFacts, JobReport
 
 _MARKDOWN = "\\`*_{}[]<>#|"
@@ -53,7 +53,7 @@ def _energy(size: SizeFacts) -> str:
     return units.electricity(size.energy_j) + how
 
 
-def comparison_snippet(comparison: Comparison) -> str:
+def comparison_snippet(comparison: GroupComparison) -> str:
     """Return a table in Markdown of two groups of runs."""
     rows = comparison_rows(comparison)
     heads, body = ["", *list(rows[0])[1:]], [list(row.values()) for row in rows]
@@ -72,7 +72,7 @@ def reports_json(reports: Sequence[JobReport]) -> str:
     return _document({"zeusrun": __version__, "jobs": jobs})
 
 
-def comparison_json(comparison: Comparison) -> str:
+def comparison_json(comparison: GroupComparison) -> str:
     """Return a comparison as one JSON object in a line."""
     values = dataclasses.asdict(comparison)
     values["measures"] = [
