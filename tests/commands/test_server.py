@@ -289,11 +289,6 @@ def test_a_full_disk_refuses_new_trials_and_loses_none(zeusrun):
     assert len(found["trials"]) == len(statuses) - 1
 
 
-pytest.importorskip("sqlalchemy")
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-
-
 def test_a_database_is_created_once(cli, tmp_path):
     url, path = f"sqlite:///{tmp_path}/history.db", f"{tmp_path}/history.db"
     for verb in (("token", "list"), ("token", "create", "--read", "--job", "*")):

@@ -24,6 +24,7 @@ from zeusrun.commands.options import (
     known_job,
     load_job,
     open_home,
+    read_each,
 )
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.rules import has_expired
@@ -53,14 +54,10 @@ def status(
 ) -> None:
     """Show what runs, what waits, and what starts later."""
     home, store = open_home(job)
-    damage: HistoryError | None = None
-    found = []
     job = None if job is None else known_job(store, job_name(job))
-    for name in store.jobs() if job is None else [job]:
-        try:
-            found += read_running(store, home, [name])
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
+    names = store.jobs() if job is None else [job]
+    by_job, damage = read_each(names, lambda name: read_running(store, home, [name]))
+    found = [running for own in by_job.values() for running in own]
     waiting, deferred = read_waiting(home, job), _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]

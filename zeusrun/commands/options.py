@@ -1,15 +1,17 @@
-"""Flags, console and history access that several verbs share."""
+"""Flags, console, output files and history access that several verbs share."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import SHORTAGES, ExportError, HistoryError, UsageError
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _Read = TypeVar("_Read")
+_ELSEWHERE = "name a file in a directory that you can write to"
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -161,3 +164,42 @@ def console(*, stderr: bool = False) -> Console:
     from zeusrun.view.console import PlainConsole  # noqa: PLC0415 - takes 40 ms, which --json saves
 
     return PlainConsole(stderr=stderr)
+
+
+def check_output(path: Path, flag: str) -> None:
+    """Check, before what takes long, that a file can be made or replaced.
+
+    Raises:
+        UsageError: If not; the message names the flag of the file.
+    """
+    try:
+        can_be = not path.is_dir() and os.access(path.resolve().parent, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        can_be = False
+    if not can_be:
+        raise UsageError(f"{flag} {path} cannot be written; {_ELSEWHERE}")
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Make or replace a file. A new one may be read by others, as far as the umask allows.
+
+    A link is followed. A pipe or a device is written to: it cannot be replaced.
+
+    Raises:
+        UsageError: If the file cannot be written.
+        ExportError: If the disk is full, for example.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            real = path.resolve()
+            fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
+            mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
+            replace_file(real, content, fresh=fresh, mode=mode)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        failure = f"{path} cannot be written: {why or error}"
+        if number in SHORTAGES:
+            raise ExportError(f"{failure}; {SHORTAGES[number]}") from error
+        raise UsageError(f"{failure}; {_ELSEWHERE}") from error

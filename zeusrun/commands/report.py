@@ -11,10 +11,16 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import timestamp
-from zeusrun.commands.options import job_name, known_job, open_home, read_each
+from zeusrun.commands.options import (
+    check_output,
+    job_name,
+    known_job,
+    open_home,
+    read_each,
+    write_output,
+)
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError, ZeusrunError
-from zeusrun.export.destination import check_output, write_output
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths

@@ -11,16 +11,16 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
+from zeusrun import __version__
 from zeusrun.analysis.savings import find_savings
 from zeusrun.choice.inputs import Forced
 from zeusrun.clock import read_clock
 from zeusrun.commands.compose import compose
-from zeusrun.commands.machine import describe_machine
 from zeusrun.commands.options import (
     AsJson,
     DryRun,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
+_FIRINGS = 5  # of a schedule, that a machine reports
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 OverlapRule = Annotated[
@@ -252,7 +253,7 @@ def run_recurrence(
                 begun()
                 submission = replace(
                     compose(spec, forced, gpus, place=(home, history)),
-                    describe_machine=functools.partial(describe_machine, home),
+                    describe_machine=functools.partial(_describe_machine, home),
                 )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
@@ -340,3 +341,32 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
     else:
         sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
         console().print(sheet, soft_wrap=True)
+
+
+def _describe_machine(home: Path) -> dict[str, Any]:
+    """Return the GPUs and the schedules of this machine, as far as they can be read."""
+    facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
+    with contextlib.suppress(ZeusrunError):
+        facts["gpus"] = _describe_gpus(home)
+    schedules = Schedules(home)
+    if schedules.directory.is_dir():
+        from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
+
+        for job in schedules.jobs():
+            with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+                record = schedule_json(schedules.read(job), read_clock())
+                for private in ("environment", "job_file", "python"):
+                    record.pop(private, None)
+                facts["schedules"].append({**record, "firings": record["firings"][-_FIRINGS:]})
+    return facts
+
+
+def _describe_gpus(home: Path) -> list[dict[str, Any]]:
+    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - see above
+
+    gpus = read_gpus(os.environ, lambda uuid: held_by(home, uuid), everything=True)
+    return [
+        {name: value for name, value in each.to_json().items() if name != "processes"}
+        for each in gpus
+    ]

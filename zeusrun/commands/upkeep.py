@@ -20,6 +20,7 @@ from zeusrun.commands.options import (
     job_name,
     known_job,
     open_home,
+    read_each,
 )
 from zeusrun.errors import (
     DeviceError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.history.base import History
+    from zeusrun.maintenance.retention import OldRun
 
 
 def repair(
@@ -124,17 +126,17 @@ def prune(
     home, store = open_home(job)
     job = None if job is None else job_name(job)
     now = read_clock()
-    found, bounded = [], bool(given)
-    damage: HistoryError | None = None
-    for name in store.jobs() if job is None else [known_job(store, job)]:
-        try:
-            bounds = given or _own_bounds(store, home, name)
-            bounded = bounded or bool(bounds)
-            old = collect(store, home, name, bounds, now)
-        except HistoryError as error:  # still clean up the other jobs
-            damage = damage or error
-            continue
-        found += old if dry_run else [run for run in old if remove(run)]
+    bounded = bool(given)
+
+    def find_old(name: str) -> list[OldRun]:
+        nonlocal bounded
+        bounds = given or _own_bounds(store, home, name)
+        bounded = bounded or bool(bounds)
+        return collect(store, home, name, bounds, now)
+
+    names = store.jobs() if job is None else [known_job(store, job)]
+    by_job, damage = read_each(names, find_old)
+    found = [run for old in by_job.values() for run in old if dry_run or remove(run)]
     if as_json:
         print_json([run.to_json() for run in found])
     elif not bounded and damage is None:

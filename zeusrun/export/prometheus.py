@@ -15,6 +15,7 @@ from zeusrun.trial import EnergySource, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zeusrun.analysis.totals import Total
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
 
@@ -55,19 +56,12 @@ def history_text(by_job: Mapping[str, Sequence[Trial]]) -> str:
     families = Families()
     for job, trials in by_job.items():
         ended = [trial for trial in trials if trial.status.final]
-        whole = add_up(job, ended)
         by_source = {
-            source.value: add_up(job, [each for each in ended if each.energy_source is source])
+            source: add_up(job, [each for each in ended if each.energy_source is source])
             for source in EnergySource
         }
-        add_totals(
-            families,
-            job,
-            runs=Counter(trial.status.value for trial in ended),
-            energy_j={source: totals.energy_j for source, totals in by_source.items()},
-            prices=whole.prices,
-            carbon_g=whole.carbon_g,
-        )
+        runs = Counter(trial.status.value for trial in ended)
+        add_totals(families, runs, add_up(job, ended), by_source)
         savings = find_savings(trials)
         text = (
             "Cost saved against the default batch size, exploring included, in joules; in nine of "
@@ -83,33 +77,29 @@ def history_text(by_job: Mapping[str, Sequence[Trial]]) -> str:
 
 def add_totals(
     families: Families,
-    job: str,
-    *,
     runs: Mapping[str, int],
-    energy_j: Mapping[str, float | None],
-    prices: Mapping[str, float],
-    carbon_g: float | None,
+    whole: Total,
+    by_source: Mapping[EnergySource, Total],
 ) -> None:
     """Add what all runs of a job that have ended took.
 
     Args:
         families: Where to.
-        job: Its name.
         runs: How many ended with each status.
-        energy_j: By the source of the energy.
-        prices: By currency.
-        carbon_g: Grams of CO2 equivalent.
+        whole: What they took; its name is that of the job.
+        by_source: What those took whose energy is from each source.
     """
+    job = whole.name
     for status, count in runs.items():
         families.add("runs_total", "Runs that have ended.", count, job=job, status=status)
-    for source, joules in energy_j.items():
+    for source, total in by_source.items():
         text = "Energy of all runs whose energy is known."
-        families.add("energy_joules_total", text, joules, job=job, source=source)
-    for currency, price in prices.items():
+        families.add("energy_joules_total", text, total.energy_j, job=job, source=source.value)
+    for currency, price in whole.prices.items():
         text = "Price of the energy of all runs whose price is known."
         families.add("price", text, price, job=job, currency=currency)
     text = "Carbon of all runs whose carbon is known, in grams of CO2 equivalent."
-    families.add("carbon_grams_total", text, carbon_g, job=job)
+    families.add("carbon_grams_total", text, whole.carbon_g, job=job)
 
 
 def add_last_run(families: Families, trial: Trial) -> None:

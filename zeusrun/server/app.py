@@ -151,13 +151,10 @@ def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None
     for part in parts:
         runs[part.status] += part.runs
     by_source = {
-        source.value: build_total(job, [each for each in parts if each.energy_source == source])
+        source: build_total(job, [each for each in parts if each.energy_source == source])
         for source in EnergySource
     }
-    energy_j = {source: total.energy_j for source, total in by_source.items()}
-    whole = build_total(job, parts)
-    prices, carbon_g = whole.prices, whole.carbon_g
-    add_totals(families, job, runs=runs, energy_j=energy_j, prices=prices, carbon_g=carbon_g)
+    add_totals(families, runs, build_total(job, parts), by_source)
     if last is not None:
         add_last_run(families, last)
 
