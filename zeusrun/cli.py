@@ -29,11 +29,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "zeusrun": {
         "submit": ("submit.submit", "Run the job once: choose, launch, meter, record."),
         "rerun": ("submit.rerun", "Run the job of a past run again, with the same batch size."),
-        "init": ("init.init", "Write a job file for a command that you run today."),
+        "init": ("job.init", "Write a job file for a command that you run today."),
         "history": ("runs.history", "Show past runs, what they cost and what they saved."),
         "show": ("runs.show", "Show everything about one run."),
         "metrics": ("runs.metrics", "Show every metric that a run produced, and who saw it."),
-        "explain": ("explain.explain", "Show what the next run would use, and why."),
+        "explain": ("next_runs.explain", "Show what the next run would use, and why."),
         "report": ("report.report", "Write a page about past runs, or a snippet for a model card."),
         "export": (
             "export.export",
@@ -42,7 +42,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("job.validate", "Check a job file."),
         "schema": ("job.schema", "Print the JSON Schema of job files, for editors."),
         "doctor": ("upkeep.doctor", "Check this machine, the home, histories and schedules."),
-        "simulate": ("simulate.simulate", "Replay a job with other settings, or made-up jobs."),
+        "simulate": ("next_runs.simulate", "Replay a job with other settings, or made-up jobs."),
         "measure": ("gpu.measure", "Run any command and report its time and energy."),
         "repair": ("upkeep.repair", "Clean up after dead processes; restore histories."),
         "gc": ("upkeep.prune", "Remove the files of old runs; the history stays."),

@@ -47,11 +47,7 @@ _POLL_S = 0.2
 _STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or stalled
 
 
-def status(
-    job: AnyJob = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+def status(job: AnyJob = None, *, as_json: AsJson = False) -> None:
     """Show what runs, what waits, and what starts later."""
     home, store = open_home(job)
     job = None if job is None else known_job(store, job_name(job))

@@ -15,12 +15,7 @@ from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import (
-    default_name,
-    open_history,
-    open_named,
-    remember_choice,
-)
+from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text

@@ -39,10 +39,11 @@ from zeusrun.view.report.facts import (
 )
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
 from zeusrun.view.report.headline import detailed
-from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.snippet import (
+from zeusrun.view.report.page import (
     comparison_json,
+    comparison_page,
     comparison_snippet,
+    job_page,
     job_snippet,
     reports_json,
 )

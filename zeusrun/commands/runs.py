@@ -36,14 +36,7 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import (
-    all_records,
-    csv_text,
-    json_line,
-    print_json,
-    print_text,
-    sight_json,
-)
+from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

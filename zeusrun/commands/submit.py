@@ -116,7 +116,7 @@ def submit(
     )
     if metrics_port is None:
         raise typer.Exit(run())
-    from zeusrun.export.port import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
+    from zeusrun.export.prometheus import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
 
     if quiet and not parse_address(metrics_port)[1]:
         raise UsageError(

@@ -22,13 +22,7 @@ from zeusrun.commands.options import (
     open_home,
     read_each,
 )
-from zeusrun.errors import (
-    DeviceError,
-    ExitCode,
-    HistoryError,
-    LaunchError,
-    UsageError,
-)
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import chosen_histories, default_name, open_history, open_shared

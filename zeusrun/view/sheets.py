@@ -23,7 +23,6 @@ from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.tables import dead_note, status_text
-from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +90,7 @@ def trial_rows(
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
-    path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
+    path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
     return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
@@ -115,7 +114,7 @@ def trial_rows(
         ),
         (
             "gradients",
-            gradients_text(
+            units.gradients_text(
                 trial.noise_curve, trial.gradient_variance, trial.gradients_of, whole=True
             ),
         ),

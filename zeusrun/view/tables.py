@@ -14,17 +14,8 @@ from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
-from zeusrun.view.claims import claim_against, claim_cost, is_good
-from zeusrun.view.columns import (
-    CARBON,
-    COST,
-    ENERGY,
-    EPOCHS,
-    PRICE,
-    TIME,
-    Column,
-    column_table,
-)
+from zeusrun.view.claims import claim_against, claim_cost, claim_style
+from zeusrun.view.columns import CARBON, COST, ENERGY, EPOCHS, PRICE, TIME, Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
@@ -77,11 +68,8 @@ def net_lines(savings: Savings) -> list[Text]:
     basis = f"{of}, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
-    heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]
+    heads = [] if in_use is None else [Text(head, style=claim_style(savings.share))]
     return [*heads, Text(basis, style="dim")]
-
-
-_STYLES = {True: "green", False: "yellow", None: ""}
 
 
 def savings_block(savings: Savings) -> list[RenderableType]:

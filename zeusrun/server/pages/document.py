@@ -40,7 +40,6 @@ HEADERS = {
     "Vary": "Cookie, Authorization",
 }
 """Of every page."""
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -124,27 +123,20 @@ def _header(page: Page, links: Links, account: Html | None) -> Html:
     return tag("header", brand, pages, state, account or "", toggle, class_="top")
 
 
-def _style() -> str:
-    sheet = (_HERE / "page.css").read_text(encoding="utf-8")
-    return f"{report_page.style_sheet()}\n{sheet}"
-
-
-def _script() -> str:
-    theme = Path(report_page.__file__).with_name("theme.js").read_text(encoding="utf-8")
-    return theme + (_HERE / "page.js").read_text(encoding="utf-8")
-
-
 STATIC = {
-    "page.css": ("text/css; charset=utf-8", _style),
-    "page.js": ("text/javascript; charset=utf-8", _script),
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
 }
-"""What lies under ``/static``: the media type, and what makes the text."""
+"""What lies under ``/static``, with its media type."""
 
 
 @functools.cache
 def static_text(name: str) -> str:
     """Return what lies under ``/static/<name>``."""
-    return STATIC[name][1]()
+    theme = Path(report_page.__file__).with_name("theme.js")
+    is_style = name == "page.css"
+    first = f"{report_page.style_sheet()}\n" if is_style else theme.read_text(encoding="utf-8")
+    return first + Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @functools.cache

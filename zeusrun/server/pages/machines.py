@@ -5,7 +5,6 @@ Machines report all of it, so every value may be anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
@@ -31,33 +30,31 @@ _LINKS = Links()
 _OLD_S = 3600.0
 
 
-@dataclass(frozen=True)
-class Machines:
-    """What the page shows; ``running`` by host. ``may_read``: whether a run may be named."""
+def machines_page(
+    hosts: Sequence[HostFacts],
+    running: Mapping[str, Sequence[Live]],
+    may_read: Callable[[str], bool],
+    version: str | None,
+) -> Page:
+    """Return the page of all machines.
 
-    hosts: Sequence[HostFacts]
-    running: Mapping[str, Sequence[Live]]
-    may_read: Callable[[str], bool]
-
-
-def machines_page(content: Machines, version: str | None) -> Page:
-    """Return the page of all machines."""
-    hosts = content.hosts
+    ``running`` is by host. ``may_read``: whether a run may be named.
+    """
     known = {host.host for host in hosts}
-    silent = sorted(set(content.running) - known)
+    silent = sorted(set(running) - known)
     gpus = sum(len(host.gpus) for host in hosts)
-    runs = sum(map(len, content.running.values()))
+    runs = sum(map(len, running.values()))
     title = f"{plural(len(known) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
     lead = f"{plural(runs, 'run')} now. The numbers of a GPU are those that its machine sent last."
     if not hosts and not silent:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
-    sections = [_host(host, content) for host in hosts]
+    sections = [_host(host, running.get(host.host, ()), may_read) for host in hosts]
     sections += [
-        section(name, _runs(content.running[name]), class_="host", data_key=f"host-{n}")
+        section(name, _runs(running[name]), class_="host", data_key=f"host-{n}")
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    now = {run.trial.job for each in content.running.values() for run in each}
+    now = {run.trial.job for each in running.values() for run in each}
     listed = (
         schedules_table(schedules, _LINKS, now) if schedules else tag("p", "No job has a schedule.")
     )
@@ -70,7 +67,7 @@ def machines_page(content: Machines, version: str | None) -> Page:
     return Page("Machines", join((*head, *sections, timed)), "Machines", version=version)
 
 
-def _host(host: HostFacts, content: Machines) -> Html:
+def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
     parts.append(f"reported {_ago(host.age_s)}")
     note = tag("p", " · ".join(parts), class_="note")
@@ -79,11 +76,10 @@ def _host(host: HostFacts, content: Machines) -> Html:
         for gpu in host.gpus
         if gpu.error
     ]
-    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, content.may_read))]
+    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, may_read))]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
-    runs = _runs(content.running.get(host.host, ()))
     key = f"host-{host.host}"
-    return section(host.host, note, runs, gpus, *errors, class_="host", data_key=key)
+    return section(host.host, note, _runs(runs), gpus, *errors, class_="host", data_key=key)
 
 
 def _ago(age_s: float) -> str:

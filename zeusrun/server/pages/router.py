@@ -39,7 +39,7 @@ from zeusrun.server.pages.jobs import (
     job_version,
     overview_page,
 )
-from zeusrun.server.pages.machines import HostFacts, Machines, machines_page, read_host
+from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
 from zeusrun.server.pages.runs import RunContent, read_live, run_page, run_report, run_version
 from zeusrun.view.report.figures import FIGURES
@@ -132,7 +132,7 @@ async def _send_static(name: str) -> Response:
     if name not in STATIC:
         return _refuse("There is no such file.")
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
-    return Response(static_text(name), media_type=STATIC[name][0], headers=headers)
+    return Response(static_text(name), media_type=STATIC[name], headers=headers)
 
 
 def _refuse(text: str, status: int = 404) -> Response:
@@ -217,8 +217,7 @@ class _Pages:
             job = job_of(trial)
             return job is not None and access_of(request).covers(job)
 
-        content = Machines(self._hosts(request), by_host, may_name)
-        return machines_page(content, version)
+        return machines_page(self._hosts(request), by_host, may_name, version)
 
     def version(self, request: Request, job: str | None = None) -> Response:
         """Send the version of a job, or of everything: a page asks for itself if that differs."""

@@ -26,7 +26,6 @@ from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, power_traces
 from zeusrun.view.sheets import trial_rows
-from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,7 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
-HOST = Column("host", lambda each: each.host or UNKNOWN, left=True)
+HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True)
 
 
 def read_live(running: Running) -> Live:
@@ -88,7 +87,7 @@ def _progress(trial: Trial) -> Html:
     if trial.time_s is None:
         text = f"started {units.moment(trial.started_at, '%H:%M')}, training has not begun"
     else:
-        text = f"{plural(done, 'epoch')} of at most {trial.max_epochs}"
+        text = f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}"
     if trial.by_samples:  # nothing says how many it will be
         return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
     bar = tag(
@@ -151,7 +150,7 @@ def runs_table(
 def _why(trial: Trial) -> str:
     """Return why a run ended, unless it reached its target."""
     if trial.status is TrialStatus.REACHED or not trial.reason:
-        return UNKNOWN
+        return units.UNKNOWN
     return units.shortened(trial.reason, _LONGEST)
 
 
@@ -262,7 +261,7 @@ def _facts(trial: Trial) -> Html:
     moments = [("started", trial.started_at), ("ended", trial.finished_at)]
     found += [(name, units.minute(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
-    found += [(name, text or UNKNOWN) for name, text in names.items()]
+    found += [(name, text or units.UNKNOWN) for name, text in names.items()]
     return pairs(found, class_="key")
 
 

@@ -22,7 +22,6 @@ from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_against, is_good, short_share
 from zeusrun.view.report.headline import capitalized, unbroken
-from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -162,11 +161,11 @@ def _difference(trials: Sequence[Trial]) -> str | None:
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     notes, both = [], (*left, *right)
     if adapted := sum(trial.variant is not None for trial in both):
-        notes.append(f"{plural(adapted, 'run')} adapted the batch size during the training.")
+        notes.append(f"{units.plural(adapted, 'run')} adapted the batch size during the training.")
     if dropped := sum(not has_cost(trial) for trial in both):
         one = dropped == 1
         notes.append(
-            f"{plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
+            f"{units.plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
             f"changed or began anew, or {'has' if one else 'have'} no known cost; medians and "
             f"dots leave {'it' if one else 'them'} out."
         )
