@@ -20,19 +20,8 @@ from zeusrun import __version__
 from zeusrun.analysis.savings import find_savings
 from zeusrun.choice.inputs import Forced
 from zeusrun.clock import read_clock
+from zeusrun.commands import options
 from zeusrun.commands.compose import compose
-from zeusrun.commands.options import (
-    AsJson,
-    DryRun,
-    JobFile,
-    Overrides,
-    Quiet,
-    TrialName,
-    console,
-    find_trial,
-    open_home,
-    open_own,
-)
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
@@ -81,9 +70,9 @@ OverlapRule = Annotated[
 
 
 def submit(
-    job: JobFile,
+    job: options.JobFile,
     *,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
     ] = None,
@@ -95,9 +84,9 @@ def submit(
         str | None,
         Option(metavar="[HOST:]PORT", help="Serve Prometheus the running training, on loopback."),
     ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
     spec = load_spec(job, overrides or [])
@@ -129,15 +118,15 @@ def submit(
 
 
 def rerun(
-    trial: TrialName,
+    trial: options.TrialName,
     *,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run the job of a past run again, with the same batch size."""
-    home, store = open_home(trial)
-    found = find_trial(trial, store)
+    home, store = options.open_home(trial)
+    found = options.find_trial(trial, store)
     job_copy = files_of(store, home, found).job_copy
     if not job_copy.is_file():
         raise UsageError(
@@ -223,7 +212,7 @@ def run_recurrence(
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
         messages = _HistoryMessages(spec.name, view, signals)
-        home, history = open_own(spec, show=messages.append, pause=messages.pause)
+        home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(_notify, spec, home, view)
         if warning is not None:
             view.show(Warned(warning))
@@ -340,7 +329,7 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": env})
     else:
         sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
-        console().print(sheet, soft_wrap=True)
+        options.console().print(sheet, soft_wrap=True)
 
 
 def _describe_machine(home: Path) -> dict[str, Any]:

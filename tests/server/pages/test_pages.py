@@ -26,7 +26,7 @@ from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
-from zeusrun.server.pages import document, jobs, reports, router
+from zeusrun.server.pages import document, jobs, reports
 from zeusrun.server.pages.document import Links
 from zeusrun.server.pages.machines import ScheduleFacts, schedules_table
 from zeusrun.trial import TrialStatus
@@ -217,7 +217,6 @@ def test_a_figure_that_does_not_exist_is_not_found(port, path):
 
 
 def test_without_matplotlib_the_page_says_how_to_get_figures(port, monkeypatch):
-    monkeypatch.setattr("zeusrun.server.pages.jobs.can_draw", lambda: False)
     monkeypatch.setattr(document, "can_draw", lambda: False)
     text = fetch(port, "/job/job").text
     assert "<img" not in text
@@ -431,7 +430,6 @@ def test_a_database_that_is_gone_or_refuses_is_a_page_that_comes_back(store, mon
 
 def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
     monkeypatch.setattr(jobs, "JOBS_SHOWN", 10)
-    monkeypatch.setattr(router, "JOBS_SHOWN", 10)
     store.add([run(n, 32, 1.0 + n / 1000) for n in range(1, 121)])
     store.add([named(f"many-{number:03d}", run(1, 32)) for number in range(13)])
     with serve(store) as port:

@@ -8,14 +8,7 @@ from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
 from zeusrun.history.base import NEWEST
-from zeusrun.server.pages.document import (
-    NO_FIGURES,
-    Links,
-    Page,
-    can_draw,
-    figures_version,
-    picture_of,
-)
+from zeusrun.server.pages import document
 from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.runs import cards, page_links, runs_table, status_text
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 JOBS_SHOWN = 100  # jobs on a page
-_LINKS = Links()
+_LINKS = document.Links()
 _MANY = 12  # jobs; more can be searched
 
 
@@ -57,7 +50,7 @@ class Overview:
     number: int = 1  # of this page of the list of jobs
 
 
-def overview_page(view: Overview, version: str | None) -> Page:
+def overview_page(view: Overview, version: str | None) -> document.Page:
     """Return the first page."""
     count = sum(view.running_jobs.values())
     pending = any(
@@ -66,7 +59,7 @@ def overview_page(view: Overview, version: str | None) -> Page:
     )
     now = section("Runs now", cards(view.running, count, _LINKS), id="now")
     content = join((_head(view, count), now, _jobs(view)))
-    return Page("Jobs", content, "Jobs", version=version, pending=pending)
+    return document.Page("Jobs", content, "Jobs", version=version, pending=pending)
 
 
 def _head(view: Overview, running: int) -> Html:
@@ -197,7 +190,7 @@ def _pages(view: Overview) -> Html:
 
 RUNS_SHOWN = 50  # runs on a page
 _RECURRENCES, _FAILURES = 50, 50
-_BELOW = Links(1)
+_BELOW = document.Links(1)
 
 
 @dataclass(frozen=True)
@@ -213,7 +206,7 @@ class JobContent:
     before: int | None = None  # the number that the runs come before; ``None``: the newest
 
 
-def job_page(content: JobContent, version: str | None) -> Page:
+def job_page(content: JobContent, version: str | None) -> document.Page:
     """Return the page of a job."""
     view = content.view
     parts = [("now", "Runs now", cards(content.running, content.running_count, _BELOW))]
@@ -223,7 +216,7 @@ def job_page(content: JobContent, version: str | None) -> Page:
         facts = replace(view.report.facts, first_at=content.first.started_at)
         head = join((job_head(facts, "top", alone=True), _job_notes(view)))
         frame = Frame(
-            picture_of(view.report, _BELOW.job(view.job), job_version(view)),
+            document.picture_of(view.report, _BELOW.job(view.job), job_version(view)),
             _BELOW.link_run,
             rows=_RECURRENCES,
             failures=_FAILURES,
@@ -235,7 +228,7 @@ def job_page(content: JobContent, version: str | None) -> Page:
         parts.append(("schedule", "Schedule", schedules_table(content.schedules, _BELOW, now)))
     parts.append(("runs", "All runs", _all_runs(content)))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
-    return Page(
+    return document.Page(
         view.job,
         join((head, *sections)),
         sections=tuple((place, title) for place, title, _ in parts),
@@ -247,7 +240,7 @@ def job_page(content: JobContent, version: str | None) -> Page:
 def job_version(view: JobView) -> str:
     """Return what differs if the figures of a job do."""
     traces = [] if view.report is None else [each.trial for each in view.report.power]
-    return figures_version(view.job, view.version, traces)
+    return document.figures_version(view.job, view.version, traces)
 
 
 def _job_notes(view: JobView) -> Html:
@@ -257,8 +250,8 @@ def _job_notes(view: JobView) -> Html:
             f"The sums count all {view.runs:,} runs; figures, comparisons and tables count the "
             f"newest {NEWEST:,}."
         )
-    if not can_draw():
-        notes.append(NO_FIGURES)
+    if not document.can_draw():
+        notes.append(document.NO_FIGURES)
     return join(tag("p", note, class_="note") for note in notes)
 
 

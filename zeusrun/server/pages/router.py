@@ -20,6 +20,7 @@ from zeusrun.history.sql import survey
 from zeusrun.job_name import is_job_name
 from zeusrun.server.auth import access_of
 from zeusrun.server.login import account
+from zeusrun.server.pages import jobs
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
@@ -29,15 +30,6 @@ from zeusrun.server.pages.document import (
     Pictures,
     build_document,
     static_text,
-)
-from zeusrun.server.pages.jobs import (
-    JOBS_SHOWN,
-    RUNS_SHOWN,
-    JobContent,
-    Overview,
-    job_page,
-    job_version,
-    overview_page,
 )
 from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
@@ -162,11 +154,11 @@ class _Pages:
         version = survey.read_versions(self._engine).of(None)
         seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
         heads = [head for head in seen if q.casefold() in head.job.casefold()]
-        last = max(1, -(-len(heads) // JOBS_SHOWN))
+        last = max(1, -(-len(heads) // jobs.JOBS_SHOWN))
         number = min(page, last)
-        shown = heads[(number - 1) * JOBS_SHOWN : number * JOBS_SHOWN]
+        shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
         running, counts = self._running(request)
-        view = Overview(
+        view = jobs.Overview(
             heads=heads,
             shown=shown,
             newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
@@ -178,7 +170,7 @@ class _Pages:
             search=q,
             number=number,
         )
-        return overview_page(view, version)
+        return jobs.overview_page(view, version)
 
     def job(
         self,
@@ -196,10 +188,10 @@ class _Pages:
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
-        runs = survey.list_runs(self._engine, job, RUNS_SHOWN, before)
+        runs = survey.list_runs(self._engine, job, jobs.RUNS_SHOWN, before)
         first = survey.read_first(self._engine, job) or view.newest
-        content = JobContent(view, running, counts[job], runs, first, schedules, before)
-        return job_page(content, version)
+        content = jobs.JobContent(view, running, counts[job], runs, first, schedules, before)
+        return jobs.job_page(content, version)
 
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
@@ -232,7 +224,7 @@ class _Pages:
         view = self.reports.view(job)
         if view is None or view.report is None:
             return None, ""
-        return view.report, job_version(view)
+        return view.report, jobs.job_version(view)
 
     def read_run(self, request: Request, trial: str) -> tuple[JobReport | None, str]:
         """Return what the figures of a run show, and what differs if they do."""

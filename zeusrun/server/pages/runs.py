@@ -10,14 +10,7 @@ from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
-from zeusrun.server.pages.document import (
-    NO_FIGURES,
-    Links,
-    Page,
-    can_draw,
-    figures_version,
-    picture_of,
-)
+from zeusrun.server.pages import document
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
@@ -52,7 +45,7 @@ def read_live(running: Running) -> Live:
     return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
-def cards(runs: Sequence[Live], count: int, links: Links) -> Html:
+def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
     """Return the cards of some of ``count`` running trials."""
     if not runs:
         return tag("p", "Nothing runs now.")
@@ -63,7 +56,7 @@ def cards(runs: Sequence[Live], count: int, links: Links) -> Html:
     return join((tag("ul", *items, class_="cards"), more))
 
 
-def _card(run: Live, links: Links) -> Html:
+def _card(run: Live, links: document.Links) -> Html:
     trial = run.trial
     where = f" on {run.host}" if run.host else ""
     name = tag("h3", links.link_run(trial.trial))
@@ -131,7 +124,7 @@ def page_links(label: str, parts: Sequence[str]) -> Html:
 
 
 def runs_table(
-    trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
+    trials: Sequence[Trial], caption: str, links: document.Links, unit: CurveUnit = "epochs"
 ) -> Html:
     """Return a row for each run, in the order given."""
     columns = [
@@ -154,7 +147,7 @@ def _why(trial: Trial) -> str:
     return units.shortened(trial.reason, _LONGEST)
 
 
-_LINKS = Links(1)
+_LINKS = document.Links(1)
 _MOST_POINTS = 100  # rows of the table of the curve
 
 
@@ -182,11 +175,11 @@ class RunContent:
         return unit if curve_in(self.trial, unit) else "epochs"
 
 
-def run_page(content: RunContent, version: str | None) -> Page:
+def run_page(content: RunContent, version: str | None) -> document.Page:
     """Return the page of a run."""
     trial = content.trial
     report, address = run_report(content), _LINKS.run(trial.trial)
-    frame = Frame(picture_of(report, address, run_version(content)))
+    frame = Frame(document.picture_of(report, address, run_version(content)))
     parts = [
         ("curve", "Learning curve", _curve(trial, content.unit, frame)),
         ("power", "Power", power_traces(report, frame)),
@@ -196,7 +189,7 @@ def run_page(content: RunContent, version: str | None) -> Page:
     if content.live is not None:
         now = section("Runs now", cards([content.live], 1, _LINKS), id="now")
     body = join((_head(trial), now, *sections, _commands(trial)))
-    return Page(trial.trial, body, about=trial.job, version=version)
+    return document.Page(trial.trial, body, about=trial.job, version=version)
 
 
 def run_report(content: RunContent) -> JobReport:
@@ -212,7 +205,9 @@ def run_version(content: RunContent) -> str:
     """Return what differs if the figures of a run do."""
     trial, trace = content.trial, content.trace
     spans = 0 if trace is None else len(trace.spans)
-    return figures_version(trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit)
+    return document.figures_version(
+        trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit
+    )
 
 
 def _head(trial: Trial) -> Html:
@@ -225,7 +220,7 @@ def _head(trial: Trial) -> Html:
     status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
     warnings = [tag("p", text, class_="caution") for text in trial.warnings]
     why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
-    drawn = [] if can_draw() else [tag("p", NO_FIGURES, class_="note")]
+    drawn = [] if document.can_draw() else [tag("p", document.NO_FIGURES, class_="note")]
     return join(
         (tag("p", *where, class_="job"), title, status, why, *warnings, _facts(trial), *drawn)
     )

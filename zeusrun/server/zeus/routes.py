@@ -33,7 +33,6 @@ from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
@@ -63,8 +62,10 @@ def build_router(history: SqlHistory, policy: Policy) -> APIRouter:
     routes = _Routes(history, policy)
     # The client sends JSON without a content type.
     router = APIRouter(strict_content_type=False)
-    new = {201: {"model": ZeusSettings, "description": "The job is new."}}
-    router.post("/jobs", responses={**new})(routes.register)
+    is_new: dict[int | str, dict[str, Any]] = {
+        201: {"model": ZeusSettings, "description": "The job is new."}
+    }
+    router.post("/jobs", responses=is_new)(routes.register)
     router.get("/jobs/batch_size")(routes.choose_batch_size)
     router.post("/report")(routes.report)
     router.patch("/trials")(routes.end_trial)
