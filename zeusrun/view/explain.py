@@ -311,6 +311,7 @@ def _expected(epochs: float | None) -> str:
     return units.three_digits(epochs)
 
 
+RANGE = Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6)
 _BELIEF_COLUMNS = [
     Column("batch", lambda each: str(each.global_batch_size)),
     Column(
@@ -321,7 +322,7 @@ _BELIEF_COLUMNS = [
     Column("epochs", lambda each: _expected(each.epochs), leaves=4),
     Column("cost/\nepoch", lambda each: units.energy(each.epoch_cost_j), leaves=1),
     COST,
-    Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6),
+    RANGE,
     Column("risk", lambda each: units.percent(each.failure_chance), leaves=3),
     Column(
         "worth",

@@ -196,7 +196,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := _gradients(progress)) is not None:
+    if (gradients := gradients_text(progress)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
@@ -230,7 +230,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    gradients = _gradients(trial)
+    gradients = gradients_text(trial)
     if gradients is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
@@ -332,7 +332,3 @@ def _epoch_s(progress: Progress) -> float | None:
         epochs = last.epoch - first.epoch
         return (last.time_s - first.time_s) / epochs if epochs > 0 else None
     return last.time_s / done if progress.step_times_s else None  # one step shows no duration
-
-
-def _gradients(seen: Progress | Trial) -> str | None:
-    return gradients_text(seen.noise_curve, seen.gradient_variance, seen.gradients_of)

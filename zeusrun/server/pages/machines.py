@@ -11,10 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
 from zeusrun.schedule.store import UNDERWAY
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.runs import HOST
 from zeusrun.view import units
-from zeusrun.view.columns import Column
-from zeusrun.view.gpu import model_text, throttle_text
+from zeusrun.view.columns import HOST, LIMIT, Column
+from zeusrun.view.gpu import INDEX, model_text, throttle_text
 from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -114,10 +113,10 @@ def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
 
 
 _GPU_COLUMNS = (
-    Column("GPU", lambda gpu: units.number(gpu.cuda_index)),
+    INDEX,
     Column("model", model_text, left=True),
     Column("power", lambda gpu: units.power(gpu.power_w)),
-    Column("limit", lambda gpu: units.power(gpu.power_limit_w)),
+    LIMIT,
     Column("load", lambda gpu: percent(gpu.utilization)),
     Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
     Column("throttled", lambda gpu: throttle_text(gpu.throttle_reasons), left=True),

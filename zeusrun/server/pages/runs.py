@@ -13,7 +13,7 @@ from zeusrun.maintenance.running import state_of
 from zeusrun.server.pages import document
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
+from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, WHEN, Column
 from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
 from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
@@ -36,7 +36,6 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
-HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True)
 
 
 def read_live(running: Running) -> Live:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from zeusrun.bandit.registry import Policy
     from zeusrun.history.sql.store import SqlHistory
-    from zeusrun.server.auth import Access
-    from zeusrun.server.zeus.messages import Report
     from zeusrun.trial import Outcome, Trial
 
 MIGRATE = "/migrate"
