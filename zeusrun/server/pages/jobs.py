@@ -190,7 +190,7 @@ def _pages(view: Overview) -> Html:
 
 RUNS_SHOWN = 50  # runs on a page
 _RECURRENCES, _FAILURES = 50, 50
-_BELOW = document.Links(1)
+_JOB_LINKS = document.Links(1)
 
 
 @dataclass(frozen=True)
@@ -209,15 +209,15 @@ class JobContent:
 def job_page(content: JobContent, version: str | None) -> document.Page:
     """Return the page of a job."""
     view = content.view
-    parts = [("now", "Runs now", cards(content.running, content.running_count, _BELOW))]
+    parts = [("now", "Runs now", cards(content.running, content.running_count, _JOB_LINKS))]
     if view.report is None:
         head = join((tag("p", view.job, class_="job"), tag("h1", "No run has ended yet")))
     else:
         facts = replace(view.report.facts, first_at=content.first.started_at)
         head = join((job_head(facts, "top", alone=True), _job_notes(view)))
         frame = Frame(
-            document.picture_of(view.report, _BELOW.job(view.job), job_version(view)),
-            _BELOW.link_run,
+            document.picture_of(view.report, _JOB_LINKS.job(view.job), job_version(view)),
+            _JOB_LINKS.link_run,
             rows=_RECURRENCES,
             failures=_FAILURES,
             rest="all runs stand below",
@@ -225,7 +225,7 @@ def job_page(content: JobContent, version: str | None) -> document.Page:
         parts += job_sections(view.report, frame)
     if content.schedules:
         now = {view.job} if content.running_count else set()
-        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _BELOW, now)))
+        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
     parts.append(("runs", "All runs", _all_runs(content)))
     sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
     return document.Page(
@@ -263,8 +263,8 @@ def _all_runs(content: JobContent) -> Html:
         which = f"{count} of {view.runs:,}, the newest first"
     trials = [trial for _, trial in content.runs]
     unit = "epochs" if view.report is None else view.report.facts.unit
-    listed = runs_table(trials, f"Runs: {which}", _BELOW, unit)
-    own = _BELOW.job(view.job)
+    listed = runs_table(trials, f"Runs: {which}", _JOB_LINKS, unit)
+    own = _JOB_LINKS.job(view.job)
     parts: list[str] = []
     if content.before is not None:
         parts.append(tag("a", "newest", href=f"{own}#runs"))
