@@ -33,7 +33,7 @@ from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import Decision, Stage
-from zeusrun.view.what_if import saved_share
+from zeusrun.view.simulate import saved_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -88,9 +88,9 @@ class HistoryServer:
         import uvicorn
 
         from zeusrun.server.app import build_app
-        from zeusrun.server.settings import Settings
+        from zeusrun.server.settings import ServerSettings
 
-        app = build_app(Settings(database_url=self.database_url))
+        app = build_app(ServerSettings(database_url=self.database_url))
         config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -154,7 +154,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
     assert exiting == [
         "cli.py",
         "commands/gpu.py",
-        "commands/init.py",
+        "commands/job.py",
         "commands/schedule.py",
         "commands/submit.py",
         "commands/tick.py",

@@ -228,7 +228,7 @@ def test_what_cannot_be_forgotten_is_exit_2_and_says_why(cli, record, arguments,
 def test_a_trial_that_goes_on_while_it_is_to_be_forgotten_is_not(cli, record, monkeypatch):
     going_on = record(1, None)
     cut = going_on.finish(PREEMPTED)
-    monkeypatch.setattr("zeusrun.commands.runs.find_trial", lambda _name, _store: cut)
+    monkeypatch.setattr("zeusrun.commands.runs.options.find_trial", lambda _name, _store: cut)
     code, out, err = cli("history", "--forget", "job-1-1")
     assert (code, out) == (2, "")
     assert "job-1-1 has not ended" in err

@@ -16,9 +16,16 @@ from zeusrun.simulate.job import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
 from zeusrun.trial import CurvePoint
-from zeusrun.view.simulation import progress, simulation_sheet
+from zeusrun.view.simulate import (
+    _claim,
+    _short,
+    _short_claim,
+    progress,
+    saved_share,
+    simulation_sheet,
+    spread_text,
+)
 from zeusrun.view.units import MINUS, duration, energy
-from zeusrun.view.what_if import _claim, _short, _short_claim, saved_share, spread_text
 
 FEW = ("--seeds", 2, "--recurrences", 6)
 

@@ -28,7 +28,7 @@ from zeusrun.launcher.rundir.record import read_live, read_outcome
 from zeusrun.lever import Lever
 from zeusrun.trial import Hardware, Outcome, Trial, TrialStatus
 from zeusrun.view.report.facts import JobReport, build_facts
-from zeusrun.view.report.snippet import job_snippet, reports_json
+from zeusrun.view.report.page import job_snippet, reports_json
 from zeusrun.view.sheets import trial_sheet
 from zeusrun.view.tables import history_table, savings_block
 

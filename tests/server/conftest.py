@@ -27,7 +27,7 @@ from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server import auth
 from zeusrun.server.run import build_config, listen
-from zeusrun.server.settings import Settings
+from zeusrun.server.settings import ServerSettings
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Server:
     """A running server; ``url`` is that of its database."""
 
     port: int
-    settings: Settings
+    settings: ServerSettings
 
     def ask(self, method, path, body=None, token=None, *, raw=None, **headers):
         """Send a request on a connection of its own."""
@@ -101,7 +101,7 @@ class Server:
 @contextmanager
 def serving(**values):
     """Run a server in a thread; ``values`` are its settings."""
-    settings = Settings(**{"port": 0, **values})
+    settings = ServerSettings(**{"port": 0, **values})
     listening = listen(settings)
     server = uvicorn.Server(build_config(settings))
     thread = threading.Thread(target=server.run, args=([listening.listener],))

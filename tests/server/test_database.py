@@ -11,7 +11,7 @@ import pytest
 from tests.factories import DONE, build_trial
 from zeusrun.errors import HistoryError
 from zeusrun.server.run import listen
-from zeusrun.server.settings import Settings
+from zeusrun.server.settings import ServerSettings
 
 
 def file_of(server):
@@ -40,7 +40,9 @@ def test_a_database_of_a_newer_zeusrun_is_not_touched(start, capfd):
 
 @pytest.mark.filterwarnings("ignore:Query string")  # SQLite has no password
 def test_a_password_in_the_query_of_the_url_is_not_shown(sqlite_url):
-    listening = listen(Settings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5"))
+    listening = listen(
+        ServerSettings(port=0, database_url=f"{sqlite_url}?sslpassword=hunter2&timeout=5")
+    )
     listening.listener.close()
     assert listening.database == f"{sqlite_url}?sslpassword=***&timeout=5"
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from zeusrun.server.run import Redacted, _open_port, hide_secrets
-from zeusrun.server.settings import Settings
+from zeusrun.server.settings import ServerSettings
 
 TOKEN = "zeusrun_0123abcd_" + "A-_z" * 10 + "xyz"
 
@@ -33,7 +33,7 @@ def test_secrets_are_hidden(text, shown):
 
 def test_connections_of_clients_that_vanished_end():
     with (
-        _open_port(Settings(database_url="sqlite://", port=0)) as listener,
+        _open_port(ServerSettings(database_url="sqlite://", port=0)) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

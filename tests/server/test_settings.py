@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 
 from tests.factories import ROOT
 from zeusrun.errors import HistoryError, JobFileError, UsageError
-from zeusrun.server.settings import Settings, load_settings
+from zeusrun.server.settings import ServerSettings, load_settings
 
 
 def test_by_default_it_listens_here_on_a_database_of_its_own(tmp_path):
@@ -39,7 +39,7 @@ def test_the_docs_show_every_setting(tmp_path):
     text = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     shown = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]
     (tmp_path / "server.yaml").write_text(shown)
-    assert set(yaml.safe_load(shown)) == set(Settings.model_fields)
+    assert set(yaml.safe_load(shown)) == set(ServerSettings.model_fields)
     assert load_settings(tmp_path, {}).port == 8787
 
 

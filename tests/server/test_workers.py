@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.commands import test_serve as serve
+from tests.commands import test_server as serve
 from tests.databases import Postgres, new_server
 from tests.factories import DONE, begin, build_trial
 from tests.runs import wait_for

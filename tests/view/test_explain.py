@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
+from dataclasses import replace
 
 import pytest
 
 from tests.bandit.runs import run
+from tests.bandit.scripts import PROBLEM
 from tests.factories import build_trial, load_job
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.choice.problem import build_problem
@@ -38,7 +39,7 @@ DEFAULT = belief(64, 500.0, reached=3)
 
 def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_it():
     beliefs = [DEFAULT, CHEAPEST, belief(256, 480.0)]
-    assert lead("auto", chosen(128, bound_j=900.0), beliefs, 64, retry=chosen(64)) == [
+    assert lead("auto", chosen(128, bound_j=900.0), beliefs, PROBLEM, retry=chosen(64)) == [
         "the next run uses batch size 128",
         "128 is the cheapest so far.",
         (
@@ -54,7 +55,7 @@ def test_the_cheapest_is_compared_with_the_default_and_with_what_would_replace_i
 
 def test_a_try_says_what_its_result_decides():
     tried = belief(256, 520.0, chance=1.0)
-    told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], 64)
+    told = lead("auto", chosen(256, Stage.EXPLORE, "why"), [DEFAULT, tried], PROBLEM)
     assert "4% more than the default, 64 (500 J)." in told[2]
     assert told[3] == (
         "If it is cheaper than 64 (500 J), it replaces 64 as the cheapest so far. If the next run "
@@ -64,7 +65,7 @@ def test_a_try_says_what_its_result_decides():
 
 def test_without_any_run_it_says_what_comes_after_the_first_success():
     first = belief(64, chance=1.0)
-    told = lead("auto", chosen(64, Stage.EXPLORE), [first, belief(128)], 64, retry=chosen(128))
+    told = lead("auto", chosen(64, Stage.EXPLORE), [first, belief(128)], PROBLEM, retry=chosen(128))
     assert told[2:] == [
         "What it costs is not known yet.",
         (
@@ -85,19 +86,19 @@ def test_without_any_run_it_says_what_comes_after_the_first_success():
 )
 def test_other_policies_promise_nothing_that_they_do_not_do(policy, chance, words):
     own = belief(64, 500.0, reached=3, chance=chance)
-    told = " ".join(lead(policy, chosen(64), [own, belief(128, 450.0)], 64))
+    told = " ".join(lead(policy, chosen(64), [own, belief(128, 450.0)], PROBLEM))
     assert words.lower() in told.lower()
     assert "and is the default" in told
 
 
 @pytest.mark.parametrize("policy", ["auto", "fixed"])
 def test_where_nothing_else_can_be_tried_none_is_promised(policy):
-    told = " ".join(lead(policy, chosen(64), [belief(64, chance=1.0)], 64))
+    told = " ".join(lead(policy, chosen(64), [belief(64, chance=1.0)], PROBLEM))
     assert "It is the only candidate; more of them in batch_size.candidates can be tried." in told
 
 
 def test_a_success_of_unknown_cost_is_not_taken_for_none():
-    told = lead("zeus", chosen(64), [belief(64, chance=1.0), belief(128, reached=1)], 64)
+    told = lead("zeus", chosen(64), [belief(64, chance=1.0), belief(128, reached=1)], PROBLEM)
     assert told[3].startswith("What other batch sizes cost is not known yet.")
 
 
@@ -114,8 +115,7 @@ def test_a_success_of_unknown_cost_is_not_taken_for_none():
 def test_a_bound_is_told_in_whole_epochs_if_it_is_within_those_of_the_run(epochs, unit, told):
     bounded = Decision(64, Stage.EXPLOIT, "why", bound=Bound(900.0, epochs=epochs))
     own = belief(64, 500.0, reached=3, chance=1.0)
-    most = 12 if unit is None else math.inf
-    sentence = lead("auto", bounded, [own, DEFAULT], 64, unit=unit, most_epochs=most)[2]
+    sentence = lead("auto", bounded, [own, DEFAULT], replace(PROBLEM, max_epochs=12, unit=unit))[2]
     assert sentence == "It is expected to cost 500 J, and is the default" + (
         "." if told is None else f". The run is stopped if it needs more than {told}."
     )
@@ -140,14 +140,14 @@ def test_crashes_of_the_newest_runs_are_told_before_the_cost(tmp_path, monkeypat
 
 def test_equal_runs_have_no_range_and_an_adaptive_run_only_begins_with_its_batch_size():
     own = belief(64, 500.0, reached=3, chance=1.0, range_j=(500.0, 500.0))
-    told = lead("auto", chosen(64), [own, belief(128)], 64, adapts=True)
+    told = lead("auto", chosen(64), [own, belief(128)], PROBLEM, adapts=True)
     assert told[0] == "the next run adapts its batch size, from 64"
     assert told[2] == "It is expected to cost 500 J, and is the default."
 
 
 def test_a_preempted_run_comes_first():
     preempted = build_trial(7, global_batch_size=32)
-    told = lead("auto", chosen(128), [CHEAPEST], 64, continued=preempted)
+    told = lead("auto", chosen(128), [CHEAPEST], PROBLEM, continued=preempted)
     assert told == [
         "the next submit continues job-7-1 with batch size 32",
         "It continues job-7-1, which was preempted. Without that: 128 is the cheapest so far.",
@@ -155,5 +155,5 @@ def test_a_preempted_run_comes_first():
 
 
 def test_a_plugin_that_does_not_describe_its_choice_still_gives_its_reason():
-    told = lead("largest", chosen(512, why="512 is the largest"), [CHEAPEST], 64)
+    told = lead("largest", chosen(512, why="512 is the largest"), [CHEAPEST], PROBLEM)
     assert told == ["the next run uses batch size 512", "512 is the largest."]

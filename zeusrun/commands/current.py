@@ -14,17 +14,7 @@ import typer
 from typer import Option
 
 from zeusrun.clock import timestamp
-from zeusrun.commands.options import (
-    AnyJob,
-    AsJson,
-    TrialName,
-    console,
-    find_trial,
-    job_name,
-    known_job,
-    load_job,
-    open_home,
-)
+from zeusrun.commands import options
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import read_waiting
@@ -46,21 +36,13 @@ _POLL_S = 0.2
 _STUCK_S = 60.0  # beyond the grace period; after that the launcher is suspended or stalled
 
 
-def status(
-    job: AnyJob = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> None:
     """Show what runs, what waits, and what starts later."""
-    home, store = open_home(job)
-    damage: HistoryError | None = None
-    found = []
-    job = None if job is None else known_job(store, job_name(job))
-    for name in store.jobs() if job is None else [job]:
-        try:
-            found += read_running(store, home, [name])
-        except HistoryError as error:  # still show the other jobs
-            damage = damage or error
+    home, store = options.open_home(job)
+    job = None if job is None else options.known_job(store, options.job_name(job))
+    names = store.jobs() if job is None else [job]
+    by_job, damage = options.read_each(names, lambda name: read_running(store, home, [name]))
+    found = [running for own in by_job.values() for running in own]
     waiting, deferred = read_waiting(home, job), _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
@@ -73,7 +55,7 @@ def status(
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
-        shown = console()
+        shown = options.console()
         host = platform.node()
         shown.print(status_table(found, waiting, starts, host=host, width=shown.width))
     elif damage is None:
@@ -96,10 +78,10 @@ def _deferred(home: Path, job: str | None) -> list[Schedule]:
 
 
 def cancel(
-    name: TrialName,
+    name: options.TrialName,
     *,
     now: Annotated[bool, Option("--now", help="Stop at once, without the grace period.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Stop a run, or give up a preempted one.
 
@@ -110,13 +92,13 @@ def cancel(
         recover_lost,
     )
 
-    home, store = open_home(name)
-    name = job_name(name)
+    home, store = options.open_home(name)
+    name = options.job_name(name)
     going = store.unfinished(name) if name in store.jobs() else []
     if len(going) > 1:
         names = ", ".join(trial.trial for trial in going)
         raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
-    trial = going[0] if going else find_trial(name, store)
+    trial = going[0] if going else options.find_trial(name, store)
     if not trial.status.final:
         files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
@@ -136,11 +118,11 @@ def cancel(
             typer.echo(f"{trial.trial} is asked to stop{within}")
         _wait(trial, paths, grace_s)
     recover_lost(store, trial.job, timestamp(), home)
-    ended = find_trial(trial.trial, store)
+    ended = options.find_trial(trial.trial, store)
     was_preempted = ended.status is TrialStatus.PREEMPTED
     if was_preempted:
         cancel_preempted(store, ended, home, timestamp())
-        ended = find_trial(trial.trial, store)
+        ended = options.find_trial(trial.trial, store)
     if as_json:
         print_json(ended.to_json())
     else:
@@ -154,7 +136,7 @@ def cancel(
 def _grace_s(paths: RunPaths) -> float | None:
     """Return the grace period of a running job in seconds; ``None`` if its file cannot be read."""
     try:
-        return load_job(paths.job_copy).launch.grace_period_s
+        return options.load_job(paths.job_copy).launch.grace_period_s
     except ZeusrunError:  # its script has been moved, for example
         return None
 

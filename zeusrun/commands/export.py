@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from zeusrun.commands.options import job_name, known_job, open_home, read_each
+from zeusrun.commands.options import job_name, known_job, open_home, read_each, write_output
 from zeusrun.errors import UsageError
-from zeusrun.export.destination import write_output
 from zeusrun.export.mlflow import export_runs
 from zeusrun.export.prometheus import history_text
 from zeusrun.view.export import all_records, csv_text, json_line, print_text, utf8

@@ -1,23 +1,41 @@
-"""The verbs about a job file: ``validate`` and ``schema``."""
+"""The verbs about a job file: ``init``, ``validate`` and ``schema``."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from warnings import catch_warnings, simplefilter
 
 import typer
+from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import JobFile, Overrides  # noqa: TC001 - typer reads the annotations
-from zeusrun.errors import JobFileError, UsageError
+from zeusrun.commands.options import JobFile, Overrides, open_home
+from zeusrun.errors import JobFileError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
+from zeusrun.jobfile.guess.command import read_command
+from zeusrun.jobfile.guess.draft import job_name, write_draft
+from zeusrun.jobfile.guess.guess import build_guess
+from zeusrun.jobfile.guess.script import MAX_BYTES, Script, module_paths, read_text
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
+from zeusrun.launcher.context import job_devices
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule
 from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from zeusrun.jobfile.guess.command import Launched
+    from zeusrun.jobfile.guess.guess import Guess
 
 
 def validate(job: JobFile, *, overrides: Overrides = None) -> None:
@@ -49,3 +67,139 @@ def validate(job: JobFile, *, overrides: Overrides = None) -> None:
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
     print_json(spec_json_schema())
+
+
+# An option of init that stands behind the command, so that the script would get it.
+_OWN_OPTION = re.compile(r" (?:--try\b|(?:-o|--output)[ =]\S+\.ya?ml\b)")
+
+
+def init(
+    command: Annotated[
+        list[str],
+        Argument(metavar="COMMAND", help="What you run today, such as torchrun train.py --lr 0.1."),
+    ],
+    *,
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", metavar="JOB.yaml", help="The file to write; it must not exist."),
+    ] = None,
+    try_it: Annotated[
+        bool,
+        Option("--try", help="Run it once for an epoch, and propose a metric and a target."),
+    ] = False,
+) -> None:
+    """Write a job file for a command that you run today."""
+    if any("\ud800" <= character <= "\udfff" for word in command for character in word):
+        raise UsageError(
+            "the command contains bytes that are not UTF-8; a job file cannot contain them"
+        )
+    launched = read_command(command)
+    target = launched.script or str(launched.module).removesuffix(".__main__").replace(".", "/")
+    path = output or Path(f"{Path(target).stem}.yaml")
+    guess = build_guess(
+        launched, Script(_read_text(launched), launched.args), **_count_devices(launched)
+    )
+    workdir = os.path.relpath(Path.cwd(), path.parent)
+    write = functools.partial(write_draft, words=command, path=path, workdir=workdir)
+    text = write(guess)
+    _create(path, text, 0o600 if guess.hidden else 0o666)
+    head = f"Wrote {path}. The comments say what init guessed, and why:"
+    typer.echo(plain_text(f"{head}\n\n{text}"))
+    _warn(path, guess, command)
+    if try_it:
+        from zeusrun.commands.try_run import try_job  # noqa: PLC0415 - imports numpy
+
+        raise typer.Exit(try_job(guess, path, text, write))
+    typer.echo(
+        f"Next: write metric and target under 'objective' in {path} (probably "
+        f"{guess.metric}; `zeusrun init --try` lists the metrics), then run: zeusrun submit {path}"
+    )
+
+
+def _count_devices(launched: Launched) -> dict[str, int]:
+    """Return how many GPUs and CPUs a job has here; GPUs are looked for only if it matters."""
+    gpus = 0
+    if launched.nproc_per_node in {None, "gpu", "auto"}:
+        devices, _ = job_devices("auto", {**os.environ, **launched.env})
+        gpus = sum(device.is_gpu for device in devices)
+        for device in devices:
+            device.close()
+    return {"gpus": gpus, "cpus": len(os.sched_getaffinity(0))}
+
+
+def _read_text(launched: Launched) -> str:
+    """Return the text of the script, and of the files that nanoGPT reads after it."""
+    script = launched.script
+    if script is None:  # it need not be in the working directory
+        text = read_text(*module_paths(Path(), str(launched.module)))
+        _check_syntax(text, str(launched.module))
+        return text
+    if (Path(script) / "__main__.py").is_file():  # Python runs such a folder
+        script = f"{script}/__main__.py"
+    if not Path(script).is_file():
+        if Path(script).exists():
+            raise UsageError(f"{script} is not a file; give the path of the script itself")
+        raise UsageError(
+            f"there is no script {script}; run init in the directory in which the command runs"
+        )
+    text = read_text(Path(script))
+    if text.startswith("#!") and "python" not in text.partition("\n")[0]:
+        raise UsageError(f"{script} is not a Python script; give the command that it runs")
+    _check_syntax(text, script)
+    settings = launched.args if "configurator.py" in text else ()
+    return "\n".join([text, *(read_text(Path(word)) for word in settings if word.endswith(".py"))])
+
+
+def _check_syntax(text: str, script: str) -> None:
+    """Raise ``UsageError`` if this Python cannot run a script."""
+    if len(text.encode()) >= MAX_BYTES:  # it may be cut
+        return
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # they are about the script's own text
+            compile(text.removeprefix("\ufeff"), script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        python = "Python {}.{}".format(*sys.version_info)
+        raise UsageError(
+            f"{script}:{error.lineno} is no valid {python}: {error.msg}; correct the script, or "
+            "install zeusrun for the Python that runs it"
+        ) from error
+    except (ValueError, RecursionError, MemoryError):
+        pass  # a NUL, which some versions allow; nested too deep to say
+
+
+def _create(path: Path, text: str, mode: int) -> None:
+    made = False
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        made = True
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - for the mode
+            file.write(text)
+    except FileExistsError as error:
+        if read_text(path) == text:  # of a try that failed
+            return
+        raise UsageError(
+            f"{path} exists, and init overwrites nothing; name another file with -o before the "
+            "command: zeusrun init -o OTHER.yaml -- COMMAND"
+        ) from error
+    except OSError as error:
+        if made:  # by now a part of it
+            path.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _warn(path: Path, guess: Guess, command: list[str]) -> None:
+    warnings, name = list(guess.warnings), job_name(path)
+    if own := _OWN_OPTION.search(shlex.join(command)):
+        warnings.append(
+            f"the script gets {own[0].strip()}; options of init come before the command: zeusrun "
+            "init -o JOB.yaml --try -- COMMAND"
+        )
+    with contextlib.suppress(ZeusrunError):  # the guess does not depend on it
+        if name in open_home()[1].jobs():
+            warnings.append(
+                f"a job called {name!r} has a history, which this job would continue; change its "
+                "name unless it is the same job"
+            )
+    for each in warnings:
+        typer.echo(plain_text(f"zeusrun: warning: {path}: {each}"), err=True)

@@ -1,42 +1,36 @@
-"""Flags, console and history access that several verbs share."""
+"""Flags, console, output files and history access that several verbs share."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from zeusrun.errors import HistoryError, UsageError
+from zeusrun.errors import SHORTAGES, ExportError, HistoryError, UsageError
+from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import trusted_home
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
-from zeusrun.history.registry import (
-    default_name,
-    open_history,
-    open_named,
-    remember_choice,
-)
+from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plain_text import plain_text
-from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
     from zeusrun.history.base import History
-    from zeusrun.history.sql.store import SqlHistory
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.server.settings import Settings
     from zeusrun.trial import Trial
 
 _Read = TypeVar("_Read")
+_ELSEWHERE = "name a file in a directory that you can write to"
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only problems; for cron.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -51,14 +45,6 @@ JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
 Overrides = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Override a key: objective.eta_knob=0.8."),
-]
-DatabaseUrl = Annotated[
-    str | None,
-    Option(
-        metavar="URL",
-        help="Database of the server, such as postgresql://user@host/name; by default "
-        "ZEUSRUN_DATABASE_URL, or a SQLite file in ZEUSRUN_HOME.",
-    ),
 ]
 
 
@@ -100,37 +86,6 @@ def open_own(
 def tell(text: str) -> None:
     """Show a sentence on standard error."""
     typer.echo(plain_text(f"zeusrun: {text}"), err=True)
-
-
-def server_settings(
-    given: Mapping[str, object], needs: Collection[str] = ("fastapi", "sqlalchemy", "uvicorn")
-) -> Settings:
-    """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
-
-    Raises:
-        UsageError: If what a server needs is not installed, or a flag is not usable.
-        JobFileError: If ``server.yaml`` is not usable.
-    """
-    check_extra("a server", "server", *needs)
-    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
-
-    return load_settings(trusted_home(os.environ), os.environ, given)
-
-
-@contextlib.contextmanager
-def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
-    """Open the database of a server; also return its name, for messages.
-
-    ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
-    """
-    settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
-    from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
-    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
-
-    with contextlib.closing(SqlHistory(settings.database_url)) as history:
-        if ready:
-            history.identify()
-        yield history, faults.describe(history.engine.url)
 
 
 def known_job(store: History, name: str) -> str:
@@ -204,3 +159,42 @@ def console(*, stderr: bool = False) -> Console:
     from zeusrun.view.console import PlainConsole  # noqa: PLC0415 - takes 40 ms, which --json saves
 
     return PlainConsole(stderr=stderr)
+
+
+def check_output(path: Path, flag: str) -> None:
+    """Check, before what takes long, that a file can be made or replaced.
+
+    Raises:
+        UsageError: If not; the message names the flag of the file.
+    """
+    try:
+        can_be = not path.is_dir() and os.access(path.resolve().parent, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        can_be = False
+    if not can_be:
+        raise UsageError(f"{flag} {path} cannot be written; {_ELSEWHERE}")
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Make or replace a file. A new one may be read by others, as far as the umask allows.
+
+    A link is followed. A pipe or a device is written to: it cannot be replaced.
+
+    Raises:
+        UsageError: If the file cannot be written.
+        ExportError: If the disk is full, for example.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            real = path.resolve()
+            fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
+            mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
+            replace_file(real, content, fresh=fresh, mode=mode)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        failure = f"{path} cannot be written: {why or error}"
+        if number in SHORTAGES:
+            raise ExportError(f"{failure}; {SHORTAGES[number]}") from error
+        raise UsageError(f"{failure}; {_ELSEWHERE}") from error

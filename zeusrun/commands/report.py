@@ -11,30 +11,19 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import timestamp
-from zeusrun.commands.options import job_name, known_job, open_home, read_each
+from zeusrun.commands import options
 from zeusrun.energy.power_trace import read_power
 from zeusrun.errors import UsageError, ZeusrunError
-from zeusrun.export.destination import check_output, write_output
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
 from zeusrun.plugins import check_extra
-from zeusrun.view.report.belief import build_belief, unknown_belief
-from zeusrun.view.report.canvas import LIGHT, drawing
-from zeusrun.view.report.compare import Comparison, compare
-from zeusrun.view.report.facts import Belief, JobReport, PowerFacts, build_facts, build_power
+from zeusrun.view.report import facts, page
+from zeusrun.view.report.canvas import FORMATS, LIGHT, drawing, figure_bytes
+from zeusrun.view.report.compare import GroupComparison, compare, find_kind, within
 from zeusrun.view.report.figures import DRAWN_TRACES, FIGURES, draw, draw_comparison
 from zeusrun.view.report.headline import detailed
-from zeusrun.view.report.page import comparison_page, job_page
-from zeusrun.view.report.sides import find_kind, within
-from zeusrun.view.report.snippet import (
-    comparison_json,
-    comparison_snippet,
-    job_snippet,
-    reports_json,
-)
-from zeusrun.view.report.svg import FORMATS, figure_bytes
 from zeusrun.view.units import minute, size
 
 if TYPE_CHECKING:
@@ -94,17 +83,19 @@ def report(
     chosen = _format(output, form, figure)
     place = output or (Path("report.html") if chosen == "html" else None)
     if place is not None:
-        check_output(place, "-o")
+        options.check_output(place, "-o")
     if chosen in {"html", *FORMATS}:
         check_extra("zeusrun report", "report", "matplotlib")
-    home, store = open_home(*jobs or ())
+    home, store = options.open_home(*jobs or ())
     if not store.jobs():
         raise UsageError("there are no runs yet; start one with: zeusrun submit JOB.yaml")
     damage = None
     if sides is not None:
         text = _render_comparison(_compare(store, jobs or [], sides), chosen)
     else:
-        files = {known_job(store, job_name(job)): job for job in jobs or store.jobs()}
+        files = {
+            options.known_job(store, options.job_name(job)): job for job in jobs or store.jobs()
+        }
         if chosen in FORMATS and len(files) > 1:
             raise UsageError(f"a figure shows one job; name one of: {', '.join(files)}")
         reports, damage = _read_jobs(home, store, files, chosen)
@@ -112,7 +103,7 @@ def report(
     if place is None:
         typer.echo(text.decode(), nl=False)
     else:
-        write_output(place, text)
+        options.write_output(place, text)
         typer.echo(f"{place} ({size(len(text))})")
     if damage is not None:
         raise damage
@@ -140,18 +131,18 @@ def _format(output: Path | None, form: Form | None, figure: str | None) -> str:
 
 def _read_jobs(
     home: Path, store: History, files: dict[str, str], form: str
-) -> tuple[list[JobReport], HistoryError | None]:
+) -> tuple[list[facts.JobReport], HistoryError | None]:
     """Return all about jobs of which a run has ended, and the first damage.
 
     ``files`` are the names of the jobs, each with what the user wrote: a name or a job file.
     """
 
-    def read(name: str) -> JobReport | None:
+    def read(name: str) -> facts.JobReport | None:
         known = store.trials(name)
         ended = any(trial.status.finished for trial in known)
-        return JobReport(build_facts(name, known)) if ended else None
+        return facts.JobReport(facts.build_facts(name, known)) if ended else None
 
-    found, damage = read_each(files, read)
+    found, damage = options.read_each(files, read)
     reports = list(filter(None, found.values()))
     if not reports:
         none = UsageError("no run has ended yet; `zeusrun status` shows what runs now")
@@ -168,22 +159,24 @@ def _read_jobs(
     return reports, damage
 
 
-def _read_traces(store: History, home: Path, trials: Sequence[Trial]) -> tuple[PowerFacts, ...]:
+def _read_traces(
+    store: History, home: Path, trials: Sequence[Trial]
+) -> tuple[facts.PowerFacts, ...]:
     """Return the newest power traces, oldest first; run directories may be gone, or elsewhere."""
-    found: list[PowerFacts] = []
+    found: list[facts.PowerFacts] = []
     for trial in reversed(trials):
         points = _DRAWN_POINTS if len(found) < DRAWN_TRACES else _LISTED_POINTS
         trace = None
         with suppress(UsageError):
             trace = read_power(files_of(store, home, trial).power, points)
         if trace is not None:
-            found.append(build_power(trial, trace))
+            found.append(facts.build_power(trial, trace))
         if len(found) == _TRACES:
             break
     return tuple(found[::-1])
 
 
-def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> Belief:
+def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]) -> facts.Belief:
     """Return what the policy believes of the hardware of the newest run, wherever this runs."""
     newest = trials[-NEWEST:]
     last = newest_here(store, home, newest) or newest[-1]
@@ -195,18 +188,18 @@ def _read_belief(home: Path, store: History, given: str, trials: Sequence[Trial]
             raise UsageError(f"there is no job file {path}; name your own: zeusrun report JOB.yaml")
         spec = load_spec(path)
     except ZeusrunError as error:
-        return unknown_belief(error)
-    return build_belief(spec, newest)
+        return facts.unknown_belief(error)
+    return facts.build_belief(spec, newest)
 
 
-def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
+def _render_jobs(reports: Sequence[facts.JobReport], form: str, figure: str) -> bytes:
     if form == "json":
-        return reports_json(reports).encode()
+        return page.reports_json(reports).encode()
     if form == "md":
-        return "\n".join(job_snippet(each.facts) for each in reports).encode()
+        return "\n".join(page.job_snippet(each.facts) for each in reports).encode()
     with drawing():
         if form == "html":
-            return job_page(reports, minute(timestamp())).encode()
+            return page.job_page(reports, minute(timestamp())).encode()
         drawn = draw(figure, reports[0], LIGHT)
         if drawn is None:
             job = reports[0].facts.job
@@ -214,21 +207,21 @@ def _render_jobs(reports: Sequence[JobReport], form: str, figure: str) -> bytes:
         return figure_bytes(drawn, form, reports[0].facts.job)
 
 
-def _render_comparison(comparison: Comparison, form: str) -> bytes:
+def _render_comparison(comparison: GroupComparison, form: str) -> bytes:
     if form == "json":
-        return comparison_json(comparison).encode()
+        return page.comparison_json(comparison).encode()
     if form == "md":
-        return comparison_snippet(comparison).encode()
+        return page.comparison_snippet(comparison).encode()
     with drawing():
         if form == "html":
-            return comparison_page(comparison, minute(timestamp())).encode()
+            return page.comparison_page(comparison, minute(timestamp())).encode()
         drawn = draw_comparison(comparison, LIGHT)
         if drawn is None:
             raise UsageError(f"nothing to draw: {comparison.headline}")
         return figure_bytes(drawn, form, comparison.subject)
 
 
-def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Comparison:
+def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> GroupComparison:
     known, flag = store.jobs(), f"--compare {' '.join(sides)}"
     kind = find_kind(sides, known)
     if kind == "jobs":
@@ -241,7 +234,7 @@ def _compare(store: History, jobs: Sequence[str], sides: tuple[str, str]) -> Com
             f"{flag} compares runs of one job; name it: zeusrun report JOB {flag}; "
             f"known jobs: {', '.join(known)}"
         )
-    name = known_job(store, job_name(jobs[0])) if jobs else known[0]
+    name = options.known_job(store, options.job_name(jobs[0])) if jobs else known[0]
     trials = _finished(store, name)
     left, right = (within(trials, side, kind) for side in sides)
     for side, group in zip(sides, (left, right), strict=True):

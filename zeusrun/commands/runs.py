@@ -15,17 +15,7 @@ import typer
 from typer import Option
 
 from zeusrun.analysis.totals import Group, add_up, find_totals
-from zeusrun.commands.options import (
-    AnyJob,
-    AsJson,
-    TrialName,
-    console,
-    find_trial,
-    job_name,
-    known_job,
-    open_home,
-    read_each,
-)
+from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.failure import read_traceback
@@ -36,14 +26,7 @@ from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
-from zeusrun.view.export import (
-    all_records,
-    csv_text,
-    json_line,
-    print_json,
-    print_text,
-    sight_json,
-)
+from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,12 +40,12 @@ _DEFAULT_ROWS = 30
 
 
 def history(
-    job: AnyJob = None,
+    job: options.AnyJob = None,
     *,
     last: Annotated[
         int | None, Option(metavar="N", min=1, help="Show only the last N runs of each job.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     total: Annotated[
         Group | None,
@@ -85,7 +68,7 @@ def history(
     ] = False,
 ) -> None:
     """Show past runs, what they cost and what they saved."""
-    home, store = open_home(job, forget, unforget)
+    home, store = options.open_home(job, forget, unforget)
     showing = last or as_csv or total
     if import_ or export:
         if showing or forget or unforget or (import_ and export):
@@ -97,7 +80,7 @@ def history(
         _mark(store, forget, unforget, alone=not (job or showing), as_json=as_json)
         return
     _check_form(as_json=as_json, as_csv=as_csv, total=total, last=last)
-    names = [known_job(store, job_name(job))] if job else store.jobs()
+    names = [options.known_job(store, options.job_name(job))] if job else store.jobs()
     programs = as_json or as_csv or total is not None
     # The trials to print, and those that they are compared with.
     read = None if programs and last is None else max(last or 0, NEWEST)
@@ -106,7 +89,7 @@ def history(
         # Read what runs before the history: a trial that ends in between then has its outcome.
         return [] if programs else read_running(store, home, [name]), store.trials(name, read)
 
-    found, damage = read_each(names, read_job)
+    found, damage = options.read_each(names, read_job)
     by_job = {name: trials for name, (_, trials) in found.items()}
     running = [live for now, _ in found.values() for live in now]
     if total is not None:
@@ -139,7 +122,9 @@ def _transfer(
     """Copy histories between this machine and the shared history in use."""
     from zeusrun.maintenance.transfer import transfer  # noqa: PLC0415 - few need it
 
-    done = transfer(store, home, None if job is None else job_name(job), to_shared=to_shared)
+    done = transfer(
+        store, home, None if job is None else options.job_name(job), to_shared=to_shared
+    )
     if as_json:
         print_json([vars(each) for each in done])
     elif not done:
@@ -162,7 +147,7 @@ def _mark(
         )
     if name in store.jobs():
         raise UsageError(f"{name} is a job; name one of its runs, such as {name}-7-1")
-    trial = find_trial(name, store).trial
+    trial = options.find_trial(name, store).trial
     try:
         marked = store.forget(trial, forgotten=forgotten)
     except ValueError:  # a submit may have gone on with it just now
@@ -184,7 +169,7 @@ def _show_history(
 ) -> None:
     from zeusrun.view.tables import history_table  # noqa: PLC0415 - see the top
 
-    shown, going = console(), {each.trial.trial: each for each in running}
+    shown, going = options.console(), {each.trial.trial: each for each in running}
     for number, (name, trials) in enumerate(by_job.items()):
         if number:
             shown.print()
@@ -204,18 +189,18 @@ def _show_totals(trials: Iterable[Trial], group: Group, *, as_json: bool) -> Non
     else:
         from zeusrun.view.tables import totals_table  # noqa: PLC0415 - see the top
 
-        shown = console()
+        shown = options.console()
         knobs = {trial.eta_knob for trial in ended if trial.cost_j is not None}
         shown.print(totals_table(group, totals, add_up("all", ended), knobs, shown.width))
 
 
-def show(trial: TrialName, *, as_json: AsJson = False) -> None:
+def show(trial: options.TrialName, *, as_json: options.AsJson = False) -> None:
     """Show everything about one run."""
-    home, store = open_home(trial)
-    found, alive = find_trial(trial, store), False
+    home, store = options.open_home(trial)
+    found, alive = options.find_trial(trial, store), False
     if not found.status.finished:
         running = {each.trial.trial: each for each in read_running(store, home, [found.job])}
-        found = find_trial(found.trial, store)  # it may have ended meanwhile
+        found = options.find_trial(found.trial, store)  # it may have ended meanwhile
         if not found.status.finished and (live := running.get(found.trial)):
             found, alive = live.trial, live.alive
     if as_json:
@@ -241,7 +226,7 @@ def show(trial: TrialName, *, as_json: AsJson = False) -> None:
         shared=store.is_shared(found.job),
         earlier=[each for each in newest if each.recurrence < found.recurrence],
     )
-    console().print(sheet)
+    options.console().print(sheet)
 
 
 def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths, str | None]:
@@ -252,10 +237,10 @@ def _files_or_place(store: History, home: Path, trial: Trial) -> tuple[RunPaths,
         return RunPaths(home / "gone"), find_place(home, trial)
 
 
-def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
+def metrics(trial: options.TrialName, *, as_json: options.AsJson = False) -> None:
     """Show every metric that a run produced, and who saw it."""
-    home, store = open_home(trial)
-    found = find_trial(trial, store)
+    home, store = options.open_home(trial)
+    found = options.find_trial(trial, store)
     live = read_live(files_of(store, home, found))
     if live is None or live.sight is None:
         why = "has not reported yet" if not found.status.finished else "left no such record"
@@ -265,12 +250,12 @@ def metrics(trial: TrialName, *, as_json: AsJson = False) -> None:
         return
     from zeusrun.view.sheets import sight_sheet  # noqa: PLC0415 - see the top
 
-    shown = console()
+    shown = options.console()
     shown.print(sight_sheet(found, live.sight, shown.width))
 
 
 def logs(
-    name: TrialName,
+    name: options.TrialName,
     *,
     follow: Annotated[bool, Option("--follow", "-f", help="Continue until the run ends.")] = False,
     rank: Annotated[int | None, Option(metavar="K", min=0, help="Print only this rank.")] = None,
@@ -284,8 +269,8 @@ def logs(
     """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
-    home, store = open_home(name)
-    found = find_trial(name, store)
+    home, store = options.open_home(name)
+    found = options.find_trial(name, store)
     paths = files_of(store, home, found)
     if not paths.logs.is_dir():
         raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")

@@ -13,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, JobFile, console, job_name
-from zeusrun.errors import HistoryError, JobFileError, LaunchError, UsageError
+from zeusrun.commands.options import AsJson, JobFile, console, job_name, read_each
+from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.launcher.processes.programs import run_foreground
 from zeusrun.schedule.build import build_schedule
@@ -112,12 +112,8 @@ def _first(schedule: Schedule, form: str) -> str:
 def list_(*, as_json: AsJson = False) -> None:
     """Show all schedules: the next times and the last outcome."""
     schedules = _schedules()
-    found, damage = [], None
-    for job in schedules.jobs():
-        try:
-            found.append(schedules.read(job))
-        except HistoryError as error:  # still show the other schedules
-            damage = damage or error
+    by_job, damage = read_each(schedules.jobs(), schedules.read)
+    found = list(by_job.values())
     if as_json:
         print_json([schedule_json(schedule, read_clock()) for schedule in found])
     elif found:

@@ -11,28 +11,17 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
+from zeusrun import __version__
 from zeusrun.analysis.savings import find_savings
 from zeusrun.choice.problem import Forced
 from zeusrun.clock import read_clock
+from zeusrun.commands import options
 from zeusrun.commands.compose import compose
-from zeusrun.commands.machine import describe_machine
-from zeusrun.commands.options import (
-    AsJson,
-    DryRun,
-    JobFile,
-    Overrides,
-    Quiet,
-    TrialName,
-    console,
-    find_trial,
-    open_home,
-    open_own,
-)
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
@@ -67,6 +56,7 @@ if TYPE_CHECKING:
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
+_FIRINGS = 5  # of a schedule, that a machine reports
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 OverlapRule = Annotated[
@@ -80,9 +70,9 @@ OverlapRule = Annotated[
 
 
 def submit(
-    job: JobFile,
+    job: options.JobFile,
     *,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     batch_size: Annotated[
         int | None, Option(metavar="N", help="Use this candidate instead of the policy's choice.")
     ] = None,
@@ -94,9 +84,9 @@ def submit(
         str | None,
         Option(metavar="[HOST:]PORT", help="Serve Prometheus the running training, on loopback."),
     ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
     spec = load_spec(job, overrides or [])
@@ -115,7 +105,7 @@ def submit(
     )
     if metrics_port is None:
         raise typer.Exit(run())
-    from zeusrun.export.port import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
+    from zeusrun.export.prometheus import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
 
     if quiet and not parse_address(metrics_port)[1]:
         raise UsageError(
@@ -128,15 +118,15 @@ def submit(
 
 
 def rerun(
-    trial: TrialName,
+    trial: options.TrialName,
     *,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run the job of a past run again, with the same batch size."""
-    home, store = open_home(trial)
-    found = find_trial(trial, store)
+    home, store = options.open_home(trial)
+    found = options.find_trial(trial, store)
     job_copy = files_of(store, home, found).job_copy
     if not job_copy.is_file():
         raise UsageError(
@@ -222,7 +212,7 @@ def run_recurrence(
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
         messages = _HistoryMessages(spec.name, view, signals)
-        home, history = open_own(spec, show=messages.append, pause=messages.pause)
+        home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(_notify, spec, home, view)
         if warning is not None:
             view.show(Warned(warning))
@@ -252,7 +242,7 @@ def run_recurrence(
                 begun()
                 submission = replace(
                     compose(spec, forced, gpus, place=(home, history)),
-                    describe_machine=functools.partial(describe_machine, home),
+                    describe_machine=functools.partial(_describe_machine, home),
                 )
                 with contextlib.closing(submission):
                     check_not_ended(spec.name, signals.received)
@@ -339,4 +329,33 @@ def _show_plan(submission: Submission, *, as_json: bool) -> None:
         print_json({"trial": trial.to_json(), "argv": list(command.argv), "env": env})
     else:
         sheet = plan_sheet(trial, shlex.join(command.argv), env, remarks)
-        console().print(sheet, soft_wrap=True)
+        options.console().print(sheet, soft_wrap=True)
+
+
+def _describe_machine(home: Path) -> dict[str, Any]:
+    """Return the GPUs and the schedules of this machine, as far as they can be read."""
+    facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
+    with contextlib.suppress(ZeusrunError):
+        facts["gpus"] = _describe_gpus(home)
+    schedules = Schedules(home)
+    if schedules.directory.is_dir():
+        from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
+
+        for job in schedules.jobs():
+            with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+                record = schedule_json(schedules.read(job), read_clock())
+                for private in ("environment", "job_file", "python"):
+                    record.pop(private, None)
+                facts["schedules"].append({**record, "firings": record["firings"][-_FIRINGS:]})
+    return facts
+
+
+def _describe_gpus(home: Path) -> list[dict[str, Any]]:
+    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - see above
+
+    gpus = read_gpus(os.environ, lambda uuid: held_by(home, uuid), everything=True)
+    return [
+        {name: value for name, value in each.to_json().items() if name != "processes"}
+        for each in gpus
+    ]

@@ -5,6 +5,7 @@ Cron runs ``tick`` every minute, so this module imports less than ``schedule.py`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from zeusrun.clock import read_clock
-from zeusrun.errors import ExitCode
+from zeusrun.errors import ExitCode, ZeusrunError
 from zeusrun.files.home import shared_directory, trusted_home
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.store import Schedules
@@ -42,10 +43,16 @@ def tick() -> None:
 
 
 def _deliver_waiting(home: Path) -> None:
-    if shared_directory(home).is_dir():
-        from zeusrun.commands.machine import deliver_waiting  # noqa: PLC0415 - most have no server
+    """Deliver what waits for shared histories; what fails is tried again by the next call."""
+    if not shared_directory(home).is_dir():
+        return
+    from zeusrun.history.registry import known_servers, open_named  # noqa: PLC0415 - few need them
+    from zeusrun.history.shared.spool import Spool  # noqa: PLC0415 - see above
 
-        deliver_waiting(home, os.environ, _print_line)
+    for url, folder in known_servers(home).items():
+        if Spool(folder / "spool"):
+            with contextlib.suppress(ZeusrunError, ValueError):
+                open_named(home, os.environ, url, show=_print_line).deliver()
 
 
 def _print_line(text: str) -> None:

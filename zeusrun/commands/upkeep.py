@@ -12,22 +12,8 @@ import typer
 from typer import Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import (
-    AnyJob,
-    AsJson,
-    DryRun,
-    console,
-    job_name,
-    known_job,
-    open_home,
-)
-from zeusrun.errors import (
-    DeviceError,
-    ExitCode,
-    HistoryError,
-    LaunchError,
-    UsageError,
-)
+from zeusrun.commands import options
+from zeusrun.errors import DeviceError, ExitCode, HistoryError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import chosen_histories, default_name, open_history, open_shared
@@ -50,19 +36,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.history.base import History
+    from zeusrun.maintenance.retention import OldRun
 
 
 def repair(
     *,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
     restore: Annotated[str | None, Option(metavar="JOB", help="Rebuild its history.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Clean up after dead processes; restore histories.
 
     Ends orphan processes, records lost trials, resets power limits, removes left-over files.
     """
-    home, store = open_home()
+    home, store = options.open_home()
     if restore is not None:
         if dry_run:
             raise UsageError("--dry-run and --restore exclude each other; choose one")
@@ -72,7 +59,7 @@ def repair(
     if as_json:
         print_json([vars(finding) for finding in found])
     else:
-        console().print(repair_sheet(found, home, dry_run=dry_run))
+        options.console().print(repair_sheet(found, home, dry_run=dry_run))
     problems = [finding for finding in found if finding.state == "problem"]
     for kind, error in (
         ("history", HistoryError),
@@ -87,7 +74,7 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     """Rebuild a history from its last good copy and the run directories."""
     found = read_found_trials(home, job) if is_job_name(job) else []
     if not found:
-        known_job(store, job)
+        options.known_job(store, job)
     done = store.restore(job, found)
     if store.is_shared(job):
         added = len(done.found)
@@ -97,11 +84,11 @@ def _restore(home: Path, store: History, job: str, *, as_json: bool) -> None:
     elif as_json:
         print_json({**vars(done), "aside": done.aside and str(done.aside)})
     else:
-        console().print(restore_sheet(job, done))
+        options.console().print(restore_sheet(job, done))
 
 
 def prune(
-    job: AnyJob = None,
+    job: options.AnyJob = None,
     *,
     last: Annotated[int | None, Option(metavar="N", min=1, help="Keep the newest N runs.")] = None,
     days: Annotated[
@@ -110,8 +97,8 @@ def prune(
     size: Annotated[
         str | None, Option(metavar="SIZE", help="Keep the newest runs that fit into it: 20 GB.")
     ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Remove the files of old runs; the history stays.
 
@@ -121,20 +108,20 @@ def prune(
         given = Bounds(last, days, None if size is None else size_bytes(size))
     except ValueError as error:
         raise UsageError(f"--size {error}") from None
-    home, store = open_home(job)
-    job = None if job is None else job_name(job)
+    home, store = options.open_home(job)
+    job = None if job is None else options.job_name(job)
     now = read_clock()
-    found, bounded = [], bool(given)
-    damage: HistoryError | None = None
-    for name in store.jobs() if job is None else [known_job(store, job)]:
-        try:
-            bounds = given or _own_bounds(store, home, name)
-            bounded = bounded or bool(bounds)
-            old = collect(store, home, name, bounds, now)
-        except HistoryError as error:  # still clean up the other jobs
-            damage = damage or error
-            continue
-        found += old if dry_run else [run for run in old if remove(run)]
+    bounded = bool(given)
+
+    def find_old(name: str) -> list[OldRun]:
+        nonlocal bounded
+        bounds = given or _own_bounds(store, home, name)
+        bounded = bounded or bool(bounds)
+        return collect(store, home, name, bounds, now)
+
+    names = store.jobs() if job is None else [options.known_job(store, job)]
+    by_job, damage = options.read_each(names, find_old)
+    found = [run for old in by_job.values() for run in old if dry_run or remove(run)]
     if as_json:
         print_json([run.to_json() for run in found])
     elif not bounded and damage is None:
@@ -143,7 +130,7 @@ def prune(
             "'keep: {last: 30}' to the job file"
         )
     elif found or damage is None:
-        console().print(old_runs_sheet(found, dry_run=dry_run))
+        options.console().print(old_runs_sheet(found, dry_run=dry_run))
     if damage is not None:
         raise damage
 
@@ -157,7 +144,7 @@ def _own_bounds(store: History, home: Path, job: str) -> Bounds:
     return read_bounds(load_keep(job_copy))
 
 
-def doctor(*, as_json: AsJson = False) -> None:
+def doctor(*, as_json: options.AsJson = False) -> None:
     """Check this machine, the home, histories and schedules."""
     checks = check_machine(os.environ)
     home = None
@@ -169,7 +156,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([vars(check) for check in checks])
     else:
-        console().print(doctor_sheet(checks))
+        options.console().print(doctor_sheet(checks))
     if any(check.well is False for check in checks):
         raise typer.Exit(ExitCode.LAUNCH)
 

@@ -20,8 +20,7 @@ from zeusrun.export.prometheus import CONTENT_TYPE, Families, add_last_run, add_
 from zeusrun.history.sql import survey
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.server import api
-from zeusrun.server.auth import Authentication, KnownTokens, access_of
-from zeusrun.server.limits import BoundedBodies, Guesses
+from zeusrun.server.auth import Authentication, BoundedBodies, KnownTokens, access_of
 from zeusrun.server.login import build_login_router
 from zeusrun.server.pages.reports import build_total
 from zeusrun.server.pages.router import build_router as build_pages_router
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
 
     from zeusrun.history.sql.survey import Part
     from zeusrun.server.auth import Access
-    from zeusrun.server.settings import Settings
+    from zeusrun.server.settings import ServerSettings
     from zeusrun.trial import Trial
 
 THREADS = 8  # with those of pages and figures, no more than an engine has connections
 _EXPIRE_S = 10.0
 
 
-def build_app(settings: Settings) -> ASGIApp:
+def build_app(settings: ServerSettings) -> ASGIApp:
     """Return the application; it connects to the database with the first request."""
     history = SqlHistory(settings.database_url)
     tokens = KnownTokens(history)
@@ -75,7 +74,7 @@ def build_app(settings: Settings) -> ASGIApp:
     for kind in (Refusal, HistoryError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
-    authentication = Authentication(BoundedBodies(app), tokens, Guesses(), settings)
+    authentication = Authentication(BoundedBodies(app), tokens, settings)
     app.include_router(api.router)
     app.include_router(build_health_router(history))
     app.include_router(build_login_router(authentication, settings))
@@ -152,13 +151,10 @@ def _add_job(families: Families, job: str, ended: list[Part], last: Trial | None
     for part in parts:
         runs[part.status] += part.runs
     by_source = {
-        source.value: build_total(job, [each for each in parts if each.energy_source == source])
+        source: build_total(job, [each for each in parts if each.energy_source == source])
         for source in EnergySource
     }
-    energy_j = {source: total.energy_j for source, total in by_source.items()}
-    whole = build_total(job, parts)
-    prices, carbon_g = whole.prices, whole.carbon_g
-    add_totals(families, job, runs=runs, energy_j=energy_j, prices=prices, carbon_g=carbon_g)
+    add_totals(families, runs, build_total(job, parts), by_source)
     if last is not None:
         add_last_run(families, last)
 

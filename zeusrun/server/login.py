@@ -19,13 +19,13 @@ from zeusrun.view.report.markup import Html, escape, join, tag
 
 if TYPE_CHECKING:
     from zeusrun.server.auth import Authentication
-    from zeusrun.server.settings import Settings
+    from zeusrun.server.settings import ServerSettings
 
 _KEPT_S = 30 * 86400
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-def build_login_router(authentication: Authentication, settings: Settings) -> APIRouter:
+def build_login_router(authentication: Authentication, settings: ServerSettings) -> APIRouter:
     """Return the routes to sign in and out."""
     prefix = settings.path_prefix
     cookie_path = prefix or "/"

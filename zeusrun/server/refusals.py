@@ -17,12 +17,7 @@ from starlette.responses import JSONResponse
 
 from zeusrun import __version__
 from zeusrun.errors import HistoryError
-from zeusrun.history.base import (
-    Conflict,
-    UnavailableError,
-    UnknownTrialError,
-    UnreadableTrialError,
-)
+from zeusrun.history.base import Conflict, UnavailableError, UnknownTrialError, UnreadableTrialError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

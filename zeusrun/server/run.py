@@ -30,7 +30,7 @@ from zeusrun.server.app import build_app
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from zeusrun.server.settings import Settings
+    from zeusrun.server.settings import ServerSettings
 
 _STOP_S = 10  # for the requests that are being answered
 _KEEP_ALIVE_S = 75  # longer than the heartbeat of launchers, so that their connections stay open
@@ -45,7 +45,7 @@ _TOKENS = re.compile(r"zeusrun_[0-9a-f]{8}_[A-Za-z0-9_-]*|(?<=/zeus/)/*[^/\s\"'?
 class Listening:
     """A server that is ready to run, and what its user should know."""
 
-    settings: Settings
+    settings: ServerSettings
     listener: socket.socket
     url: str
     database: str  # without its password
@@ -54,7 +54,7 @@ class Listening:
     needs_token: bool
 
 
-def listen(settings: Settings) -> Listening:
+def listen(settings: ServerSettings) -> Listening:
     """Check the settings and the database, and open the port.
 
     Raises:
@@ -98,7 +98,7 @@ def run(listening: Listening) -> None:
             signal.signal(each, handler)
 
 
-def build_config(settings: Settings) -> uvicorn.Config:
+def build_config(settings: ServerSettings) -> uvicorn.Config:
     """Return how uvicorn runs the application; each worker process builds its own."""
     return uvicorn.Config(
         functools.partial(_build_worker, settings),
@@ -122,7 +122,7 @@ def build_config(settings: Settings) -> uvicorn.Config:
     )
 
 
-def _build_worker(settings: Settings) -> ASGIApp:
+def _build_worker(settings: ServerSettings) -> ASGIApp:
     """Return the application of this process, which may be one of several."""
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -139,7 +139,7 @@ def _ignore(_signal: int, _frame: object) -> None:
     """Take a signal that has been obeyed already."""
 
 
-def _check_exposed(settings: Settings, *, needs_token: bool) -> None:
+def _check_exposed(settings: ServerSettings, *, needs_token: bool) -> None:
     """Raise ``UsageError`` if other machines could connect without tokens or in the clear."""
     missing = []
     if not needs_token:
@@ -159,7 +159,7 @@ def _check_exposed(settings: Settings, *, needs_token: bool) -> None:
         )
 
 
-def _check_certificate(settings: Settings) -> None:
+def _check_certificate(settings: ServerSettings) -> None:
     if settings.ssl_certfile is None:
         return
     try:
@@ -178,7 +178,7 @@ def _no_password() -> str:
     raise ValueError("the key has a password; remove it with `openssl pkey`")
 
 
-def _open_port(settings: Settings) -> socket.socket:
+def _open_port(settings: ServerSettings) -> socket.socket:
     where = f"{settings.host} port {settings.port}"
     try:
         found = socket.getaddrinfo(

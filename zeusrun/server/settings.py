@@ -21,7 +21,7 @@ DATABASE_VARIABLE = "ZEUSRUN_DATABASE_URL"
 SETTINGS_FILE = "server.yaml"
 
 
-class Settings(Section):
+class ServerSettings(Section):
     """The settings of a server; ``load_settings`` reads them."""
 
     database_url: str = Field(repr=False, description="SQLAlchemy's; see docs/server.md.")
@@ -52,7 +52,7 @@ class Settings(Section):
 
 def load_settings(
     home: Path, environment: Mapping[str, str], given: Mapping[str, Any] | None = None
-) -> Settings:
+) -> ServerSettings:
     """Return the settings; ``given`` are those of flags, ``None`` if a flag was not used.
 
     Raises:
@@ -73,7 +73,7 @@ def load_settings(
                 document.origins[key,] = origin or f"--{key.replace('_', '-')}"
     own = f"sqlite:///{home}/server/history.db"
     document.data.setdefault("database_url", own)
-    settings = validate(Settings, document)
+    settings = validate(ServerSettings, document)
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise UsageError("HTTPS needs both --ssl-certfile and --ssl-keyfile")
     if settings.database_url != own:

@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.view import units
-from zeusrun.view.units import MINUS, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
 def is_good(estimate: Estimate | None) -> bool | None:
     """Whether something is saved (``True``) or lost (``False``); ``None``: neither is sure."""
     return None if estimate is None or not estimate.is_shown else estimate.low > 0
+
+
+def claim_style(estimate: Estimate | None) -> str:
+    """Return the style of a claim on a console: a colour if something is saved or lost."""
+    return {True: "green", False: "yellow", None: ""}[is_good(estimate)]
 
 
 def claim_share(share: Estimate, of: str = "") -> str:
@@ -93,7 +97,7 @@ def short_share(share: Estimate) -> str:
 def money_saved(net: NetAmounts) -> str:
     """Return the money that was saved for a cell of a table."""
     sums = [short_amount(amount, _money(currency)) for currency, amount in net.money.items()]
-    return ", ".join(sums) or UNKNOWN
+    return ", ".join(sums) or units.UNKNOWN
 
 
 def _money(currency: str) -> Callable[[float], str]:
@@ -103,7 +107,7 @@ def _money(currency: str) -> Callable[[float], str]:
 def short_amount(amount: Estimate | None, text: Callable[[float], str]) -> str:
     """Return an amount for a cell of a table; a dash if none is shown."""
     if amount is None or not amount.is_shown:
-        return UNKNOWN
+        return units.UNKNOWN
     return signed(amount.value, text)
 
 
@@ -112,7 +116,7 @@ def signed(amount: float, text: Callable[[float], str]) -> str:
     if amount >= 0:
         return text(amount)
     size = text(-amount)
-    return f">{MINUS}{size[1:]}" if size.startswith("<") else f"{MINUS}{size}"
+    return f">{units.MINUS}{size[1:]}" if size.startswith("<") else f"{units.MINUS}{size}"
 
 
 def _range(share: Estimate) -> str:
@@ -122,4 +126,4 @@ def _range(share: Estimate) -> str:
 def _percent(share: float) -> str:
     percent = 100 * share
     digits = 1 if 0.05 <= abs(percent) < 0.95 else 0  # a claim that is near 0 is not one of 0
-    return f"{percent + 0.0:.{digits}f}".replace("-", MINUS) if round(percent, 1) else "0"
+    return f"{percent + 0.0:.{digits}f}".replace("-", units.MINUS) if round(percent, 1) else "0"

@@ -54,6 +54,8 @@ PRICE = Column(
 CARBON = Column("carbon", lambda each: units.carbon(each.carbon_g), optional=True, leaves=1)
 COST = Column("cost", lambda each: units.energy(each.cost_j))
 """What runs have taken: in ``history`` and ``status``, in reports and on the pages of a server."""
+LIMIT = Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5)
+HOST = Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99)
 WHEN = Column("when", lambda each: units.minute(each.started_at), left=True)
 """When they began, in reports and on the pages of a server."""
 

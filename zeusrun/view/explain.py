@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
@@ -60,29 +59,19 @@ def describe_choice(
         chooser.policy.name,
         decision,
         beliefs,
-        problem.default,
+        problem,
         retry=retry,
         continued=continued,
         adapts=chooser.spec.adapt is not None,
-        unit=problem.unit,
-        most_epochs=problem.epoch_limit,
-        ignored=problem.ignored,
     )
-    crashed = [run.arm for run in takewhile(_crashed, _ended(runs))]
+    newest_first = [run for run in reversed(runs) if run.status.finished]
+    failed = takewhile(lambda run: run.status is TrialStatus.FAILED, newest_first)
+    crashed = [run.arm for run in failed]
     if crashed:
         sentences.insert(2, _describe_crashes(chooser.spec.name, crashed))
     if problem.control is not None:
         sentences.append(_sentence(_describe_control(chooser.policy, problem, runs, beliefs)))
     return sentences
-
-
-def _ended(runs: Sequence[Observation]) -> list[Observation]:
-    """Return the runs that have ended, newest first."""
-    return [run for run in reversed(runs) if run.status.finished]
-
-
-def _crashed(run: Observation) -> bool:
-    return run.status is TrialStatus.FAILED
 
 
 def _describe_crashes(job: str, arms: Sequence[int]) -> str:
@@ -144,14 +133,11 @@ def lead(
     policy: str,
     decision: Decision,
     beliefs: Sequence[ArmBelief],
-    default: int,
+    problem: Problem,
     *,
     retry: Decision | None = None,
     continued: Trial | None = None,
     adapts: bool = False,
-    unit: int | None = None,
-    most_epochs: float = math.inf,
-    ignored: bool = False,
 ) -> list[str]:
     """Return a headline and the sentences, for readers who know nothing of policies.
 
@@ -159,13 +145,10 @@ def lead(
         policy: Its name.
         decision: For the next run.
         beliefs: Of every candidate.
-        default: The user's own batch size.
+        problem: The one that was decided.
         retry: What would run if that run missed the target; ``None``: nothing.
         continued: A preempted run that the next submit continues instead.
         adapts: Whether the run changes its batch size.
-        unit: Samples that count as an epoch; see ``Problem.unit``.
-        most_epochs: After which a run ends anyway.
-        ignored: Whether the script ignores the batch size; see ``Problem.ignored``.
     """
     if continued is not None:
         size, name = continued.global_batch_size, continued.trial
@@ -181,10 +164,12 @@ def lead(
     if own.chance < _CERTAIN and not control:
         why += f" (the policy draws at random; the probability of this was {own.chance:.0%})"
     others = [belief for belief in beliefs if belief is not own]
-    texts = [why, _cost(decision, own, by_arm.get(default), unit, most_epochs)]
+    texts = [why, _cost(decision, own, by_arm.get(problem.default), problem)]
     miss = _miss(retry)
     texts.append(
-        miss if control else f"{_change(policy, decision, own, others, ignored=ignored)}. {miss}"
+        miss
+        if control
+        else f"{_change(policy, decision, own, others, ignored=problem.ignored)}. {miss}"
     )
     return [headline, *map(_sentence, texts)]
 
@@ -193,13 +178,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _cost(
-    decision: Decision,
-    own: ArmBelief,
-    default: ArmBelief | None,
-    unit: int | None,
-    most_epochs: float,
-) -> str:
+def _cost(decision: Decision, own: ArmBelief, default: ArmBelief | None, problem: Problem) -> str:
     if own.cost_j is None:
         return "what it costs is not known yet"
     text = f"it is expected to cost {energy_text(own.cost_j)}"
@@ -213,8 +192,8 @@ def _cost(
         more = f"{abs(share):.0%} {'more' if share > 0 else 'less'} than"
         text += f", {'as much as' if abs(share) < _SAME else more} {than}"
     if decision.bound is not None and decision.bound.epochs is not None:
-        if decision.bound.epochs < most_epochs:
-            limit = amount_text(decision.bound.epochs, unit)
+        if decision.bound.epochs < problem.epoch_limit:
+            limit = amount_text(decision.bound.epochs, problem.unit)
             text += f". The run is stopped if it needs more than {limit}"
     elif decision.bound is not None:
         text += f". The run is stopped if it costs more than {energy_text(decision.bound.cost_j)}"
@@ -227,7 +206,7 @@ def _change(
     own: ArmBelief,
     others: Sequence[ArmBelief],
     *,
-    ignored: bool = False,
+    ignored: bool,
 ) -> str:
     """Say which result would change the choice."""
     never = policy == "fixed" or not others
@@ -332,6 +311,7 @@ def _expected(epochs: float | None) -> str:
     return units.three_digits(epochs)
 
 
+RANGE = Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6)
 _BELIEF_COLUMNS = [
     Column("batch", lambda each: str(each.global_batch_size)),
     Column(
@@ -342,7 +322,7 @@ _BELIEF_COLUMNS = [
     Column("epochs", lambda each: _expected(each.epochs), leaves=4),
     Column("cost/\nepoch", lambda each: units.energy(each.epoch_cost_j), leaves=1),
     COST,
-    Column("90 % range", lambda each: units.energy_range(each.cost_range_j), leaves=6),
+    RANGE,
     Column("risk", lambda each: units.percent(each.failure_chance), leaves=3),
     Column(
         "worth",

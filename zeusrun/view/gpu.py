@@ -46,7 +46,7 @@ def gpu_sheet(statuses: Sequence[GpuStatus], width: int) -> RenderableType:
     """Return the GPUs of a machine: their state, then their identity and their processes."""
     letters = max(8, min(30, width - 64))
     doing = [
-        _INDEX,
+        INDEX,
         Column("model", lambda each: units.shortened(model_text(each), letters), left=True),
         Column("power/limit", _power),
         Column("range W", _power_range),
@@ -134,9 +134,9 @@ def _processes(processes: Sequence[GpuProcess] | None) -> str:
     return ", ".join(names) or "none"
 
 
-_INDEX = Column("GPU", lambda each: number(each.cuda_index))
+INDEX = Column("GPU", lambda each: number(each.cuda_index))
 _IDENTITY = (
-    _INDEX,
+    INDEX,
     Column("UUID", lambda each: each.uuid or UNKNOWN, left=True),
     Column("energy by", lambda e: e.energy_source.value if e.energy_source else UNKNOWN, left=True),
     Column("processes", lambda each: _processes(each.processes), left=True, folds=99),

@@ -15,15 +15,7 @@ from rich.text import Text
 
 from zeusrun.analysis.curves import amount_in, counts_reports
 from zeusrun.analysis.usual import UNKNOWN, Usual
-from zeusrun.launcher.events import (
-    Advanced,
-    BoundChanged,
-    Noted,
-    Printed,
-    TrialEnded,
-    TrialStarts,
-    Warned,
-)
+from zeusrun.launcher import events
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
@@ -54,7 +46,7 @@ class SubmitView:
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
-        self._run: TrialStarts | None = None
+        self._run: events.TrialStarts | None = None
         self._start_shown = False
         self._epochs_shown = 0
         self._warned: set[str] = set()
@@ -71,32 +63,32 @@ class SubmitView:
     def show(self, event: SubmitEvent) -> None:
         """Show an event of the submit; when quiet, only warnings and trials that end badly."""
         match event:
-            case Warned(text):
+            case events.Warned(text):
                 self._warned.add(text)
                 self._print(warning_lines([text]))
-            case BoundChanged(cost_bound_j) if self._run is not None:
+            case events.BoundChanged(cost_bound_j) if self._run is not None:
                 self._run = replace(self._run, cost_bound_j=cost_bound_j)
-            case TrialEnded(trial, replaced):
+            case events.TrialEnded(trial, replaced):
                 self._show_end(trial, replaced=replaced)
             case _ if self._quiet:
                 pass
-            case Noted(text):
+            case events.Noted(text):
                 self._print(Text(f"· {text}", style="dim"))
-            case TrialStarts(trial):
+            case events.TrialStarts(trial):
                 self._run, self._epochs_shown, self._start_shown = event, 0, False
                 self._print(trial_head(trial))
                 if self._live is not None:
                     self._live.start()
-            case Printed(rank, lines):
+            case events.Printed(rank, lines):
                 self._show_output(rank, lines)
-            case Advanced(progress) if self._run is not None:
+            case events.Advanced(progress) if self._run is not None:
                 self._show_progress(self._run, progress)
 
     def _show_end(self, trial: Trial, *, replaced: bool) -> None:
         self._stop_live()
         for warning in trial.warnings:
             if warning not in self._warned:
-                self.show(Warned(warning))
+                self.show(events.Warned(warning))
         if not self._quiet or not (replaced or trial.status is TrialStatus.REACHED):
             saved = has_checkpoint(Path(trial.run_dir))
             self._print(summary(trial, replaced=replaced, saved=saved))
@@ -109,7 +101,7 @@ class SubmitView:
             whole.no_wrap, whole.overflow = True, "ignore"  # keep the lines of a traceback
             self._print(whole)
 
-    def _show_progress(self, run: TrialStarts, progress: Progress) -> None:
+    def _show_progress(self, run: events.TrialStarts, progress: Progress) -> None:
         if progress.may_be_baseline:  # if so, nothing of the energy so far is of training
             progress = replace(progress, energy_j=None)
         if self._live is None:
@@ -204,7 +196,7 @@ def live_panel(
         grid.add_row("energy", f"{power} · {energy}")
     if (path := path_text(progress.batch_sizes, last=3)) is not None:
         grid.add_row("batch size", path)
-    if (gradients := _gradients(progress)) is not None:
+    if (gradients := gradients_text(progress)) is not None:
         grid.add_row("gradients", gradients)
     return Group(Text(""), grid)
 
@@ -238,7 +230,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         limit = f" · limit {limit_text(trial)}" if trial.power_limit_w else ""
         cost = f"cost {units.energy(trial.cost_j)} (eta_knob {trial.eta_knob:g}){limit}"
         lines.append(Text(parts + cost))
-    gradients = _gradients(trial)
+    gradients = gradients_text(trial)
     if gradients is not None:
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
@@ -340,7 +332,3 @@ def _epoch_s(progress: Progress) -> float | None:
         epochs = last.epoch - first.epoch
         return (last.time_s - first.time_s) / epochs if epochs > 0 else None
     return last.time_s / done if progress.step_times_s else None  # one step shows no duration
-
-
-def _gradients(seen: Progress | Trial) -> str | None:
-    return gradients_text(seen.noise_curve, seen.gradient_variance, seen.gradients_of)

@@ -23,7 +23,6 @@ from zeusrun.view import units
 from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.tables import dead_note, status_text
-from zeusrun.view.units import gradients_text, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +90,11 @@ def trial_rows(
     if trial.profiling_cost_j is not None:
         cost += f", {units.energy(trial.profiling_cost_j)} of it for trying power limits"
     best = f"best {units.number(trial.best_metric, '.4g')}, {target_text(trial)}"
-    path = path_text(trial.batch_sizes) or str(trial.global_batch_size)
+    path = units.path_text(trial.batch_sizes) or str(trial.global_batch_size)
+    whole = " in the whole run" if last_after_target(trial) else ""
+    origin = None
+    if sight is not None and sight.source is not None:
+        origin = f"from {seen_by(sight, trial.metric)}"
     return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
         ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
@@ -109,24 +112,11 @@ def trial_rows(
         ("cost", cost),
         ("", undisturbed_text(trial, earlier)),
         _length(trial),
-        (
-            "steps",
-            units.number(trial.steps) + (" in the whole run" if last_after_target(trial) else ""),
-        ),
-        (
-            "gradients",
-            gradients_text(
-                trial.noise_curve, trial.gradient_variance, trial.gradients_of, whole=True
-            ),
-        ),
+        ("steps", units.number(trial.steps) + whole),
+        ("gradients", units.gradients_text(trial, whole=True)),
         ("speed", "\n".join(map(_speed, trial.power_profile))),
         (units.shortened(trial.metric), best),
-        (
-            "",
-            None
-            if sight is None or sight.source is None
-            else f"from {seen_by(sight, trial.metric)}",
-        ),
+        ("", origin),
     ]
 
 

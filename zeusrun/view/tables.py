@@ -13,18 +13,9 @@ from zeusrun.analysis.cost_baseline import describe_shifts
 from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
 from zeusrun.trial import EnergySource, TrialStatus
-from zeusrun.view import units
-from zeusrun.view.claims import claim_against, claim_cost, is_good
-from zeusrun.view.columns import (
-    CARBON,
-    COST,
-    ENERGY,
-    EPOCHS,
-    PRICE,
-    TIME,
-    Column,
-    column_table,
-)
+from zeusrun.view import columns, units
+from zeusrun.view.claims import claim_against, claim_cost, claim_style
+from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
@@ -77,11 +68,8 @@ def net_lines(savings: Savings) -> list[Text]:
     basis = f"{of}, exploring included: {claim_cost(savings.net)}"
     if savings.pays_back_in is not None:
         basis += f"; pays back in about {savings.pays_back_in} more"
-    heads = [] if in_use is None else [Text(head, style=_STYLES[is_good(savings.share)])]
+    heads = [] if in_use is None else [Text(head, style=claim_style(savings.share))]
     return [*heads, Text(basis, style="dim")]
-
-
-_STYLES = {True: "green", False: "yellow", None: ""}
 
 
 def savings_block(savings: Savings) -> list[RenderableType]:
@@ -186,9 +174,8 @@ def _history_columns(
         Column("run", lambda each: each.trial.removeprefix(f"{job}-"), left=True),
         *([host] if len({each.host for each in shown} - {None}) > 1 else []),
         Column("batch", units.batch_size, folds=99),
-        Column("limit", lambda each: units.power(each.power_limit_w), optional=True, leaves=5),
-        replace(EPOCHS, value=_epochs),
-        *(TIME, ENERGY, PRICE, CARBON, COST),
+        *(columns.LIMIT, replace(columns.EPOCHS, value=_epochs)),
+        *(columns.TIME, columns.ENERGY, columns.PRICE, columns.CARBON, columns.COST),
         Column("status", status, left=True),
         Column(
             "saved",
@@ -247,23 +234,23 @@ def status_table(
     If a trial runs on another machine than ``host``, a column names the machines. If the names
     leave no room in ``width`` columns, energy, cost and power are not shown.
     """
-    columns = [
+    shown = [
         Column("run", _running_name, left=True, folds=_NAME),
-        Column("host", lambda each: each.host or units.UNKNOWN, left=True, folds=99),
+        columns.HOST,
         Column("batch", lambda each: units.batch_size(each.trial)),
         Column("epoch", lambda each: _epoch(each.trial)),
         Column("metric", _metric),
         Column("time", _running_time),
         *(
             replace(column, value=_of_trial(column), leaves=leaves)
-            for column, leaves in ((ENERGY, 1), (COST, 3))
+            for column, leaves in ((columns.ENERGY, 1), (columns.COST, 3))
         ),
         Column("power", lambda each: units.power(each.power_w if each.alive else None), leaves=2),
     ]
     if host is None or {running.host for running in found} <= {None, host}:
-        del columns[1]
+        del shown[1]
     dim = {number: "dim" for number, each in enumerate(found) if not each.alive}
-    table = column_table(columns, found, width - 1, dim)
+    table = column_table(shown, found, width - 1, dim)
     notes = [dead_note(running.trial) for running in found if not running.alive]
     warnings = [
         f"{running.trial.trial}: {running.trial.warnings[-1]}"
@@ -337,20 +324,20 @@ def totals_table(
         width: Of the console; columns for which it has no room are not shown.
     """
     heading = "GPU" if group == "gpu" else group
-    columns = [
+    shown = [
         Column(heading, lambda each: each.name, left=True, folds=_GROUP),
         Column("runs", lambda each: f"{each.runs:,}"),
-        replace(TIME, leaves=3),
+        replace(columns.TIME, leaves=3),
         Column("energy", _total_energy, leaves=4),
         Column("price", _prices, optional=True, leaves=2),
-        CARBON,
-        COST,
+        columns.CARBON,
+        columns.COST,
     ]
     if len(totals) > 1:
         rows, bold = [*totals, whole], {len(totals): "bold"}
-        table = column_table(columns, rows, width, bold, [len(totals)])
+        table = column_table(shown, rows, width, bold, [len(totals)])
     else:
-        table = column_table(columns, totals, width)
+        table = column_table(shown, totals, width)
     return Group(
         table, *[Text(f"  {note}", style="dim") for note in _total_notes(whole, eta_knobs)]
     )

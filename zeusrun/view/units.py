@@ -12,6 +12,7 @@ from zeusrun.trial import EnergySource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.metrics.progress import Progress
     from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import SizeChange, Trial
 
@@ -242,13 +243,12 @@ def noise_text(point: NoisePoint) -> str:
     return f"{value} ({low} to {high})"
 
 
-def gradients_text(
-    curve: Sequence[NoisePoint], variance: float | None, how: str | None, *, whole: bool = False
-) -> str | None:
+def gradients_text(seen: Progress | Trial, *, whole: bool = False) -> str | None:
     """Return the newest noise scale and variance; ``None`` if there is no noise scale.
 
-    ``how``: how it was measured. ``whole``: show how the noise scale went.
+    ``whole``: show how the noise scale went.
     """
+    curve, variance, how = seen.noise_curve, seen.gradient_variance, seen.gradients_of
     if not curve:
         return None
     drawn = [point.known for point in curve] if whole and len(curve) > 1 else []

@@ -1,13 +1,15 @@
-"""The reports of ``repair``, ``gc`` and ``doctor``."""
+"""The reports of ``repair``, ``gc``, ``doctor`` and ``token``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.text import Text
 
+from zeusrun.clock import timestamp
 from zeusrun.view import units
+from zeusrun.view.columns import Column, column_table
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.history.base import Restoration
+    from zeusrun.history.sql.tokens import Token
     from zeusrun.maintenance.doctor import Check
     from zeusrun.maintenance.repair import Finding
     from zeusrun.maintenance.retention import OldRun
 
 _FINDING_MARKS = {"repaired": ("✓", "green"), "found": ("·", "yellow")}
+_TOKEN_STYLES = {"valid": "green", "expired": "yellow", "revoked": "dim"}
 _CHECK_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
@@ -85,3 +89,41 @@ def doctor_sheet(checks: Sequence[Check]) -> RenderableType:
             body.append(f"\n→ {check.advice}", style="yellow" if check.well is False else "dim")
         rows.append((Text.assemble(_CHECK_MARKS[check.well], (f" {check.name}", "bold")), body))
     return Labelled(rows)
+
+
+def tokens_table(tokens: Sequence[Token], where: str, width: int) -> RenderableType:
+    """Return what each token of a database permits, and when it was last used."""
+    if not tokens:
+        return Text(f"{where} has no tokens yet; make one: zeusrun token create --job '*' --write")
+    return column_table(_TOKEN_COLUMNS, tokens, width)
+
+
+def until(token: Token) -> str:
+    """Return how long a token is valid."""
+    return "for ever" if token.expires_at is None else f"until {_moment(token.expires_at)}"
+
+
+def token_json(token: Token) -> dict[str, Any]:
+    """Return a token as ``--json`` prints it; times are RFC 3339."""
+    times = {
+        name: None if (at := getattr(token, name)) is None else timestamp(at)
+        for name in ("created_at", "expires_at", "revoked_at", "used_at")
+    }
+    may = "write" if token.can_write else "read"
+    own = {"token": token.id, "jobs": token.jobs, "may": may, "state": token.state}
+    return {**own, **times, "note": token.note}
+
+
+def _moment(at: float | None) -> str:
+    return "never" if at is None else units.minute(timestamp(at))
+
+
+_TOKEN_COLUMNS = (
+    Column("token", lambda each: each.id, left=True, folds=99),
+    Column("jobs", lambda each: each.jobs, left=True, folds=99),
+    Column("may", lambda each: "write" if each.can_write else "read", left=True, folds=99),
+    Column("state", lambda each: Text(each.state, _TOKEN_STYLES[each.state]), left=True, folds=99),
+    Column("expires", lambda each: _moment(each.expires_at), left=True, folds=99),
+    Column("last used", lambda each: _moment(each.used_at), left=True, folds=99),
+    Column("note", lambda each: each.note or "", left=True, folds=99),
+)

@@ -26,10 +26,9 @@ from zeusrun.history.sql.engine import writing
 from zeusrun.history.sql.schema import HOSTS
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
-from zeusrun.server.pages import overview, pictures, reports
+from zeusrun.server.pages import document, jobs, reports
 from zeusrun.server.pages.document import Links
-from zeusrun.server.pages.hosts import ScheduleFacts
-from zeusrun.server.pages.machines import schedules_table
+from zeusrun.server.pages.machines import ScheduleFacts, schedules_table
 from zeusrun.trial import TrialStatus
 
 PAGES = ["/", "/job/job", "/run/job-2-1", "/run/job-4-1", "/machines"]
@@ -218,8 +217,7 @@ def test_a_figure_that_does_not_exist_is_not_found(port, path):
 
 
 def test_without_matplotlib_the_page_says_how_to_get_figures(port, monkeypatch):
-    monkeypatch.setattr("zeusrun.server.pages.job.can_draw", lambda: False)
-    monkeypatch.setattr(pictures, "can_draw", lambda: False)
+    monkeypatch.setattr(document, "can_draw", lambda: False)
     text = fetch(port, "/job/job").text
     assert "<img" not in text
     assert "extra &#x27;report&#x27;: pip install &#x27;/path/to/zeusrun[report]&#x27;" in text
@@ -431,7 +429,7 @@ def test_a_database_that_is_gone_or_refuses_is_a_page_that_comes_back(store, mon
 
 
 def test_lists_have_pages_and_jobs_can_be_found(store, monkeypatch):
-    monkeypatch.setattr(overview, "ROWS", 10)
+    monkeypatch.setattr(jobs, "JOBS_SHOWN", 10)
     store.add([run(n, 32, 1.0 + n / 1000) for n in range(1, 121)])
     store.add([named(f"many-{number:03d}", run(1, 32)) for number in range(13)])
     with serve(store) as port:

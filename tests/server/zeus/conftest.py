@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.databases import opened
-from zeusrun.server.zeus.messages import Settings
+from zeusrun.server.zeus.messages import ZeusSettings
 
 JOB = {
     "job_id": "mnist",
@@ -23,8 +23,8 @@ JOB = {
 }
 
 
-def build_settings(**changes) -> Settings:
-    return Settings.model_validate({**JOB, **changes})
+def build_settings(**changes) -> ZeusSettings:
+    return ZeusSettings.model_validate({**JOB, **changes})
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ class ZeusClient:
         from fastapi.testclient import TestClient
 
         from zeusrun.server.app import build_app
-        from zeusrun.server.settings import Settings as ServerSettings
+        from zeusrun.server.settings import ServerSettings
 
         app = build_app(ServerSettings(database_url=database_url))
         self.prefix = prefix

@@ -53,7 +53,7 @@ def url(history, database_url):
     import uvicorn
 
     from zeusrun.server.app import build_app
-    from zeusrun.server.settings import Settings as ServerSettings
+    from zeusrun.server.settings import ServerSettings
 
     app = build_app(ServerSettings(database_url=database_url))
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
@@ -95,7 +95,7 @@ def train(zeus_python, plain_library, url):
 
 def test_it_has_the_fields_and_routes_that_the_server_knows(zeus_python):
     from zeusrun.server.auth import ZEUS_ROUTES
-    from zeusrun.server.zeus.messages import Answer, Report, Settings, TrialId
+    from zeusrun.server.zeus.messages import Report, ReportResponse, TrialId, ZeusSettings
 
     shown = """
 import json
@@ -108,7 +108,7 @@ print(json.dumps([[sorted(model.__fields__) for model in models], urls]))
     command = [zeus_python, "-c", shown]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     fields, urls = json.loads(done.stdout)
-    known = (Settings, Settings, Report, TrialId, Answer)
+    known = (ZeusSettings, ZeusSettings, Report, TrialId, ReportResponse)
     assert fields == [sorted(model.model_fields) for model in known]
     assert len(urls) == 5
     assert all(ZEUS_ROUTES.fullmatch(url) for url in urls)

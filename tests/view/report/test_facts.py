@@ -15,7 +15,7 @@ from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
 from zeusrun.view.report.headline import basis, headline
-from zeusrun.view.report.snippet import job_snippet, reports_json
+from zeusrun.view.report.page import job_snippet, reports_json
 from zeusrun.view.units import MINUS, UNKNOWN, electricity
 
 PRICED = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}

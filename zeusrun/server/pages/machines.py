@@ -1,16 +1,19 @@
-"""The page of the machines: their GPUs, what runs on them, and their schedules."""
+"""The page of the machines: their GPUs, what runs on them, and their schedules.
+
+Machines report all of it, so every value may be anything.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WrapValidator
 
 from zeusrun.schedule.store import UNDERWAY
 from zeusrun.server.pages.document import Links, Page
-from zeusrun.server.pages.runs import HOST
 from zeusrun.view import units
-from zeusrun.view.columns import Column
-from zeusrun.view.gpu import model_text, throttle_text
+from zeusrun.view.columns import HOST, LIMIT, Column
+from zeusrun.view.gpu import INDEX, model_text, throttle_text
 from zeusrun.view.report.headline import percent
 from zeusrun.view.report.markup import Html, join, section, table, tag
 from zeusrun.view.units import UNKNOWN, plural
@@ -18,40 +21,39 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pydantic import ValidatorFunctionWrapHandler
+
     from zeusrun.launcher.rundir.record import Live
-    from zeusrun.server.pages.hosts import GpuFacts, HostFacts, ScheduleFacts
 
 _LINKS = Links()
 _OLD_S = 3600.0
 
 
-@dataclass(frozen=True)
-class Machines:
-    """What the page shows; ``running`` by host. ``may_read``: whether a run may be named."""
+def machines_page(
+    hosts: Sequence[HostFacts],
+    running: Mapping[str, Sequence[Live]],
+    may_read: Callable[[str], bool],
+    version: str | None,
+) -> Page:
+    """Return the page of all machines.
 
-    hosts: Sequence[HostFacts]
-    running: Mapping[str, Sequence[Live]]
-    may_read: Callable[[str], bool]
-
-
-def machines_page(content: Machines, version: str | None) -> Page:
-    """Return the page of all machines."""
-    hosts = content.hosts
+    ``running`` is by host. ``may_read``: whether a run may be named.
+    """
     known = {host.host for host in hosts}
-    silent = sorted(set(content.running) - known)
+    silent = sorted(set(running) - known)
     gpus = sum(len(host.gpus) for host in hosts)
-    runs = sum(map(len, content.running.values()))
+    runs = sum(map(len, running.values()))
     title = f"{plural(len(known) + len(silent), 'machine')}, {plural(gpus, 'GPU')}"
     lead = f"{plural(runs, 'run')} now. The numbers of a GPU are those that its machine sent last."
     if not hosts and not silent:
         lead = "No machine has reported yet. The launcher of a run reports its own machine."
-    sections = [_host(host, content) for host in hosts]
+    sections = [_host(host, running.get(host.host, ()), may_read) for host in hosts]
     sections += [
-        section(name, _runs(content.running[name]), class_="host", data_key=f"host-{n}")
+        section(name, _runs(running[name]), class_="host", data_key=f"host-{n}")
         for n, name in enumerate(silent, len(sections))
     ]
     schedules = [each for host in hosts for each in host.schedules]
-    now = {run.trial.job for each in content.running.values() for run in each}
+    now = {run.trial.job for each in running.values() for run in each}
     listed = (
         schedules_table(schedules, _LINKS, now) if schedules else tag("p", "No job has a schedule.")
     )
@@ -64,7 +66,7 @@ def machines_page(content: Machines, version: str | None) -> Page:
     return Page("Machines", join((*head, *sections, timed)), "Machines", version=version)
 
 
-def _host(host: HostFacts, content: Machines) -> Html:
+def _host(host: HostFacts, runs: Sequence[Live], may_read: Callable[[str], bool]) -> Html:
     parts = [f"zeusrun {host.version}"] if host.version else []
     parts.append(f"reported {_ago(host.age_s)}")
     note = tag("p", " · ".join(parts), class_="note")
@@ -73,11 +75,10 @@ def _host(host: HostFacts, content: Machines) -> Html:
         for gpu in host.gpus
         if gpu.error
     ]
-    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, content.may_read))]
+    columns = [*_GPU_COLUMNS, Column("limit held by", lambda gpu: _holder(gpu, may_read))]
     gpus = table(f"GPUs of {host.host}", columns, host.gpus) or tag("p", "It has no GPU.")
-    runs = _runs(content.running.get(host.host, ()))
     key = f"host-{host.host}"
-    return section(host.host, note, runs, gpus, *errors, class_="host", data_key=key)
+    return section(host.host, note, _runs(runs), gpus, *errors, class_="host", data_key=key)
 
 
 def _ago(age_s: float) -> str:
@@ -112,10 +113,10 @@ def _holder(gpu: GpuFacts, may_read: Callable[[str], bool]) -> str:
 
 
 _GPU_COLUMNS = (
-    Column("GPU", lambda gpu: units.number(gpu.cuda_index)),
+    INDEX,
     Column("model", model_text, left=True),
     Column("power", lambda gpu: units.power(gpu.power_w)),
-    Column("limit", lambda gpu: units.power(gpu.power_limit_w)),
+    LIMIT,
     Column("load", lambda gpu: percent(gpu.utilization)),
     Column("temperature", lambda gpu: units.celsius(gpu.temperature_c)),
     Column("throttled", lambda gpu: throttle_text(gpu.throttle_reasons), left=True),
@@ -148,3 +149,97 @@ def _last_run(schedule: ScheduleFacts, *, is_running: bool) -> str:
     known = [each for each in schedule.firings if is_running or each.result not in UNDERWAY]
     none = UNKNOWN if schedule.firings else "it has not run yet"
     return str(max(known, key=lambda each: each.occurrence or "", default=none))
+
+
+_MOST = 256  # GPUs or schedules of a machine
+
+
+def _read(value: object, read: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 - any type
+    """Return a value; ``None`` if it has no usable form."""
+    try:
+        return read(value)
+    except ValueError:
+        return None
+
+
+def _read_each(value: object, read: ValidatorFunctionWrapHandler) -> list[Any]:
+    """Return those values of a list that have a usable form."""
+    items = value[:_MOST] if isinstance(value, list) else []
+    return [known for each in items for known in _read([each], read) or ()]
+
+
+_Text = Annotated[
+    str | None, AfterValidator(lambda text: text and text[:300]), WrapValidator(_read)
+]
+_Integer = Annotated[int | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Number = Annotated[float | None, Field(gt=-1e9, lt=1e9), WrapValidator(_read)]
+_Texts = Annotated[list[str], WrapValidator(_read_each)]
+
+
+class _Facts(BaseModel):
+    """Values of a report; ``None`` is unknown."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class GpuFacts(_Facts):
+    """One GPU when its machine last reported."""
+
+    cuda_index: _Integer = None
+    model: _Text = None
+    power_w: _Number = None
+    power_limit_w: _Number = None
+    utilization: _Number = None
+    temperature_c: _Number = None
+    throttle_reasons: _Texts | None = None
+    energy_source: _Text = None
+    held_by: _Text = None  # the run that holds its power limit
+    error: _Text = None
+
+
+class Firing(_Facts):
+    """One occurrence of a schedule, and what it came to."""
+
+    occurrence: _Text = None
+    result: _Text = None
+    exit_code: _Integer = None
+    why: _Text = None
+
+    def __str__(self) -> str:
+        """Describe what it came to."""
+        text = self.result or "unknown"
+        if text == "ended" and self.exit_code is not None:
+            text = (
+                f"ended with exit code {self.exit_code}" if self.exit_code else "reached its target"
+            )
+        return f"{text}: {self.why}" if self.why else text
+
+
+class ScheduleFacts(_Facts):
+    """One schedule of a machine."""
+
+    job: str
+    host: _Text = None
+    words: _Text = None
+    cron: _Text = None
+    next: _Texts = []  # RFC 3339
+    paused: object = None
+    firings: Annotated[list[Firing], WrapValidator(_read_each)] = []
+
+
+class HostFacts(_Facts):
+    """A machine; ``age_s`` seconds ago it reported."""
+
+    host: str
+    age_s: float
+    version: _Text = None
+    gpus: Annotated[list[GpuFacts], WrapValidator(_read_each)] = []
+    schedules: Annotated[list[ScheduleFacts], WrapValidator(_read_each)] = []
+
+
+def read_host(host: str, age_s: float, facts: Mapping[str, Any]) -> HostFacts:
+    """Return what a machine reported; what has no usable form is left out."""
+    found = HostFacts.model_validate({**facts, "host": host, "age_s": age_s})
+    for schedule in found.schedules:
+        schedule.host = host
+    return found

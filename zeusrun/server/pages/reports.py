@@ -18,8 +18,14 @@ from zeusrun.history.rules import place_of
 from zeusrun.history.sql.survey import add_up, list_traces
 from zeusrun.jobfile.settings import read_settings
 from zeusrun.trial import EnergySource, TrialStatus
-from zeusrun.view.report.belief import build_belief, unknown_belief
-from zeusrun.view.report.facts import Belief, JobReport, build_facts, build_power
+from zeusrun.view.report.facts import (
+    Belief,
+    JobReport,
+    build_belief,
+    build_facts,
+    build_power,
+    unknown_belief,
+)
 from zeusrun.view.report.headline import headline
 
 if TYPE_CHECKING:

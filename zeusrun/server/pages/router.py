@@ -20,22 +20,20 @@ from zeusrun.history.sql import survey
 from zeusrun.job_name import is_job_name
 from zeusrun.server.auth import access_of
 from zeusrun.server.login import account
-from zeusrun.server.pages import job as job_pages
-from zeusrun.server.pages import machines as machine_pages
-from zeusrun.server.pages import overview as overview_pages
-from zeusrun.server.pages import run as run_pages
+from zeusrun.server.pages import jobs
 from zeusrun.server.pages.document import (
     HEADERS,
     STATIC,
+    THEMES,
     Links,
     Page,
+    Pictures,
     build_document,
     static_text,
 )
-from zeusrun.server.pages.hosts import HostFacts, read_host
-from zeusrun.server.pages.pictures import THEMES, Pictures
+from zeusrun.server.pages.machines import HostFacts, machines_page, read_host
 from zeusrun.server.pages.reports import UNREADABLE, Reports, read_trace
-from zeusrun.server.pages.runs import read_live
+from zeusrun.server.pages.runs import RunContent, read_live, run_page, run_report, run_version
 from zeusrun.view.report.figures import FIGURES
 from zeusrun.view.report.markup import join, tag
 
@@ -126,7 +124,7 @@ async def _send_static(name: str) -> Response:
     if name not in STATIC:
         return _refuse("There is no such file.")
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": _FOREVER}
-    return Response(static_text(name), media_type=STATIC[name][0], headers=headers)
+    return Response(static_text(name), media_type=STATIC[name], headers=headers)
 
 
 def _refuse(text: str, status: int = 404) -> Response:
@@ -156,11 +154,11 @@ class _Pages:
         version = survey.read_versions(self._engine).of(None)
         seen = [h for h in survey.list_heads(self._engine) if access_of(request).covers(h.job)]
         heads = [head for head in seen if q.casefold() in head.job.casefold()]
-        last = max(1, -(-len(heads) // overview_pages.ROWS))
+        last = max(1, -(-len(heads) // jobs.JOBS_SHOWN))
         number = min(page, last)
-        shown = heads[(number - 1) * overview_pages.ROWS : number * overview_pages.ROWS]
+        shown = heads[(number - 1) * jobs.JOBS_SHOWN : number * jobs.JOBS_SHOWN]
         running, counts = self._running(request)
-        view = overview_pages.Overview(
+        view = jobs.Overview(
             heads=heads,
             shown=shown,
             newest=survey.read_numbers(self._engine, [head.newest for head in shown]),
@@ -172,7 +170,7 @@ class _Pages:
             search=q,
             number=number,
         )
-        return overview_pages.overview_page(view, version)
+        return jobs.overview_page(view, version)
 
     def job(
         self,
@@ -190,15 +188,15 @@ class _Pages:
         schedules = [
             each for host in self._hosts(request) for each in host.schedules if each.job == job
         ]
-        runs = survey.list_runs(self._engine, job, job_pages.ROWS, before)
+        runs = survey.list_runs(self._engine, job, jobs.RUNS_SHOWN, before)
         first = survey.read_first(self._engine, job) or view.newest
-        content = job_pages.JobContent(view, running, counts[job], runs, first, schedules, before)
-        return job_pages.job_page(content, version)
+        content = jobs.JobContent(view, running, counts[job], runs, first, schedules, before)
+        return jobs.job_page(content, version)
 
     def run(self, request: Request, trial: str) -> Page:
         """Return the page of a run."""
         content = self._run(request, trial)
-        return run_pages.run_page(content, survey.read_versions(self._engine).of(content.trial.job))
+        return run_page(content, survey.read_versions(self._engine).of(content.trial.job))
 
     def machines(self, request: Request) -> Page:
         """Return the page of the machines."""
@@ -211,8 +209,7 @@ class _Pages:
             job = job_of(trial)
             return job is not None and access_of(request).covers(job)
 
-        content = machine_pages.Machines(self._hosts(request), by_host, may_name)
-        return machine_pages.machines_page(content, version)
+        return machines_page(self._hosts(request), by_host, may_name, version)
 
     def version(self, request: Request, job: str | None = None) -> Response:
         """Send the version of a job, or of everything: a page asks for itself if that differs."""
@@ -227,12 +224,12 @@ class _Pages:
         view = self.reports.view(job)
         if view is None or view.report is None:
             return None, ""
-        return view.report, job_pages.job_version(view)
+        return view.report, jobs.job_version(view)
 
     def read_run(self, request: Request, trial: str) -> tuple[JobReport | None, str]:
         """Return what the figures of a run show, and what differs if they do."""
         content = self._run(request, trial)
-        return run_pages.run_report(content), run_pages.run_version(content)
+        return run_report(content), run_version(content)
 
     def figures_of(
         self, read: Callable[[Request, str], tuple[JobReport | None, str]]
@@ -292,7 +289,7 @@ class _Pages:
             ]
         return hosts
 
-    def _run(self, request: Request, trial: str) -> run_pages.RunContent:
+    def _run(self, request: Request, trial: str) -> RunContent:
         stored = self._store.find(trial)
         if stored is None or not access_of(request).covers(stored.job):
             raise _NotFoundError("There is no such run, or you may not see it.")
@@ -301,7 +298,7 @@ class _Pages:
             running = survey.read_running(self._engine, stored.trial)
             live = read_live(running[0]) if running else None
         trace = read_trace(self._store.trace(stored.trial))
-        return run_pages.RunContent(stored, live, trace, self.reports.unit(stored.job))
+        return RunContent(stored, live, trace, self.reports.unit(stored.job))
 
 
 def _may_see(request: Request, job: str) -> bool:

@@ -1,8 +1,8 @@
-"""Runs on the pages: a card for each that runs now, and rows of a table for the others."""
+"""Runs on the pages: cards of those that run now, rows of a table, and the page of one run."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import size_label
@@ -10,19 +10,22 @@ from zeusrun.analysis.curves import amount_in, curve_in, curve_unit
 from zeusrun.history.base import HEARTBEAT_S, LEASE_S
 from zeusrun.launcher.rundir.record import Live
 from zeusrun.maintenance.running import state_of
+from zeusrun.server.pages import document
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
+from zeusrun.view.columns import CARBON, COST, ENERGY, HOST, PRICE, TIME, WHEN, Column
+from zeusrun.view.report.facts import JobReport, build_facts, build_power
 from zeusrun.view.report.headline import goal
-from zeusrun.view.report.markup import Html, join, pairs, table, tag
-from zeusrun.view.units import UNKNOWN, plural
+from zeusrun.view.report.markup import Html, details, figure, join, pairs, section, table, tag
+from zeusrun.view.report.sections import Frame, power_traces
+from zeusrun.view.sheets import trial_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.analysis.curves import CurveUnit
+    from zeusrun.energy.power_trace import PowerTrace
     from zeusrun.history.sql.survey import Running
-    from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
 
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
@@ -33,7 +36,6 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
-HOST = Column("host", lambda each: each.host or UNKNOWN, left=True)
 
 
 def read_live(running: Running) -> Live:
@@ -42,7 +44,7 @@ def read_live(running: Running) -> Live:
     return replace(live, alive=running.lease_left_s >= _LATE_S)
 
 
-def cards(runs: Sequence[Live], count: int, links: Links) -> Html:
+def cards(runs: Sequence[Live], count: int, links: document.Links) -> Html:
     """Return the cards of some of ``count`` running trials."""
     if not runs:
         return tag("p", "Nothing runs now.")
@@ -53,7 +55,7 @@ def cards(runs: Sequence[Live], count: int, links: Links) -> Html:
     return join((tag("ul", *items, class_="cards"), more))
 
 
-def _card(run: Live, links: Links) -> Html:
+def _card(run: Live, links: document.Links) -> Html:
     trial = run.trial
     where = f" on {run.host}" if run.host else ""
     name = tag("h3", links.link_run(trial.trial))
@@ -77,7 +79,7 @@ def _progress(trial: Trial) -> Html:
     if trial.time_s is None:
         text = f"started {units.moment(trial.started_at, '%H:%M')}, training has not begun"
     else:
-        text = f"{plural(done, 'epoch')} of at most {trial.max_epochs}"
+        text = f"{units.plural(done, 'epoch')} of at most {trial.max_epochs}"
     if trial.by_samples:  # nothing says how many it will be
         return tag("div", tag("span", f"{units.count(trial.samples)} samples"), class_="epochs")
     bar = tag(
@@ -121,7 +123,7 @@ def page_links(label: str, parts: Sequence[str]) -> Html:
 
 
 def runs_table(
-    trials: Sequence[Trial], caption: str, links: Links, unit: CurveUnit = "epochs"
+    trials: Sequence[Trial], caption: str, links: document.Links, unit: CurveUnit = "epochs"
 ) -> Html:
     """Return a row for each run, in the order given."""
     columns = [
@@ -140,5 +142,129 @@ def runs_table(
 def _why(trial: Trial) -> str:
     """Return why a run ended, unless it reached its target."""
     if trial.status is TrialStatus.REACHED or not trial.reason:
-        return UNKNOWN
+        return units.UNKNOWN
     return units.shortened(trial.reason, _LONGEST)
+
+
+_LINKS = document.Links(1)
+_MOST_POINTS = 100  # rows of the table of the curve
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """What the page shows. ``live`` while it runs; then it has the numbers so far.
+
+    ``job_unit``: what curves of the job are drawn against; ``None`` if no run has ended.
+    """
+
+    stored: Trial
+    live: Live | None
+    trace: PowerTrace | None
+    job_unit: CurveUnit | None = None
+
+    @property
+    def trial(self) -> Trial:
+        """The trial with what is known now."""
+        return self.stored if self.live is None else self.live.trial
+
+    @property
+    def unit(self) -> CurveUnit:
+        """What its curve is drawn against: as those of its job, if it can be."""
+        unit = self.job_unit or curve_unit([self.trial])
+        return unit if curve_in(self.trial, unit) else "epochs"
+
+
+def run_page(content: RunContent, version: str | None) -> document.Page:
+    """Return the page of a run."""
+    trial = content.trial
+    report, address = run_report(content), _LINKS.run(trial.trial)
+    frame = Frame(document.picture_of(report, address, run_version(content)))
+    parts = [
+        ("curve", "Learning curve", _curve(trial, content.unit, frame)),
+        ("power", "Power", power_traces(report, frame)),
+    ]
+    sections = (section(title, body, id=place) for place, title, body in parts if body)
+    now = Html()
+    if content.live is not None:
+        now = section("Runs now", cards([content.live], 1, _LINKS), id="now")
+    body = join((_head(trial), now, *sections, _commands(trial)))
+    return document.Page(trial.trial, body, about=trial.job, version=version)
+
+
+def run_report(content: RunContent) -> JobReport:
+    """Return the report of a single run, for its figures; of a running one, with what it has."""
+    trial = content.trial
+    if not trial.status.finished:  # a report is made of runs that have ended
+        trial = trial.finish(trial.ended_as(TrialStatus.STOPPED, None, "", trial.started_at))
+    power = () if content.trace is None else (build_power(trial, content.trace),)
+    return JobReport(build_facts(trial.job, [trial], content.unit), power=power)
+
+
+def run_version(content: RunContent) -> str:
+    """Return what differs if the figures of a run do."""
+    trial, trace = content.trial, content.trace
+    spans = 0 if trace is None else len(trace.spans)
+    return document.figures_version(
+        trial.trial, trial.uuid, trial.status, trial.curve, spans, content.unit
+    )
+
+
+def _head(trial: Trial) -> Html:
+    which = f"attempt {trial.attempt} of recurrence {trial.recurrence}"
+    where = [_LINKS.link_job(trial.job), f" · {which}"]
+    if trial.attempt > 1:
+        before = f"{trial.job}-{trial.recurrence}-{trial.attempt - 1}"
+        where += [" · ", tag("a", "the attempt before", href=_LINKS.run(before))]
+    title = tag("h1", trial.trial, class_="headline")
+    status = tag("p", status_text(trial), f" {trial.reason or ''}", class_="lead")
+    warnings = [tag("p", text, class_="caution") for text in trial.warnings]
+    why = tag("p", tag("strong", "Why this batch size: "), trial.why, class_="why")
+    drawn = [] if document.can_draw() else [tag("p", document.NO_FIGURES, class_="note")]
+    return join(
+        (tag("p", *where, class_="job"), title, status, why, *warnings, _facts(trial), *drawn)
+    )
+
+
+def _curve(trial: Trial, unit: CurveUnit, frame: Frame) -> Html:
+    if not trial.curve:
+        return Html()
+    curve = curve_in(trial, unit)
+    label = f"Learning curve of {trial.trial}, with the target {trial.target:g}."
+    columns = [
+        Column("epoch" if unit == "epochs" else unit, lambda point: units.count(point.epoch)),
+        Column(units.shortened(trial.metric, 40), lambda point: units.number(point.value, ".4g")),
+        *(TIME, ENERGY),
+    ]
+    rows = curve[-_MOST_POINTS:]
+    which = f"the last {len(rows)} of {len(curve)}" if len(rows) < len(curve) else "all"
+    what = "epochs" if unit == "epochs" else "reports"
+    title = f"{what.capitalize()}: {which}"
+    listed = table(title, columns, rows, lambda point: str(point.epoch))
+    folded = details(f"Table of the {what}", listed)
+    return figure(frame.picture("curves", label), "Dashed: the target.", folded)
+
+
+def _facts(trial: Trial) -> Html:
+    """Return everything that is known of a run, but its curve."""
+    found: list[tuple[str, str]] = []
+    for name, text in trial_rows(trial):
+        if name and text and name not in {"chosen", "started"}:
+            found.append((name, text))
+        elif text and not name:
+            found[-1] = (found[-1][0], f"{found[-1][1]}; {text}")
+    moments = [("started", trial.started_at), ("ended", trial.finished_at)]
+    found += [(name, units.minute(at)) for name, at in moments]
+    names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
+    found += [(name, text or units.UNKNOWN) for name, text in names.items()]
+    return pairs(found, class_="key")
+
+
+def _commands(trial: Trial) -> Html:
+    if not trial.run_dir.startswith("/"):  # of Zeus's own client, which keeps no files
+        return Html()
+    where = f"on {trial.host}" if trial.host else "on its machine"
+    verbs = ["logs", "show"] if trial.status.finished else ["logs --follow", "cancel"]
+    parts: list[str] = [f"More {where}: "]
+    for verb in verbs:
+        parts += [tag("code", f"zeusrun {verb} {trial.trial}"), " "]
+    return tag("p", *parts, class_="note commands")

@@ -34,7 +34,7 @@ Name = Annotated[str, AfterValidator(_check_id)]
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 
 
-class Settings(BaseModel):
+class ZeusSettings(BaseModel):
     """A job as a client describes it: its search space, its goal, and its GPUs.
 
     What only Zeus's own bandit uses (``num_pruning_rounds`` and ``mab_*``) is stored and returned.
@@ -60,7 +60,7 @@ class Settings(BaseModel):
     gpu_model: Name = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check(self) -> Settings:
+    def _check(self) -> ZeusSettings:
         self.batch_sizes = sorted(set(self.batch_sizes))
         if self.default_batch_size not in self.batch_sizes:
             raise ValueError(
@@ -76,7 +76,7 @@ class Settings(BaseModel):
             raise ValueError("job_id is empty; leave it out, and the server makes one")
         return self
 
-    def differences(self, other: Settings) -> list[str]:
+    def differences(self, other: ZeusSettings) -> list[str]:
         """Describe what ``other`` has instead of this job's values, one clause a field."""
         mine, theirs = self.model_dump(), other.model_dump()
         return [
@@ -103,7 +103,7 @@ class Report(TrialId):
     current_epoch: int = Field(ge=0, le=MAX_COUNT)
 
 
-class Answer(BaseModel):
+class ReportResponse(BaseModel):
     """Whether a training goes on. Once it stops, ``converged`` says if it reached the target."""
 
     stop_train: bool

@@ -1,11 +1,13 @@
-"""Compares two groups of runs. Pure."""
+"""Compares two groups of runs: two jobs, batch sizes or spans of time. Pure."""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import re
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zeusrun.analysis.amounts import MOST, Estimate
 from zeusrun.analysis.cost_baseline import has_cost, setting
@@ -13,18 +15,18 @@ from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, student
 from zeusrun.bandit.observation import finite_exp
 from zeusrun.bandit.proof import as_undisturbed
+from zeusrun.clock import local_time
 from zeusrun.cost import energy_text
+from zeusrun.errors import UsageError
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import units
 from zeusrun.view.claims import claim_against, is_good, short_share
 from zeusrun.view.report.headline import capitalized, unbroken
-from zeusrun.view.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from zeusrun.trial import Trial
-
 
 _FEW = 3  # values: the median of fewer is their mean, and they show no spread
 _MOST_LOG = 20.0
@@ -41,7 +43,7 @@ class Measure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GroupComparison:
     """Two groups of runs."""
 
     subject: str  # their job, or that they are of two
@@ -58,7 +60,7 @@ class Comparison:
 
 def compare(
     subject: str, names: tuple[str, str], left: Sequence[Trial], right: Sequence[Trial]
-) -> Comparison:
+) -> GroupComparison:
     """Compare two groups of runs, by their medians."""
     measures = []
     unit = curve_unit([*left, *right])
@@ -68,7 +70,7 @@ def compare(
         measures.append(Measure(name, kind, *sides, _find_saved(*sides)))
     headline, better = _headline(names, measures[0])
     differ = _difference([*left, *right])
-    return Comparison(
+    return GroupComparison(
         subject=subject,
         names=names,
         runs=(len(left), len(right)),
@@ -159,18 +161,18 @@ def _difference(trials: Sequence[Trial]) -> str | None:
 def _notes(left: Sequence[Trial], right: Sequence[Trial]) -> list[str]:
     notes, both = [], (*left, *right)
     if adapted := sum(trial.variant is not None for trial in both):
-        notes.append(f"{plural(adapted, 'run')} adapted the batch size during the training.")
+        notes.append(f"{units.plural(adapted, 'run')} adapted the batch size during the training.")
     if dropped := sum(not has_cost(trial) for trial in both):
         one = dropped == 1
         notes.append(
-            f"{plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
+            f"{units.plural(dropped, 'run')} did not reach the target, shared a GPU or the CPU, "
             f"changed or began anew, or {'has' if one else 'have'} no known cost; medians and "
             f"dots leave {'it' if one else 'them'} out."
         )
     return notes
 
 
-def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
+def comparison_rows(comparison: GroupComparison) -> list[dict[str, str]]:
     """Return the rows of a table: what, both sides with median and range, and the difference."""
     heads = ["of a run", *comparison.names, "difference"]
     if len(set(heads)) < len(heads):  # such as a job called "difference"
@@ -208,3 +210,84 @@ def _amount(value: float, kind: str) -> str:
         return units.count(value)
     # Short times have three digits, so two that differ by a percent look different.
     return units.duration(value) if value >= 59.95 else energy_text(value).replace("J", "s")
+
+
+Kind = Literal["jobs", "batch sizes", "spans"]
+_DATE = re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}")
+_AFTER = "~"  # sorts after every digit and dash: "2026-03~" follows the last day of that month
+_HOW = (
+    "name two jobs, two batch sizes of a job (64 256), or two spans of time "
+    "(2026-01..2026-03 2026-04..)"
+)
+
+
+def find_kind(sides: tuple[str, str], jobs: Collection[str]) -> Kind:
+    """Return what two words name.
+
+    Raises:
+        UsageError: If they name anything else, the same twice, or spans that share days.
+    """
+    flag, known = f"--compare {' '.join(sides)}", ", ".join(sorted(jobs)) or "none yet"
+    kinds: dict[Kind, Callable[[str], object]] = {
+        "jobs": lambda side: side in jobs,
+        "batch sizes": _is_number,
+        "spans": _ends,
+    }
+    kind = next((kind for kind, fits in kinds.items() if all(map(fits, sides))), None)
+    if kind is None:
+        wrong = [side for side in sides if not any(fits(side) for fits in kinds.values())]
+        why = "both sides must be alike"
+        if wrong:
+            why = f"{wrong[0]!r} is no job, no batch size and no span of time"
+        raise UsageError(f"{flag}: {why}: {_HOW}; known jobs: {known}")
+    if kind == "spans":
+        left, right = (_ends(side) or ("", "") for side in sides)
+        if left != right and left[0] <= right[1] and right[0] <= left[1]:
+            raise UsageError(f"{flag}: the spans share days; choose spans that do not")
+        same = left == right
+    else:
+        strip = "0" if kind == "batch sizes" else ""
+        same = sides[0].lstrip(strip) == sides[1].lstrip(strip)
+    if same:
+        raise UsageError(f"{flag}: both sides are the same; name two different {kind}")
+    return kind
+
+
+def within(trials: Sequence[Trial], side: str, kind: Kind) -> list[Trial]:
+    """Return the trials of a job that have a batch size, or began in a span of time."""
+    if kind == "batch sizes":
+        size = side.lstrip("0")  # a text, because a number may have too many digits
+        return [t for t in trials if str(t.global_batch_size) == size and t.variant is None]
+    first, last = _ends(side) or ("", "")
+    days = [(trial, local_time(trial.started_at)) for trial in trials]
+    return [
+        trial
+        for trial, moment in days
+        if moment is not None and first <= f"{moment:%Y-%m-%d}" <= last
+    ]
+
+
+def _is_number(side: str) -> bool:
+    return side.isdecimal() and side.isascii()
+
+
+def _ends(side: str) -> tuple[str, str] | None:
+    """Return the first day of a span, and a text that sorts after its last day.
+
+    ``None`` if the text is no span: its dates do not exist, or it ends before it begins.
+    """
+    first, dots, last = side.partition("..")
+    if not (first or last) or not all(map(_is_date, filter(None, (first, last)))):
+        return None
+    end = (last if dots else first) + _AFTER
+    return (first, end) if first <= end else None
+
+
+def _is_date(text: str) -> bool:
+    if _DATE.fullmatch(text) is None:
+        return False
+    try:
+        dt.date.fromisoformat(text + "-01" * (2 - text.count("-")))
+    except ValueError:
+        return False
+    return True

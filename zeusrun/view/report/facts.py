@@ -1,12 +1,14 @@
-"""What a report says of a job, computed from its trials. Pure."""
+"""What a report says of a job, and what its policy believes, from its trials. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from zeusrun.analysis.amounts import last_after_target, size_label, sum_known
-from zeusrun.analysis.cost_baseline import describe_shifts
+from zeusrun.analysis.cost_baseline import describe_shifts, has_cost
 from zeusrun.analysis.curves import (
     build_curves,
     build_noise,
@@ -17,8 +19,14 @@ from zeusrun.analysis.curves import (
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.totals import Total, add_up
+from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
+from zeusrun.errors import ZeusrunError
 from zeusrun.trial import EnergySource, Stage, TrialStatus
+from zeusrun.view.explain import describe_choice, in_samples
 from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, shortened
 
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.bandit.problem import ArmBelief
     from zeusrun.energy.power_trace import PowerTrace
+    from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Trial
 
 _CURVES = 8  # of each batch size
@@ -263,3 +272,26 @@ def build_power(trial: Trial, trace: PowerTrace) -> PowerFacts:
         throttled=tuple(sorted(shares.items())),
         trace=trace,
     )
+
+
+def build_belief(spec: JobSpec, trials: Sequence[Trial]) -> Belief:
+    """Return what the policy believes after the newest trials, oldest first; at least one."""
+    usual = next((trial for trial in reversed(trials) if has_cost(trial)), trials[-1])
+    machine = Machine(hardware=usual.hardware, max_power_w=usual.max_power_w)
+    try:
+        policy = create_policy(spec.policy.name)
+        problem = build_problem(spec, machine, trials, next_recurrence(trials))
+        problem, runs = read_history(problem, trials)
+        rng = np.random.default_rng(spec.policy.seed)
+        arms = explain_next(policy, problem, runs, rng)
+        sentences = describe_choice(Chooser(spec, policy), problem, runs, arms)
+    except ZeusrunError as error:
+        return unknown_belief(error)
+    shown = tuple(in_samples(arms, problem.unit))
+    unit: CurveUnit = "samples" if problem.unit else "epochs"
+    return Belief(shown, tuple(sentences), policy.name, unit)
+
+
+def unknown_belief(error: ZeusrunError) -> Belief:
+    """Return a belief that says why it is unknown."""
+    return Belief(missing=f"What the policy believes is unknown: {error}")

@@ -8,25 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.view.claims import is_good
-from zeusrun.view.report.canvas import (
-    LEFT,
-    RIGHT,
-    SMALL,
-    TEXT,
-    WIDTH,
-    Dot,
-    add_legend,
-    add_panel,
-    blank,
-    dashes,
-    label_text,
-    legend_lines,
-    limit,
-    scatter,
-    set_label,
-    set_title,
-    shift,
-)
+from zeusrun.view.report import canvas
 from zeusrun.view.units import short_count
 
 if TYPE_CHECKING:
@@ -38,10 +20,9 @@ if TYPE_CHECKING:
     from zeusrun.analysis.recurrences import RecurrenceFacts, SizeFacts
     from zeusrun.energy.power_trace import PowerSpan
     from zeusrun.view.report.canvas import Palette
-    from zeusrun.view.report.compare import Comparison
+    from zeusrun.view.report.compare import GroupComparison
     from zeusrun.view.report.facts import JobFacts, JobReport, PowerFacts
 
-FIGURES = ("cost", "curves", "noise", "arms", "power")
 DRAWN_TRACES = 6
 DRAWN_RUNS = 500
 """Of a job's recurrences, and of each batch size's runs, so many are dots: the newest ones."""
@@ -75,15 +56,8 @@ def draw(name: str, report: JobReport, palette: Palette) -> Figure | None:
     height = figure_height(name, report)
     if height is None:
         return None
-    figure = blank(height)
-    drawers = {
-        "cost": _draw_costs,
-        "curves": _draw_curves,
-        "noise": _draw_noise,
-        "arms": _draw_arms,
-        "power": _draw_power,
-    }
-    drawers[name](figure, report, palette)
+    figure = canvas.blank(height)
+    _DRAWERS[name](figure, report, palette)
     return figure
 
 
@@ -122,27 +96,27 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
     factor, unit = scale([cost_j for _, cost_j in known], "energy")
     names = _labels(facts)
     dots = [
-        Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
+        canvas.Dot(each.recurrence, cost_j / factor, names.index(each.size), each.reached)
         for each, cost_j in known
     ]
     first, last = known[0][0].recurrence, facts.recurrences[-1].recurrence
     compared = [each for each in facts.recurrences if each.saved is not None]
     drawn = [each for each in compared if each.recurrence >= first]
-    add_legend(figure, names, palette, {dot.size for dot in dots})
-    top, room = _below_legend(names), WIDTH - LEFT - RIGHT
-    panel = add_panel(figure, palette, (LEFT, top, room, 156))
-    set_title(panel, f"cost of a recurrence, {unit}", palette)
+    canvas.add_legend(figure, names, palette, {dot.size for dot in dots})
+    top, room = _below_legend(names), canvas.WIDTH - canvas.LEFT - canvas.RIGHT
+    panel = canvas.add_panel(figure, palette, (canvas.LEFT, top, room, 156))
+    canvas.set_title(panel, f"cost of a recurrence, {unit}", palette)
     levels = []
     if drawn and (default_j := facts.savings.default_j) is not None:
         ends = [drawn[0].recurrence - 0.5, drawn[-1].recurrence + 0.5]
         levels.append(default_j / factor)
-        panel.plot(ends, levels * 2, **dashes(palette))
-    scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
-    limit(panel, "y", [dot.y for dot in dots] + levels)
+        panel.plot(ends, levels * 2, **canvas.dashes(palette))
+    canvas.scatter(panel, dots, len(names), palette, size=5.6 if len(dots) < _MANY else 3.8)
+    canvas.limit(panel, "y", [dot.y for dot in dots] + levels)
     panels = [panel]
     if drawn:
-        below = add_panel(figure, palette, (LEFT, top + 186, room, 66))
-        set_title(below, f"net cost saved so far, {unit}", palette)
+        below = canvas.add_panel(figure, palette, (canvas.LEFT, top + 186, room, 66))
+        canvas.set_title(below, f"net cost saved so far, {unit}", palette)
         sums = [joules / factor for joules in facts.savings.so_far]
         saved = zip((each.recurrence for each in compared), sums, strict=True)
         steps = list(saved)[-max(1, len(drawn)) :]
@@ -160,13 +134,13 @@ def _draw_costs(figure: Figure, report: JobReport, palette: Palette) -> None:
     for each in panels:
         each.set_xlim(first - 0.5, max(first + 1, last) + 0.5)
         each.locator_params(axis="x", integer=True)
-    set_label(panels[-1], "recurrence", palette)
+    canvas.set_label(panels[-1], "recurrence", palette)
     panel.tick_params(labelbottom=not drawn)
 
 
 def _below_legend(names: Sequence[str]) -> float:
     """Return where the panels begin."""
-    return 40 + _LEGEND_LINE * (legend_lines(names) - 1)
+    return 40 + _LEGEND_LINE * (canvas.legend_lines(names) - 1)
 
 
 def _draw_curves(figure: Figure, report: JobReport, palette: Palette) -> None:
@@ -175,8 +149,8 @@ def _draw_curves(figure: Figure, report: JobReport, palette: Palette) -> None:
     kind, target = "energy" if facts.by_energy else "time", facts.target
     factor, unit = scale([curve.taken[-1] for curve in facts.curves], kind)
     names = _labels(facts)
-    add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
-    room = (WIDTH - 2 * LEFT - RIGHT - 10) / 2
+    canvas.add_legend(figure, names, palette, {names.index(curve.size) for curve in facts.curves})
+    room = (canvas.WIDTH - 2 * canvas.LEFT - canvas.RIGHT - 10) / 2
     values = sorted(value for curve in facts.curves for value in curve.values)
     # A first value may be far away.
     low, high = (values[round(share * (len(values) - 1))] for share in (0.02, 0.98))
@@ -184,21 +158,21 @@ def _draw_curves(figure: Figure, report: JobReport, palette: Palette) -> None:
     margin = 0.06 * (high - low) or 0.5
     steps = "samples" if facts.unit == "samples" else "epoch"
     for at, label in enumerate((steps, f"{kind}, {unit}")):
-        left = LEFT + at * (room + LEFT + 10)
-        panel = add_panel(figure, palette, (left, _below_legend(names), room, 196))
+        left = canvas.LEFT + at * (room + canvas.LEFT + 10)
+        panel = canvas.add_panel(figure, palette, (left, _below_legend(names), room, 196))
         for curve in facts.curves:
             xs = [taken / factor for taken in curve.taken] if at else curve.epochs
             colour = _colour(curve.size, facts, palette)
             panel.plot(xs, curve.values, color=colour, lw=1.1, alpha=0.75)
-        panel.axhline(target, **dashes(palette))
+        panel.axhline(target, **canvas.dashes(palette))
         panel.set_ylim(low - margin, high + margin)
         panel.set_xlim(left=0)
-        set_label(panel, label, palette)
+        canvas.set_label(panel, label, palette)
         if not at:
             panel.locator_params(axis="x", integer=True)
             if facts.unit == "samples":
                 _show_samples(panel.xaxis)
-            set_title(panel, facts.metric, palette)
+            canvas.set_title(panel, facts.metric, palette)
 
 
 def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
@@ -207,9 +181,9 @@ def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
 
     facts = report.facts
     names = _labels(facts)
-    add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
-    place = (LEFT, _below_legend(names), WIDTH - LEFT - RIGHT, 196)
-    panel = add_panel(figure, palette, place)
+    canvas.add_legend(figure, names, palette, {names.index(each.size) for each in facts.noise})
+    place = (canvas.LEFT, _below_legend(names), canvas.WIDTH - canvas.LEFT - canvas.RIGHT, 196)
+    panel = canvas.add_panel(figure, palette, place)
     for each in facts.noise:
         colour = _colour(each.size, facts, palette)
         known = [point.value is not None for point in each.points]
@@ -227,10 +201,10 @@ def _draw_noise(figure: Figure, report: JobReport, palette: Palette) -> None:
     panel.yaxis.set_major_locator(LogLocator(subs=steps))
     _show_samples(panel.yaxis)
     panel.set_xlim(left=0)
-    set_label(panel, "samples" if facts.unit == "samples" else "epoch", palette)
+    canvas.set_label(panel, "samples" if facts.unit == "samples" else "epoch", palette)
     if facts.unit == "samples":
         _show_samples(panel.xaxis)
-    set_title(panel, "noise scale, samples", palette)
+    canvas.set_title(panel, "noise scale, samples", palette)
 
 
 def _arm_costs(sizes: Sequence[SizeFacts]) -> list[float]:
@@ -243,32 +217,34 @@ def _draw_arms(figure: Figure, report: JobReport, palette: Palette) -> None:
     costs = _arm_costs(sizes)
     factor, unit = scale(costs, "energy")
     height = 30.0 * len(sizes)
-    panel = add_panel(figure, palette, (110, 28, 412, height), grid="x")
-    bars = add_panel(figure, palette, (544, 28, WIDTH - 584, height), "")
-    set_title(panel, f"cost of a run, {unit}", palette)
-    set_title(bars, "share of runs", palette)
+    panel = canvas.add_panel(figure, palette, (110, 28, 412, height), grid="x")
+    bars = canvas.add_panel(figure, palette, (544, 28, canvas.WIDTH - 584, height), "")
+    canvas.set_title(panel, f"cost of a run, {unit}", palette)
+    canvas.set_title(bars, "share of runs", palette)
     widest = max(size.share for size in sizes)
     for at, size in enumerate(sizes):
         own = [(cost, True) for cost in size.costs_j[-DRAWN_RUNS:]]
         own += [(cost, False) for cost in size.failed_j[-DRAWN_RUNS:]]
         known = [(cost / factor, reached) for cost, reached in own if cost < MOST]
         dots = [
-            Dot(cost, at + shift(n, len(known)), at, reached)
+            canvas.Dot(cost, at + canvas.shift(n, len(known)), at, reached)
             for n, (cost, reached) in enumerate(known)
         ]
-        scatter(panel, dots, len(sizes), palette, size=4.8)
+        canvas.scatter(panel, dots, len(sizes), palette, size=4.8)
         if size.cost_j is not None and size.cost_j < MOST:
             median = size.cost_j / factor
             panel.plot([median] * 2, [at - 0.4, at + 0.4], color=palette.ink, lw=2)
         bars.barh(at, size.share, height=0.5, color=palette.size(at, len(sizes)), lw=0)
         right, text = size.share + 0.04 * widest, f"{100 * size.share:.0f} %"
-        bars.text(right, at, text, va="center", color=palette.muted, size=SMALL)
+        bars.text(right, at, text, va="center", color=palette.muted, size=canvas.SMALL)
     for each in (panel, bars):
         each.set_ylim(len(sizes) - 0.4, -0.6)
     names = [f"{size.label} (default)" if size.default else size.label for size in sizes]
-    panel.set_yticks(range(len(sizes)), [label_text(name, 19) for name in names], fontsize=TEXT)
+    panel.set_yticks(
+        range(len(sizes)), [canvas.label_text(name, 19) for name in names], fontsize=canvas.TEXT
+    )
     panel.tick_params(axis="y", colors=palette.ink)
-    limit(panel, "x", [cost / factor for cost in costs])
+    canvas.limit(panel, "x", [cost / factor for cost in costs])
     bars.set_xlim(0, widest * 1.05)
     bars.set_axis_off()
     bars.title.set_visible(True)
@@ -285,11 +261,14 @@ def _draw_power(figure: Figure, report: JobReport, palette: Palette) -> None:
     """
     drawn = _drawn_traces(report.power)
     columns = 2 if len(drawn) > 1 else 1
-    room = (WIDTH - columns * LEFT - RIGHT - 4 * (columns - 1)) / columns
+    room = (canvas.WIDTH - columns * canvas.LEFT - canvas.RIGHT - 4 * (columns - 1)) / columns
     for at, each in enumerate(drawn):
-        left, top = LEFT + at % columns * (room + LEFT + 4), 26 + at // columns * _TRACE
-        panel = add_panel(figure, palette, (left, top, room, 86))
-        set_title(panel, f"{each.trial} · batch size {each.size}", palette)
+        left, top = (
+            canvas.LEFT + at % columns * (room + canvas.LEFT + 4),
+            26 + at // columns * _TRACE,
+        )
+        panel = canvas.add_panel(figure, palette, (left, top, room, 86))
+        canvas.set_title(panel, f"{each.trial} · batch size {each.size}", palette)
         colour = _colour(each.size, report.facts, palette)
         _draw_trace(panel, each.trace.spans, colour, palette)
 
@@ -304,13 +283,13 @@ def _draw_trace(panel: Axes, spans: Sequence[PowerSpan], colour: str, palette: P
     known = [span.limit_w for span in spans if span.limit_w is not None]
     if known:
         limits = [float("nan") if span.limit_w is None else span.limit_w for span in spans]
-        panel.plot(xs, limits, drawstyle="steps-mid", **dashes(palette))
+        panel.plot(xs, limits, drawstyle="steps-mid", **canvas.dashes(palette))
     top_w = max([*high_w, *known]) * 1.12 or 1.0
     throttled = [span.throttled for span in spans]
     panel.fill_between(xs, 0, 0.04 * top_w, where=throttled, step="mid", color=palette.bad, lw=0)
     panel.set_ylim(0, top_w)
     panel.set_xlim(0, max(xs[-1], 1e-9))
-    set_label(panel, unit, palette, SMALL, 1)
+    canvas.set_label(panel, unit, palette, canvas.SMALL, 1)
     panel.yaxis.set_major_formatter(_watts)
     panel.tick_params(axis="x", pad=5)
 
@@ -319,31 +298,45 @@ def _watts(watts: float, _place: float) -> str:
     return f"{watts / 1000:g} kW" if watts >= 1000 else f"{watts:g} W"
 
 
-def draw_comparison(comparison: Comparison, palette: Palette) -> Figure | None:
+def draw_comparison(comparison: GroupComparison, palette: Palette) -> Figure | None:
     """Draw two groups of runs side by side: every run is a dot, a line the median."""
     measures = [each for each in comparison.measures if each.left or each.right]
     if not measures:
         return None
-    top = 52 + _LEGEND_LINE * (legend_lines(comparison.names) - 1)
-    figure = blank(top + 200)
-    add_legend(figure, comparison.names, palette, (0, 1), 44)
-    room = (WIDTH - 8) / len(measures)
+    top = 52 + _LEGEND_LINE * (canvas.legend_lines(comparison.names) - 1)
+    figure = canvas.blank(top + 200)
+    canvas.add_legend(figure, comparison.names, palette, (0, 1), 44)
+    room = (canvas.WIDTH - 8) / len(measures)
     for at, measure in enumerate(measures):
-        panel = add_panel(figure, palette, (52 + at * room, top, room - 60, 174))
+        panel = canvas.add_panel(figure, palette, (52 + at * room, top, room - 60, 174))
         factor, unit = scale([*measure.left, *measure.right], measure.kind)
-        set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
+        canvas.set_title(panel, f"{measure.name}, {unit}" if unit else measure.name, palette)
         for side, own in enumerate((measure.left, measure.right)):
             values = [value / factor for value in own]
-            dots = [Dot(side + 0.8 * shift(n, len(values)), y, side) for n, y in enumerate(values)]
-            scatter(panel, dots, 2, palette)
+            dots = [
+                canvas.Dot(side + 0.8 * canvas.shift(n, len(values)), y, side)
+                for n, y in enumerate(values)
+            ]
+            canvas.scatter(panel, dots, 2, palette)
             if values:
                 median = statistics.median(values)
                 panel.plot([side - 0.32, side + 0.32], [median] * 2, color=palette.ink, lw=2)
                 text = f"{median:.3g}" if median < 1000 else f"{median:,.0f}"
                 style: dict[str, Any] = {"ha": "center", "va": "top", "color": palette.ink}
                 style["transform"] = panel.get_xaxis_transform()
-                panel.text(side, -0.03, text, fontsize=TEXT, **style)
+                panel.text(side, -0.03, text, fontsize=canvas.TEXT, **style)
         panel.set_xlim(-0.6, 1.6)
         panel.set_xticks([])
-        limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
+        canvas.limit(panel, "y", [value / factor for value in (*measure.left, *measure.right)])
     return figure
+
+
+_DRAWERS = {
+    "cost": _draw_costs,
+    "curves": _draw_curves,
+    "noise": _draw_noise,
+    "arms": _draw_arms,
+    "power": _draw_power,
+}
+FIGURES = tuple(_DRAWERS)
+"""The names of the figures of a job."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.view import units
-from zeusrun.view.columns import CARBON, COST, ENERGY, PRICE, TIME, WHEN, Column
+from zeusrun.view.columns import CARBON, COST, ENERGY, LIMIT, PRICE, TIME, WHEN, Column
+from zeusrun.view.explain import RANGE
 from zeusrun.view.report.figures import DRAWN_RUNS, DRAWN_TRACES
 from zeusrun.view.report.headline import capitalized, percent, target
 from zeusrun.view.report.markup import Html, details, figure, join, table, tag
@@ -150,8 +151,7 @@ def _arms(report: JobReport, frame: Frame) -> Html:
         Column("share", lambda each: percent(each.share)),
         Column("median cost", COST.value),
         Column("range", lambda each: units.energy_range(_ends(each.costs_j))),
-        *(ENERGY, TIME, _length(facts)),
-        Column("limit", lambda each: units.power(each.power_limit_w)),
+        *(ENERGY, TIME, _length(facts), LIMIT),
     ]
     label = (
         f"Costs of the runs of {plural(len(facts.sizes), 'batch size')}, their medians, and the "
@@ -183,7 +183,7 @@ def _belief(belief: Belief) -> Html:
         Column("reached", lambda e: f"{e.reached} of {e.trials}" if e.trials else UNKNOWN),
         Column(belief.unit, lambda each: units.number(each.epochs, form)),
         COST,
-        Column("90 % range", lambda each: units.energy_range(each.cost_range_j)),
+        RANGE,
         Column("risk", lambda each: percent(each.failure_chance)),
         Column("next", lambda each: percent(each.chance)),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.view.report.svg import _attribute
+from zeusrun.view.report.canvas import _attribute
 
 
 @pytest.mark.parametrize(

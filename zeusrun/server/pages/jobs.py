@@ -1,20 +1,23 @@
-"""The first page: what runs now, what was saved, and every job."""
+"""The first page, with every job and what was saved; and the page of one job: its report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from zeusrun.analysis.amounts import NetAmounts, add_estimates, size_label, sum_known
-from zeusrun.server.pages.document import Links, Page
+from zeusrun.history.base import NEWEST
+from zeusrun.server.pages import document
+from zeusrun.server.pages.machines import schedules_table
 from zeusrun.server.pages.reports import build_total
-from zeusrun.server.pages.runs import cards, page_links, status_text
+from zeusrun.server.pages.runs import cards, page_links, runs_table, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
 from zeusrun.view.columns import Column
-from zeusrun.view.report.headline import all_runs, capitalized
+from zeusrun.view.report.headline import all_runs, capitalized, job_head
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
+from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -22,11 +25,12 @@ if TYPE_CHECKING:
 
     from zeusrun.history.sql.survey import JobHead
     from zeusrun.launcher.rundir.record import Live
-    from zeusrun.server.pages.reports import Digest
+    from zeusrun.server.pages.machines import ScheduleFacts
+    from zeusrun.server.pages.reports import Digest, JobView
     from zeusrun.trial import Trial
 
-ROWS = 100  # jobs on a page
-_LINKS = Links()
+JOBS_SHOWN = 100  # jobs on a page
+_LINKS = document.Links()
 _MANY = 12  # jobs; more can be searched
 
 
@@ -46,7 +50,7 @@ class Overview:
     number: int = 1  # of this page of the list of jobs
 
 
-def overview_page(view: Overview, version: str | None) -> Page:
+def overview_page(view: Overview, version: str | None) -> document.Page:
     """Return the first page."""
     count = sum(view.running_jobs.values())
     pending = any(
@@ -55,7 +59,7 @@ def overview_page(view: Overview, version: str | None) -> Page:
     )
     now = section("Runs now", cards(view.running, count, _LINKS), id="now")
     content = join((_head(view, count), now, _jobs(view)))
-    return Page("Jobs", content, "Jobs", version=version, pending=pending)
+    return document.Page("Jobs", content, "Jobs", version=version, pending=pending)
 
 
 def _head(view: Overview, running: int) -> Html:
@@ -170,7 +174,7 @@ def _search(search: str) -> Html:
 
 
 def _pages(view: Overview) -> Html:
-    last = -(-len(view.heads) // ROWS)
+    last = -(-len(view.heads) // JOBS_SHOWN)
     if last <= 1:
         return Html()
 
@@ -182,3 +186,89 @@ def _pages(view: Overview) -> Html:
     parts += [link(view.number - 1, "newer")] if view.number > 1 else []
     parts += [link(view.number + 1, "older")] if view.number < last else []
     return page_links("More jobs", parts)
+
+
+RUNS_SHOWN = 50  # runs on a page
+_RECURRENCES, _FAILURES = 50, 50
+_JOB_LINKS = document.Links(1)
+
+
+@dataclass(frozen=True)
+class JobContent:
+    """What the page shows. ``runs`` are a page of them with their numbers, the newest first."""
+
+    view: JobView
+    running: Sequence[Live]
+    running_count: int
+    runs: Sequence[tuple[int, Trial]]
+    first: Trial  # the oldest of all
+    schedules: Sequence[ScheduleFacts]
+    before: int | None = None  # the number that the runs come before; ``None``: the newest
+
+
+def job_page(content: JobContent, version: str | None) -> document.Page:
+    """Return the page of a job."""
+    view = content.view
+    parts = [("now", "Runs now", cards(content.running, content.running_count, _JOB_LINKS))]
+    if view.report is None:
+        head = join((tag("p", view.job, class_="job"), tag("h1", "No run has ended yet")))
+    else:
+        facts = replace(view.report.facts, first_at=content.first.started_at)
+        head = join((job_head(facts, "top", alone=True), _job_notes(view)))
+        frame = Frame(
+            document.picture_of(view.report, _JOB_LINKS.job(view.job), job_version(view)),
+            _JOB_LINKS.link_run,
+            rows=_RECURRENCES,
+            failures=_FAILURES,
+            rest="all runs stand below",
+        )
+        parts += job_sections(view.report, frame)
+    if content.schedules:
+        now = {view.job} if content.running_count else set()
+        parts.append(("schedule", "Schedule", schedules_table(content.schedules, _JOB_LINKS, now)))
+    parts.append(("runs", "All runs", _all_runs(content)))
+    sections = (section(title, body, id=place, data_key=place) for place, title, body in parts)
+    return document.Page(
+        view.job,
+        join((head, *sections)),
+        sections=tuple((place, title) for place, title, _ in parts),
+        about=view.job,
+        version=version,
+    )
+
+
+def job_version(view: JobView) -> str:
+    """Return what differs if the figures of a job do."""
+    traces = [] if view.report is None else [each.trial for each in view.report.power]
+    return document.figures_version(view.job, view.version, traces)
+
+
+def _job_notes(view: JobView) -> Html:
+    notes = []
+    if not view.whole:
+        notes.append(
+            f"The sums count all {view.runs:,} runs; figures, comparisons and tables count the "
+            f"newest {NEWEST:,}."
+        )
+    if not document.can_draw():
+        notes.append(document.NO_FIGURES)
+    return join(tag("p", note, class_="note") for note in notes)
+
+
+def _all_runs(content: JobContent) -> Html:
+    view = content.view
+    count = len(content.runs)
+    which = "the newest first"
+    if count < view.runs:
+        which = f"{count} of {view.runs:,}, the newest first"
+    trials = [trial for _, trial in content.runs]
+    unit = "epochs" if view.report is None else view.report.facts.unit
+    listed = runs_table(trials, f"Runs: {which}", _JOB_LINKS, unit)
+    own = _JOB_LINKS.job(view.job)
+    parts: list[str] = []
+    if content.before is not None:
+        parts.append(tag("a", "newest", href=f"{own}#runs"))
+    if count == RUNS_SHOWN and content.runs[-1][1] != content.first:
+        parts.append(tag("a", "older", href=f"{own}?before={content.runs[-1][0]}#runs"))
+    none = "" if count else tag("p", f"There is none before these; {plural(view.runs, 'run')}.")
+    return join((none, listed, page_links("More runs", parts)))

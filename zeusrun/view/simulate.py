@@ -1,35 +1,38 @@
-"""The table of ``simulate JOB``, which fits 80 columns, and its JSON."""
+"""The tables of ``simulate``, which fit 80 columns, its JSON and its progress bar."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Group
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from zeusrun.analysis.amounts import Estimate, name_ends
+from zeusrun.simulate.study import BASELINE, pooled_regret
 from zeusrun.view import units
-from zeusrun.view.claims import claim_share, is_good, join_ends, short_share, signed
-from zeusrun.view.columns import column_table, tuple_columns
+from zeusrun.view.claims import claim_share, claim_style, join_ends, short_share, signed
+from zeusrun.view.columns import Column, column_table, tuple_columns
 from zeusrun.view.console import Labelled, warning_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from zeusrun.simulate.own_job import Model
+    from zeusrun.simulate.study import Summary
     from zeusrun.simulate.what_if import Forecast
 
 Case: TypeAlias = "tuple[str, Model, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
 _SAME = 0.005  # a smaller difference in nine of ten replays is none
-_STYLES = {True: "green", False: "yellow", None: ""}
 _LITTLE = 0.05  # of a run
 _LEAST_REPLAYS = 19  # one more lies between the ends of fewer in less than nine of ten cases
 _FEW = 10  # runs; with fewer, the spread between runs is mostly assumed
@@ -71,7 +74,7 @@ def forecast_sheet(
 def _lead(cases: Sequence[Case]) -> str:
     """Return what a run will take, in plain sentences."""
     (_, _, before), (_, model, after) = cases[0], cases[-1]
-    arm, then = _usual_size(after), _usual_size(before)
+    arm, then = (statistics.mode(each.batch_sizes) for each in (after, before))
     run_j, exploring_j = (statistics.median(each) for each in (after.cost_j, after.exploring_j))
     share = after.batch_sizes.count(arm) / len(after.batch_sizes)
     uses = f"batch size {arm}" + (" (a guess)" if arm in _guesses(model) else "")
@@ -94,10 +97,6 @@ def _lead(cases: Sequence[Case]) -> str:
 
 def _guesses(model: Model) -> list[int]:
     return [arm.batch_size for arm in model.arms if arm.best is not None]
-
-
-def _usual_size(forecast: Forecast) -> int:
-    return statistics.mode(forecast.batch_sizes)
 
 
 def saved_share(before: Sequence[float], after: Sequence[float]) -> Estimate:
@@ -126,7 +125,7 @@ def _short_claim(saved: Estimate) -> Text:
     if _is_same(saved):
         return Text("none")
     share, _, ends = short_share(saved).partition(" (")
-    head = (share, _STYLES[is_good(saved)]) if saved.is_shown else "not shown"
+    head = (share, claim_style(saved)) if saved.is_shown else "not shown"
     return Text.assemble(head, "\n", (ends.removesuffix(")"), "dim"))
 
 
@@ -306,3 +305,93 @@ def _case_json(case: Case) -> dict[str, Any]:
         ],
         "left_out": list(model.left_out),
     }
+
+
+_NOTES = {
+    "regret": "cost above that of always using the best batch size, added up over all recurrences; "
+    "1.0 is the cost of one run with the best batch size; mean and median over seeds",
+    "default": "never optimising: the default batch size, highest power limit",
+    "zeus": "policy zeus, as published",
+    "best": "the best batch size from the start, as if it were known",
+    "energy, time": "against never optimising, too",
+    "gave up": "recurrences of all seeds that ended without a model; they are charged what their "
+    "attempts took",
+}
+_MADE_UP_SEED = "each seed makes up another job of the same kind"
+_TRACE_SEED = "each seed picks other recorded runs of the same job at random"
+
+
+def simulation_sheet(
+    title: str, summaries: Sequence[Summary], width: int, *, made_up: bool = True
+) -> RenderableType:
+    """Return the table of a study, sorted by workload, and a legend of its columns.
+
+    ``made_up``: the jobs are synthetic, so that every seed is another job. ``width``: of the
+    console; columns for which it has no room are left out.
+    """
+    names = [each.workload for each in summaries]
+    begin = [number for number, name in enumerate(names) if name not in names[:number]]
+    first = Column("\nworkload", lambda each: each.workload if each in firsts else "", left=True)
+    firsts = [summaries[number] for number in begin]
+    table = column_table([first, *_COLUMNS], summaries, width, lines=begin[1:])
+    legend = _NOTES | {"seed": _MADE_UP_SEED if made_up else _TRACE_SEED}
+    notes = [(Text(f"  {name}", "dim"), Text(note, "dim")) for name, note in legend.items()]
+    findings = [Text(""), *_findings(summaries), Text("")]
+    return Group(Text(title, style="bold"), Text(""), table, *findings, Labelled(notes))
+
+
+def _findings(summaries: Sequence[Summary]) -> Iterator[Text]:
+    """Yield one line per policy about its regret, and warnings."""
+    workloads = len({each.workload for each in summaries})
+    for policy in dict.fromkeys(each.policy for each in summaries):
+        share = pooled_regret(summaries, policy)
+        if policy == BASELINE or share is None:
+            continue
+        where = ", all workloads together" if workloads > 1 else ""
+        text = f" has {share:.2f} times the regret of {BASELINE}{where}"
+        yield Text.assemble("  ", (policy, "bold"), text)
+    for each in summaries:
+        if each.unreached:
+            of_all = f"{each.unreached} of {each.seeds * each.recurrences} recurrences"
+            text = f"{of_all} ended without a model"
+            yield Text(f"  ! {each.workload}, {each.policy}: {text}", style="yellow")
+
+
+def _runs(number: float) -> str:
+    digits = 0 if abs(number) >= 99.5 else 1
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", units.MINUS)
+
+
+def _change(ratio: float | None, *, coloured: bool = False) -> Text:
+    """Return a ratio as a change: 0.8 as minus 20 %."""
+    if ratio is None:
+        return Text(units.UNKNOWN, style="dim")
+    share = round(ratio - 1, 2)
+    style = "green" if share < 0 else "yellow" if share > 0 else ""
+    text = f"{share:+.0%}".replace("-", units.MINUS) if share else "0%"
+    if share >= 1:  # such as +412 %
+        text = f"×{ratio:.3g}"  # noqa: RUF001
+    return Text(text, style=style if coloured else "")
+
+
+_COLUMNS = (
+    Column("\npolicy", lambda each: each.policy, left=True),
+    Column("regret\nmean", lambda each: _runs(each.regret_best_runs["mean"])),
+    Column("\nmedian", lambda each: _runs(each.regret_best_runs["median"]), leaves=4),
+    Column("cost vs\ndefault", lambda each: _change(each.to_never.cost, coloured=True)),
+    Column("\nzeus", lambda each: _change(None if each.policy == BASELINE else each.to_zeus.cost)),
+    Column("\nbest", lambda each: _change(each.to_best.cost)),
+    Column("\nenergy", lambda each: _change(each.to_never.energy), leaves=2),
+    Column("\ntime", lambda each: _change(each.to_never.time), leaves=1),
+    Column("gave\nup", lambda each: str(each.unreached), leaves=3),
+)
+
+
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar, on a terminal only; yields what takes the finished share, 0 to 1."""
+    columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda share: bar.update(task, completed=share)

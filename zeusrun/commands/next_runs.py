@@ -1,4 +1,4 @@
-"""The verb ``simulate``: of recorded or made-up jobs, or of a job's own history."""
+"""The verbs about the next runs of a job: ``explain`` and ``simulate``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from rich.text import Text
 from typer import Argument, Option
 
+from zeusrun.analysis.critical import fit_critical
+from zeusrun.bandit.auto.drift import describe_edited
+from zeusrun.bandit.auto.evidence import gather
+from zeusrun.bandit.auto.policy import Auto
+from zeusrun.bandit.control import explain_next
+from zeusrun.bandit.differences import describe_kept
+from zeusrun.bandit.eras import compare_training, describe_eras
+from zeusrun.bandit.power import best_limits
 from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.reinterpret import read_history
+from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.commands.compose import compose
 from zeusrun.commands.options import AsJson, Overrides, console, find_settings
@@ -22,10 +34,11 @@ from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
 from zeusrun.simulate.what_if import forecast
+from zeusrun.target import describe_target
+from zeusrun.view.explain import describe_choice, explain_table, in_samples
 from zeusrun.view.export import print_json
-from zeusrun.view.simulation import progress, simulation_sheet
+from zeusrun.view.simulate import forecast_json, forecast_sheet, progress, simulation_sheet
 from zeusrun.view.units import plural
-from zeusrun.view.what_if import forecast_json, forecast_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,3 +227,59 @@ def _described(settings: Settings, cluster: Path | None) -> str:
         runs += f", {settings.in_flight} in flight"
     factor = f", cost factor {settings.cost_factor:g}" if settings.cost_factor else ""
     return f"{runs}, eta_knob {settings.eta_knob:g}{factor}"
+
+
+def explain(
+    job: Annotated[str, Argument(metavar="JOB", help="A job file, or a job's name.")],
+    *,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the next run would use, and why."""
+    path, settings = find_settings(job)
+    spec = load_spec(path, overrides or [])
+    submission = compose(spec)
+    trials = submission.history.trials(spec.name, NEWEST)
+    policy, machine = submission.policy, submission.measure()
+    moment = submission.read_moment(trials)
+    number = next_recurrence(trials, moment.unrecorded)
+    problem = build_problem(spec, machine, trials, number, moment.fingerprint)
+    changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)
+    remarks = [*describe_kept(problem, trials), *changes]
+    problem, runs = read_history(problem, trials)
+    if isinstance(policy, Auto):
+        remarks += describe_edited(runs)
+    rng = np.random.default_rng(spec.policy.seed)
+    beliefs = explain_next(policy, problem, runs, rng)
+    unit = problem.unit
+    rows = in_samples(beliefs, unit)
+    if as_json:
+        print_json([{**vars(each), "unit": "samples" if unit else "epochs"} for each in rows])
+    else:
+        objective = spec.objective
+        continued = moment.preempted
+        chooser, has_files = submission.chooser, moment.has_files
+        if continued and why_not_continued(chooser, machine, continued, has_files=has_files):
+            continued = None
+        goal = f"{objective.metric} {describe_target(objective.target, objective.mode)}"
+        knob = f"eta_knob {objective.eta_knob:g}"
+        title = f"what policy {policy.name} expects, {goal}, {knob}"
+        headline, *texts = describe_choice(submission.chooser, problem, runs, beliefs, continued)
+        first = [f"{spec.name}: {headline}", *texts]
+        limits = best_limits(problem, runs)
+        # A batch size that adapts is none of the law.
+        critical = None if spec.adapt is not None else fit_critical(gather(problem, runs))
+        shown = console()
+        table = explain_table(
+            title,
+            rows,
+            remarks,
+            limits,
+            critical,
+            lead=first,
+            width=shown.width,
+            by_samples=unit is not None,
+        )
+        shown.print(table)
+        if settings:
+            console().print(Text(f"  {settings}", style="dim"))

@@ -1,0 +1,227 @@
+"""The verbs about a server: ``serve``, and those of ``db`` and ``token``.
+
+The verbs of ``db`` and ``token`` work on its database directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from zeusrun.commands.options import AsJson, console
+from zeusrun.errors import UsageError
+from zeusrun.files.home import trusted_home
+from zeusrun.history.registry import HISTORY_VARIABLE
+from zeusrun.jobfile.validators import duration_s
+from zeusrun.plugins import check_extra
+from zeusrun.view.export import print_json
+from zeusrun.view.upkeep import token_json, tokens_table, until
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from zeusrun.history.sql.store import SqlHistory
+    from zeusrun.server.run import Listening
+    from zeusrun.server.settings import ServerSettings
+
+_CREATE = "zeusrun token create --job '*' --write"
+_PATTERN = re.compile(r"(?=.{1,200}\Z)(?:[A-Za-z0-9._*?-]|\[!?[A-Za-z0-9._-]+\])+")
+DatabaseUrl = Annotated[
+    str | None,
+    Option(
+        metavar="URL",
+        help="Database of the server, such as postgresql://user@host/name; by default "
+        "ZEUSRUN_DATABASE_URL, or a SQLite file in ZEUSRUN_HOME.",
+    ),
+]
+
+
+def serve(
+    *,
+    host: Annotated[str | None, Option(help="Address to listen on; by default 127.0.0.1.")] = None,
+    port: Annotated[int | None, Option(help="Port to listen on; by default 8787.")] = None,
+    database_url: DatabaseUrl = None,
+    workers: Annotated[int | None, Option(metavar="N", help="Processes; by default 1.")] = None,
+    path_prefix: Annotated[
+        str | None, Option(metavar="/PATH", help="The path of the server behind a proxy.")
+    ] = None,
+    ssl_certfile: Annotated[
+        str | None, Option(metavar="FILE", help="Certificate, for HTTPS.")
+    ] = None,
+    ssl_keyfile: Annotated[str | None, Option(metavar="FILE", help="Its private key.")] = None,
+    require_token: Annotated[
+        bool | None,
+        Option("--require-token", help="Answer nobody without a token, even before one exists."),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        Option("--insecure", help="Listen to other machines without HTTPS, or without tokens."),
+    ] = None,
+    trusted_proxies: Annotated[
+        str | None,
+        Option(metavar="ADDRESSES", help="Proxies that say for whom they ask; 127.0.0.1."),
+    ] = None,
+    access_log: Annotated[bool | None, Option("--access-log", help="Log every request.")] = None,
+) -> None:
+    """Serve one history to many machines, with a page to look at it.
+
+    Settings may also stand in server.yaml in ZEUSRUN_HOME. The page on the server in the docs has
+    all of them.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    settings = server_settings(given)
+    from zeusrun.server.run import listen, run  # noqa: PLC0415 - takes half a second
+
+    listening = listen(settings)
+    typer.echo(_describe(listening))
+    run(listening)
+
+
+def _describe(listening: Listening) -> str:
+    """Return what the user of a new server needs to know."""
+    if listening.needs_token:
+        tokens = f"needed; {listening.tokens or 'none'} valid (zeusrun token list)"
+        if not listening.tokens:
+            tokens = f"needed, but none is valid: {_CREATE}"
+    elif listening.settings.insecure:
+        tokens = "none needed: everybody who reaches this server can change all histories"
+    else:
+        tokens = f"none needed on this machine; others need one: {_CREATE}"
+    return (
+        f"zeusrun serves {listening.url}\n"
+        f"  page      {listening.url}/\n"
+        f"  a job     history: {listening.url}   in its job file, or {HISTORY_VARIABLE}\n"
+        f"  tokens    {tokens}\n"
+        f"  database  {listening.database}{', a new, empty history' * listening.is_new}\n"
+        "Ctrl-C stops it."
+    )
+
+
+def server_settings(
+    given: Mapping[str, object], needs: Collection[str] = ("fastapi", "sqlalchemy", "uvicorn")
+) -> ServerSettings:
+    """Return the settings of a server; ``given`` are those of flags, ``needs`` libraries.
+
+    Raises:
+        UsageError: If what a server needs is not installed, or a flag is not usable.
+        JobFileError: If ``server.yaml`` is not usable.
+    """
+    check_extra("a server", "server", *needs)
+    from zeusrun.server.settings import load_settings  # noqa: PLC0415 - takes 60 ms
+
+    return load_settings(trusted_home(os.environ), os.environ, given)
+
+
+@contextlib.contextmanager
+def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[SqlHistory, str]]:
+    """Open the database of a server; also return its name, for messages.
+
+    ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
+    """
+    settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
+    from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
+    from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
+
+    with contextlib.closing(SqlHistory(settings.database_url)) as history:
+        if ready:
+            history.identify()
+        yield history, faults.describe(history.engine.url)
+
+
+def create_database(*, database_url: DatabaseUrl = None) -> None:
+    """Create the tables, if they are not there."""
+    with opened_database(database_url) as (history, where):
+        from zeusrun.history.sql.create import create_tables  # noqa: PLC0415 - an extra
+
+        is_new = create_tables(history.engine)
+    done = "created the tables" if is_new else "nothing to do; the tables are there"
+    typer.echo(f"{where}: {done}.")
+
+
+def restored(*, database_url: DatabaseUrl = None) -> None:
+    """Say that the database was restored from a backup.
+
+    Clients then read their copies of the history anew, and runs that go on are not LOST.
+    """
+    with opened_database(database_url) as (history, where):
+        history.start_anew()
+    typer.echo(f"{where}: all clients will read this history anew.")
+
+
+def new_token(
+    *,
+    job: Annotated[
+        str, Option(metavar="PATTERN", help="For jobs whose names match: 'team-*'; all: '*'.")
+    ],
+    write: Annotated[
+        bool | None,
+        Option("--write/--read", help="Change histories, or only read them: give one of both."),
+    ] = None,
+    expires: Annotated[
+        str | None, Option(metavar="TIME", help="Valid for so long: 90d, 12h; by default for ever.")
+    ] = None,
+    note: Annotated[str | None, Option(metavar="TEXT", help="What it is for.")] = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a token, and print it: nobody can read it later."""
+    if write is None:
+        raise UsageError("say what the token permits: --read, or --write to change histories, too")
+    if not _PATTERN.fullmatch(job):
+        raise UsageError(f"--job {job!r} is no name of a job and no pattern such as 'team-*'")
+    try:
+        lasts_s = None if expires is None else duration_s(expires)
+    except ValueError as error:
+        raise UsageError(f"--expires {error}") from None
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
+
+        text, token = tokens.create_token(
+            history.engine, job, can_write=write, lasts_s=lasts_s, note=note
+        )
+    if as_json:
+        print_json({**token_json(token), "secret": text})
+        return
+    typer.echo(
+        f"Token {token.id} may {'read and change' if write else 'read'} "
+        f"{'all jobs' if job == '*' else f'jobs called {job}'}, "
+        f"{until(token)}, on the server of {where}. It is shown only now. "
+        "On the machines that use it: export ZEUSRUN_TOKEN=...",
+        err=True,
+    )
+    typer.echo(text)
+
+
+def list_(*, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """List all tokens: what each permits, and when it was last used."""
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
+
+        found = tokens.list_tokens(history.engine)
+    if as_json:
+        print_json([token_json(token) for token in found])
+    else:
+        shown = console()
+        shown.print(tokens_table(found, where, shown.width))
+
+
+def revoke(
+    token: Annotated[str, Argument(metavar="TOKEN", help="Its id, or the whole token.")],
+    *,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a token invalid for ever. A server notices within two seconds."""
+    with opened_database(database_url, ready=True) as (history, where):
+        from zeusrun.history.sql import tokens  # noqa: PLC0415 - an extra
+
+        whole = tokens.TOKEN.fullmatch(token)
+        own_id = whole[1] if whole else token
+        if not tokens.revoke_token(history.engine, own_id):
+            known = ", ".join(each.id for each in tokens.list_tokens(history.engine)) or "none yet"
+            raise UsageError(f"{where} has no token {own_id[:20]!r}; tokens: {known}")
+    typer.echo(f"Token {own_id} is revoked.")
