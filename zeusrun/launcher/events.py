@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from zeusrun.analysis.usual import UNKNOWN, Usual
@@ -87,13 +87,13 @@ Emit: TypeAlias = Callable[[SubmitEvent], None]
 """Gets each event in the main thread. If it raises, zeusrun ends and records the training."""
 
 
+@dataclass(frozen=True)
 class Messages:
     """Shows notes and warnings; keeps the warnings, which are recorded with the trial."""
 
-    def __init__(self, emit: Emit) -> None:
-        self.emit = emit
-        self.warnings: list[str] = []
-        self._told: set[str] = set()
+    emit: Emit
+    warnings: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)  # of the warnings that are shown once
 
     def note(self, text: str) -> None:
         """Show a sentence to read."""
@@ -106,8 +106,8 @@ class Messages:
 
     def warn_once(self, kind: str, text: str) -> None:
         """Warn, unless something of this kind was warned of before."""
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self.kinds:
+            self.kinds.add(kind)
             self.warn(text)
 
     @contextlib.contextmanager

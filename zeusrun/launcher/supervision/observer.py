@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.metrics.advance import advance
@@ -33,19 +33,14 @@ class Look(NamedTuple):
     came: bool  # whether an epoch, or a report within one, was among them
 
 
+@dataclass(frozen=True)
 class RunObserver:
-    """Reads what the ranks of one trial write."""
+    """Reads what the ranks of one trial write; ``sources`` are open."""
 
-    def __init__(
-        self,
-        trial: Trial,
-        sources: Mapping[str, MetricSource],
-        ranks: RunningRanks,
-        messages: Messages,
-    ) -> None:
-        """``sources`` are open; nothing is read yet."""
-        self._trial, self._sources = trial, sources
-        self._ranks, self._messages = ranks, messages
+    trial: Trial
+    sources: Mapping[str, MetricSource]
+    ranks: RunningRanks
+    messages: Messages
 
     def observe(
         self, before: Progress, energy_between: EnergyBetween, *, final: bool = False
@@ -53,23 +48,23 @@ class RunObserver:
         """Return the progress with what came since, and the events that came."""
         events = self._read(before, final=final)
         # After the events, so that no report comes before the steps that led to it.
-        progress = take_step_clock(before, self._ranks.count())
+        progress = take_step_clock(before, self.ranks.count())
         came = False
         for event in events:
-            self._ranks.take(event)
+            self.ranks.take(event)
             timely = self._correct_time(event, before.launched_t)
             last = progress
-            progress = settle(advance(last, timely, self._trial, energy_between))
+            progress = settle(advance(last, timely, self.trial, energy_between))
             came |= progress.is_beyond(last)
         return Look(progress, events, came)
 
     def _read(self, progress: Progress, *, final: bool) -> list[Event]:
-        events: list[Event] = [] if final else [*self._ranks.find_others(progress)]
-        for name, source in self._sources.items():
-            with self._messages.reading(name):
+        events: list[Event] = [] if final else [*self.ranks.find_others(progress)]
+        for name, source in self.sources.items():
+            with self.messages.reading(name):
                 events += source.read(final=final)
             for warning in source.warnings:
-                self._messages.warn_once(warning, warning)
+                self.messages.warn_once(warning, warning)
         return events
 
     def _correct_time(self, event: Event, launched_t: float) -> Event:
@@ -77,7 +72,7 @@ class RunObserver:
         now_t = time.monotonic()
         if launched_t <= event.t <= now_t:
             return event
-        self._messages.warn_once("clock", _OTHER_CLOCK)
+        self.messages.warn_once("clock", _OTHER_CLOCK)
         return replace(event, t=now_t)
 
 
