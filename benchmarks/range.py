@@ -23,8 +23,8 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.bandit.auto.beliefs import assess
-from zeusrun.bandit.auto.explain import belief_of
-from zeusrun.bandit.auto.spread import student
+from zeusrun.bandit.auto.policy import belief_of
+from zeusrun.bandit.observation import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, watts

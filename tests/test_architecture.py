@@ -252,8 +252,8 @@ def test_a_choice_reads_no_file_no_device_and_no_store():
 
 
 ACCUMULATION = {
-    "zeusrun.jobfile.accumulation",
-    "zeusrun.jobfile.accumulation.split_batch",
+    "zeusrun.jobfile.sections",
+    "zeusrun.jobfile.sections.split_batch",
 }
 
 

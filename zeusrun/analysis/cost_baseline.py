@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST
 from zeusrun.analysis.curves import amount_in, curve_unit
-from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
-from zeusrun.bandit.observation import finite_exp
+from zeusrun.bandit.observation import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, prove
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zeusrun.analysis.amounts import MOST, size_label
-from zeusrun.bandit.samples import by_epochs_done, find_unit, samples_per_epoch
+from zeusrun.bandit.reinterpret import by_epochs_done, find_unit, samples_per_epoch
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of, is_baseline, spread_samples
 

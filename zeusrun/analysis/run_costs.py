@@ -9,15 +9,18 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
-from zeusrun.bandit.auto.spread import (
+from zeusrun.bandit.observation import (
     GAUSSIAN90,
     RUN_SD,
     RUN_SD_WEIGHT,
     SDS90,
+    SPEED_RUNS,
+    average_speed,
+    finite_exp,
     mean_log_epochs,
+    newest_speeds,
     student,
 )
-from zeusrun.bandit.observation import SPEED_RUNS, average_speed, finite_exp, newest_speeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

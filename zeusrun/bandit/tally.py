@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import without_edited
-from zeusrun.bandit.auto.spread import RUN_SD
-from zeusrun.bandit.observation import OUTDONE, timed_runs, usual_speed
+from zeusrun.bandit.observation import OUTDONE, RUN_SD, timed_runs, usual_speed
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.trial import Stage, TrialStatus
 

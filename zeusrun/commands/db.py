@@ -10,7 +10,7 @@ from zeusrun.commands.options import DatabaseUrl, opened_database
 def create(*, database_url: DatabaseUrl = None) -> None:
     """Create the tables, if they are not there."""
     with opened_database(database_url) as (history, where):
-        from zeusrun.history.sql.create import create_tables  # noqa: PLC0415 - an extra
+        from zeusrun.history.sql.schema import create_tables  # noqa: PLC0415 - an extra
 
         is_new = create_tables(history.engine)
     done = "created the tables" if is_new else "nothing to do; the tables are there"

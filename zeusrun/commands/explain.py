@@ -12,10 +12,10 @@ from zeusrun.analysis.critical import fit_critical
 from zeusrun.bandit.auto.drift import describe_edited
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
+from zeusrun.bandit.registry import explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence

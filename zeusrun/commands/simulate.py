@@ -20,7 +20,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
+from zeusrun.simulate.study import BASELINE, StudySettings, build_scenarios, run_study, summarise
 from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.simulation import progress, simulation_sheet
@@ -101,7 +101,7 @@ def simulate(
         return
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
-    settings = Settings(
+    settings = StudySettings(
         recurrences=recurrences,
         eta_knob=eta_knob,
         cost_factor=None if cost_factor == math.inf else cost_factor,
@@ -198,7 +198,7 @@ def _check_own(ctx: typer.Context) -> None:
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
 
 
-def _check(settings: Settings, cluster: Path | None) -> None:
+def _check(settings: StudySettings, cluster: Path | None) -> None:
     factor = settings.cost_factor
     if factor is not None and not factor > 0:
         raise UsageError(f"--cost-factor {factor:g}: must be above 0")
@@ -206,7 +206,7 @@ def _check(settings: Settings, cluster: Path | None) -> None:
         raise UsageError("--in-flight and --cluster exclude each other; choose one")
 
 
-def _described(settings: Settings, cluster: Path | None) -> str:
+def _described(settings: StudySettings, cluster: Path | None) -> str:
     runs = plural(settings.recurrences, "recurrence")
     if cluster:
         runs = f"{cluster.name}, at most {runs} a group"

@@ -41,7 +41,8 @@ from zeusrun.maintenance.doctor import Check, attempt, check_machine
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
 from zeusrun.maintenance.servers import check_server, check_unused
-from zeusrun.schedule.health import find_difference, find_neglect
+from zeusrun.schedule.build import find_difference
+from zeusrun.schedule.crontab import find_neglect
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet

@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import SHORTAGES, ExportError, UsageError
-from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path

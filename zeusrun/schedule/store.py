@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import read_file
+from zeusrun.files.private import read_file, replace_file
 from zeusrun.files.version import build_known, check_version
 from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
-from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.observation import Running, merged_profile
+from zeusrun.bandit.registry import choose_control
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.cost import cost_j

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zeusrun.bandit.registry import Policy
-    from zeusrun.simulate.own_job import Model
+    from zeusrun.simulate.own_job import JobModel
 
 _LAST = 10  # recurrences that show which batch size is in use at the end
 _TRIES = frozenset({Stage.EXPLORE, Stage.SPEED_CHECK})
@@ -37,7 +37,7 @@ class Forecast:
 
 
 def forecast(
-    model: Model,
+    model: JobModel,
     policy: Policy,
     *,
     recurrences: int,

@@ -10,15 +10,19 @@ from zeusrun.cost import cost_j
 from zeusrun.noise_curve import NoisePoint, join_curves
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
-from zeusrun.trial.curve import (
+from zeusrun.trial.values import (
     CurvePoint,
+    EnergySource,
+    Interruption,
+    PowerPoint,
     SizeChange,
+    Stage,
+    TrialStatus,
     is_baseline,
     join_changes,
     spread_samples,
     thin_curve,
 )
-from zeusrun.trial.values import EnergySource, Interruption, PowerPoint, Stage, TrialStatus
 
 _Amount = TypeVar("_Amount", int, float)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.bandit.control import choose_control
+from zeusrun.bandit.registry import choose_control
 from zeusrun.bandit.stopping import amount_text
 from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text

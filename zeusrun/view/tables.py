@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.amounts import Savings
-    from zeusrun.analysis.totals import Total
+    from zeusrun.analysis.amounts import Savings, Total
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial

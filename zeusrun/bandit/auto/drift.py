@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.eras import name_part
-from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.observation import FAILED, RUN_SD, RUN_SD_WEIGHT
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
-from zeusrun.bandit.auto.spread import Spread, find_spread
 from zeusrun.bandit.observation import (
     FAILED,
     OUTDONE,
+    Spread,
     average_speed,
+    find_spread,
     finite_exp,
     newest_speeds,
     timed_runs,

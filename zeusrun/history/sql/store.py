@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, Changes, Shared, UnreadableTrialError
 from zeusrun.history.sql import rows
-from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
 from zeusrun.history.sql.engine import (
     insert_missing,
     now_s,
@@ -24,7 +23,16 @@ from zeusrun.history.sql.engine import (
     write,
 )
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
+from zeusrun.history.sql.schema import (
+    HOSTS,
+    JOBS,
+    LEASES,
+    NEWEST_FIRST,
+    TRIALS,
+    check_tables,
+    read_incarnation,
+    start_incarnation,
+)
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:

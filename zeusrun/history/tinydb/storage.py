@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from zeusrun.errors import HistoryError, home_advice
-from zeusrun.files.atomic import replace_file, sync_directory
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import make_folder
+from zeusrun.files.private import make_folder, replace_file, sync_directory
 from zeusrun.files.version import check_version
 from zeusrun.trial import Trial, TrialStatus
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError, unwritable
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
-from zeusrun.files.private import read_file
+from zeusrun.files.private import read_file, replace_file
 from zeusrun.files.version import build_known, check_version
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.analysis.curves import CurveUnit
-    from zeusrun.history.sql.survey import Running
+    from zeusrun.history.sql.survey import RunningTrial
     from zeusrun.server.pages.document import Links
     from zeusrun.trial import Trial
 
@@ -36,7 +36,7 @@ _LONGEST = 160  # characters of a reason
 HOST = Column("host", lambda each: each.host or UNKNOWN, left=True)
 
 
-def read_live(running: Running) -> Live:
+def read_live(running: RunningTrial) -> Live:
     """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
     live = state_of(running.trial, Live.from_json(running.live))
     return replace(live, alive=running.lease_left_s >= _LATE_S)

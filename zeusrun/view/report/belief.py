@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.analysis.cost_baseline import has_cost
-from zeusrun.bandit.control import explain_next
-from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.inputs import Chooser, Machine
 from zeusrun.choice.problem import build_problem, next_recurrence
