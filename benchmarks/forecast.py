@@ -15,7 +15,7 @@ import numpy as np
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import expected
+from zeusrun.simulate.engine import expected
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES

@@ -27,7 +27,7 @@ from zeusrun.bandit.auto.policy import belief_of
 from zeusrun.bandit.observation import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, watts
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, watts
 from zeusrun.simulate.replay import ask_about, replay
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from timing import describe_machine
 
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.simulate.job import expected
+from zeusrun.simulate.engine import expected
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.study import Episode, Scenario, StudySettings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
@@ -33,7 +33,7 @@ from zeusrun.simulate.synthetic import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from zeusrun.simulate.job import SimulatedJob
+    from zeusrun.simulate.engine import SimulatedJob
 
 HORIZONS = (20, 50, 100)
 ETA_KNOB, COST_FACTOR = 0.5, 2.0

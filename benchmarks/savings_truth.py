@@ -28,7 +28,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.own_job import learn
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.what_if import forecast

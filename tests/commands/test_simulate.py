@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.factories import DONE
 from tests.simulate.traces import job, write
 from zeusrun.jobfile.spec import JobSpec, load_spec
-from zeusrun.simulate.job import LearningCurve
+from zeusrun.simulate.engine import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
 from zeusrun.simulate.study import Scenario, StudySettings, run_study, summarise
 from zeusrun.trial import CurvePoint

@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulate.traces import job, write
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, never_optimising
+from zeusrun.simulate.engine import LearningCurve, Rate, never_optimising
 from zeusrun.simulate.replay import replay
 from zeusrun.simulate.study import (
     Scenario,

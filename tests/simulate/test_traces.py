@@ -10,7 +10,7 @@ import pytest
 from tests.simulate.traces import POWER, TRAINING, write
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import (
+from zeusrun.simulate.engine import (
     LearningCurve,
     Rate,
     best_arm,

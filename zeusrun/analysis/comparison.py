@@ -20,8 +20,8 @@ from zeusrun.analysis.amounts import (
     lost_j,
     rate_of,
 )
-from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
 from zeusrun.analysis.run_costs import draw_run_costs
+from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.proof import Doubt, prove, same_learning

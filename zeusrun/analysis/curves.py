@@ -15,8 +15,8 @@ from zeusrun.trial import TrialStatus, epochs_of, is_baseline, spread_samples
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import CurvePoint, Trial
+    from zeusrun.trial.values import NoisePoint
 
 
 CurveUnit: TypeAlias = Literal["epochs", "samples"]

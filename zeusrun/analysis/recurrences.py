@@ -12,8 +12,8 @@ from zeusrun.analysis.amounts import (
     size_label,
     sum_attempts,
 )
-from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
 from zeusrun.analysis.curves import amount_in
+from zeusrun.analysis.usual import has_cost, proves_cost, setting
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus

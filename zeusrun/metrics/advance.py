@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.seen import names_an_evaluation, precedes, see
-from zeusrun.noise_curve import NoisePoint, add_point
 from zeusrun.sidecar.events import (
     REPORT,
     Adapted,
@@ -28,6 +27,7 @@ from zeusrun.sidecar.events import (
 )
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
+from zeusrun.trial.values import NoisePoint, add_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.cost_baseline import find_baseline, run_cost_j
+from zeusrun.analysis.usual import find_baseline, run_cost_j
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import ExitCode, HistoryError

@@ -25,8 +25,7 @@ from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
 from zeusrun.lever import POWER, Lever
-from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, LearningCurve, Rate, SimulatedJob
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.observation import Runs
     from zeusrun.bandit.problem import Problem
     from zeusrun.bandit.registry import Policy
-    from zeusrun.simulate.job import SimulatedJob
+    from zeusrun.simulate.engine import SimulatedJob
     from zeusrun.trial import Trial
 
 ATTEMPTS = 5  # of a recurrence, the default of a job file

@@ -15,7 +15,7 @@ import numpy as np
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import best_arm, expected, never_optimising
+from zeusrun.simulate.engine import best_arm, expected, never_optimising
 from zeusrun.simulate.replay import ATTEMPTS, Arrival, ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from zeusrun.bandit.observation import Array
-    from zeusrun.simulate.job import Expected, SimulatedJob
+    from zeusrun.simulate.engine import Expected, SimulatedJob
 
 
 Amounts: TypeAlias = "Array"

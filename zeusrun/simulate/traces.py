@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.target import meets_target
 
 if TYPE_CHECKING:

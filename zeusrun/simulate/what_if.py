@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import expected
+from zeusrun.simulate.engine import expected
 from zeusrun.simulate.own_job import draw_job
 from zeusrun.simulate.replay import replay
 from zeusrun.trial import Stage, TrialStatus

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.cost_baseline import has_cost
+from zeusrun.analysis.usual import has_cost
 from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.inputs import Chooser, Machine

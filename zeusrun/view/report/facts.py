@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import Total, add_up, last_after_target, size_label, sum_known
-from zeusrun.analysis.cost_baseline import describe_shifts
 from zeusrun.analysis.curves import (
     build_curves,
     build_noise,
@@ -16,6 +15,7 @@ from zeusrun.analysis.curves import (
 )
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
+from zeusrun.analysis.usual import describe_shifts
 from zeusrun.bandit.observation import OUTDONE
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.gpu import throttle_word
