@@ -30,8 +30,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.what_if import forecast
+from zeusrun.simulate.replay import ask_about, forecast, replay
 from zeusrun.trial import Decision, Stage
 from zeusrun.view.what_if import saved_share
 

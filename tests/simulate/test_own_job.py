@@ -21,7 +21,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
 from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.own_job import draw_job, fit_line, learn
-from zeusrun.simulate.what_if import forecast
+from zeusrun.simulate.replay import forecast
 from zeusrun.trial import CurvePoint, EnergySource, PowerPoint, Stage, TrialStatus
 
 PROBLEM = Problem(

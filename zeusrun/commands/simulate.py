@@ -20,8 +20,8 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
+from zeusrun.simulate.replay import forecast
 from zeusrun.simulate.study import BASELINE, StudySettings, build_scenarios, run_study, summarise
-from zeusrun.simulate.what_if import forecast
 from zeusrun.view.export import print_json
 from zeusrun.view.simulation import progress, simulation_sheet
 from zeusrun.view.units import plural

@@ -15,8 +15,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.jobfile.validators import duration_s, duration_text
 from zeusrun.jobfile.yaml_reader import read_job_file
-from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules, build_timetable
 from zeusrun.schedule.store import Schedule
 
 if TYPE_CHECKING:

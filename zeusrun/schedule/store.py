@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import read_file, replace_file
-from zeusrun.files.version import build_known, check_version
+from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
-from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules, build_timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from zeusrun.simulate.own_job import JobModel
-    from zeusrun.simulate.what_if import Forecast
+    from zeusrun.simulate.replay import Forecast
 
 Case: TypeAlias = "tuple[str, JobModel, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""

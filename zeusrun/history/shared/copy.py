@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
-from zeusrun.files.private import make_folder, open_for_writing
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, open_for_writing
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST, Snapshot
 from zeusrun.trial import Trial

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.lock import FileLock, SafeLock
-from zeusrun.files.private import make_folder, read_file, replace_file
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import UnavailableError, UnknownTrialError
 from zeusrun.trial import Trial, TrialStatus

@@ -1,7 +1,7 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
 A file contains the tables ``meta`` and ``trials`` as JSON. A reader ignores and keeps fields and
-tables that it does not know; ``files/version.py`` says what needs a new version.
+tables that it does not know; ``files/private.py`` says what needs a new version.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
 ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from zeusrun.errors import HistoryError, home_advice
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import make_folder, replace_file, sync_directory
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, replace_file, sync_directory
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
