@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
     from zeusrun.simulate.replay import Played
     from zeusrun.trial import Decision
 

@@ -24,7 +24,7 @@ from timing import describe_machine
 
 from zeusrun.bandit.auto.beliefs import assess
 from zeusrun.bandit.auto.policy import belief_of
-from zeusrun.bandit.observation import student
+from zeusrun.bandit.problem import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, watts
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.auto.beliefs import Assessment
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.problem import Observation
 
 SCENARIOS = ALONE, SLOWED, EXPLORING, MOVED = (
     "the default alone",

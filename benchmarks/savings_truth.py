@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.amounts import Estimate
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
 
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
 FIRST_LOOK = 5

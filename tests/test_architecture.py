@@ -24,7 +24,7 @@ OWNERS = {
     "fastapi": "server/",
     "starlette": "server/",
     "uvicorn": "server/",
-    "cronsim": "schedule/cron_expression.py",
+    "cronsim": "schedule/due.py",
     "torch": ("worker/", "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/"),
     "matplotlib": "view/report/",

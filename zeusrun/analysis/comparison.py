@@ -32,7 +32,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Array, Observation, Runs
+    from zeusrun.bandit.problem import Array, Observation, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row

@@ -14,7 +14,7 @@ from zeusrun.analysis.amounts import (
 )
 from zeusrun.analysis.curves import amount_in
 from zeusrun.analysis.usual import has_cost, proves_cost, setting
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
-from zeusrun.bandit.observation import (
+from zeusrun.bandit.problem import (
     GAUSSIAN90,
     RUN_SD,
     RUN_SD_WEIGHT,
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Array, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Array, Problem, Runs
 
 DRAWS = 2000
 # How steep the curve of epochs over batch sizes is: as policy ``auto`` believes, which draws small

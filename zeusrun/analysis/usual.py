@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.analysis.amounts import MOST, by_recurrence
 from zeusrun.analysis.curves import amount_in, curve_unit
-from zeusrun.bandit.observation import RUN_SD, RUN_SD_WEIGHT, finite_exp
+from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, prove
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.baselines import Fixed, Grid
-from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import first_lever
-from zeusrun.bandit.problem import ArmBelief
+from zeusrun.bandit.problem import ArmBelief, merged_profile
 from zeusrun.bandit.zeus.policy import Zeus
 from zeusrun.errors import UsageError
 from zeusrun.plugins import blame, create_plugin, plugin_names
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Profile, Running, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Problem, Profile, Running, Runs
     from zeusrun.lever import Lever
     from zeusrun.trial import Trial
 

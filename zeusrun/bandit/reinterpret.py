@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.eras import compare_training, find_differences, last_hash
-from zeusrun.bandit.observation import FAILED, Observation, step_cost_j
 from zeusrun.bandit.power import chosen_point
+from zeusrun.bandit.problem import FAILED, Observation, step_cost_j
 from zeusrun.bandit.proof import (
     CRASHED,
     Doubt,

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
-from zeusrun.bandit.observation import Running, merged_profile
+from zeusrun.bandit.problem import Running, merged_profile
 from zeusrun.bandit.registry import choose_control
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import bounded_choice
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Pace, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Pace, Problem, Runs
     from zeusrun.bandit.registry import Policy
     from zeusrun.trial import Decision
 

@@ -19,7 +19,7 @@ import numpy as np
 from zeusrun.analysis.run_costs import draw_log_epochs
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.observation import SDS90, mean_log_epochs, merged_profile
+from zeusrun.bandit.problem import SDS90, mean_log_epochs, merged_profile
 from zeusrun.bandit.proof import undisturbed, whole_way
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.cost import cost_j
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Array, Observation, Pace, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Array, Observation, Pace, Problem, Runs
     from zeusrun.trial import Trial
 
 LEAST_RUNS = 5  # that reached the target; the spread of fewer is unknown

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.observation import Observation
+from zeusrun.bandit.problem import Observation
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import is_repeat, is_target_in_doubt
 from zeusrun.choice.inputs import Machine
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Problem, Runs
     from zeusrun.bandit.registry import Policy
     from zeusrun.simulate.engine import SimulatedJob
     from zeusrun.simulate.own_job import JobModel

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from zeusrun.bandit.observation import Array
+    from zeusrun.bandit.problem import Array
     from zeusrun.simulate.engine import Expected, SimulatedJob
 
 

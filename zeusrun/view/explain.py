@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.analysis.critical import CriticalSize
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.problem import ArmBelief, Observation, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.inputs import Chooser
     from zeusrun.trial import Decision, Trial

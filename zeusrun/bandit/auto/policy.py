@@ -20,9 +20,8 @@ from zeusrun.bandit.auto.evidence import (
     was_bounded,
 )
 from zeusrun.bandit.baselines import WalkingPolicy
-from zeusrun.bandit.observation import FAILED, SDS90, finite_exp, student
 from zeusrun.bandit.power import first_lever
-from zeusrun.bandit.problem import ArmBelief
+from zeusrun.bandit.problem import FAILED, SDS90, ArmBelief, finite_exp, student
 from zeusrun.cost import energy_text
 from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Problem, Runs
 
 SPEED_CHECK_S = 30.0  # of training show an arm's speed
 SPEED_CHECK_SHARE = 0.2  # of the cost of a run that a speed check may cost

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from zeusrun.bandit.auto.evidence import PROVEN
-from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.problem import FAILED
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.choice.choose import draft_trial

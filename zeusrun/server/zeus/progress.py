@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.problem import Running
 from zeusrun.cost import cost_j
 from zeusrun.reasons import ReasonCode
 from zeusrun.target import better_value, meets_target

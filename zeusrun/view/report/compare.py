@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeusrun.analysis.amounts import MOST, Estimate
 from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.analysis.usual import has_cost, setting
-from zeusrun.bandit.observation import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, finite_exp, student
+from zeusrun.bandit.problem import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, finite_exp, student
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.cost import energy_text
 from zeusrun.trial import EnergySource, TrialStatus

@@ -16,7 +16,7 @@ from zeusrun.analysis.curves import (
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
 from zeusrun.analysis.usual import describe_shifts
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.problem import OUTDONE
 from zeusrun.trial import EnergySource, Stage, TrialStatus
 from zeusrun.view.gpu import throttle_word
 from zeusrun.view.units import plural, shortened
