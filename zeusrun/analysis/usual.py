@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import MOST, by_recurrence
+from zeusrun.analysis.amounts import MOST, by_recurrence, median_known
 from zeusrun.analysis.curves import amount_in, curve_unit
 from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
 from zeusrun.bandit.proof import as_undisturbed, prove
@@ -62,8 +62,7 @@ def _learning(trial: Trial) -> tuple[object, ...]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    newest = [value for value in values if value is not None][-NEWEST_RUNS:]
-    return statistics.median(newest) if newest else None
+    return median_known([value for value in values if value is not None][-NEWEST_RUNS:])
 
 
 def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:

@@ -154,14 +154,13 @@ class Spool:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         lock = SafeLock(self.folder / "lock")
-        if not lock.acquire(_LOCK_S):
-            raise HistoryError(f"{lock.path} is held by another process; end it, and try again")
         try:
-            yield
+            with lock.held(
+                _LOCK_S, f"{lock.path} is held by another process; end it, and try again"
+            ):
+                yield
         except OSError as error:
             raise unwritable(self.folder, error) from error
-        finally:
-            lock.release()
 
 
 def _list_entries(folder: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 VERSION = 1
@@ -140,21 +141,15 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         raise HistoryError(f"cannot {doing} the history {path}: {reason}") from error
 
 
-@contextmanager
-def locked(path: Path, timeout_s: float) -> Iterator[None]:
+def locked(path: Path, timeout_s: float) -> AbstractContextManager[None]:
     """Be the only writer of a main file; ``HistoryError`` if the lock is not free in time."""
     lock = SafeLock(path.with_name(path.name + ".lock"))  # writes replace the main file itself
-    if not lock.acquire(timeout_s):
-        name = shlex.quote(str(lock.path))
-        raise HistoryError(
-            f"another process has held the lock {name} for {timeout_s:g} s; it is probably "
-            f"stopped: `fuser -v {name}` names it; end or resume it, and try again"
-        )
-    try:
-        yield
-    finally:
-        with explained("unlock", path):
-            lock.release()
+    name = shlex.quote(str(lock.path))
+    return lock.held(
+        timeout_s,
+        f"another process has held the lock {name} for {timeout_s:g} s; it is probably "
+        f"stopped: `fuser -v {name}` names it; end or resume it, and try again",
+    )
 
 
 def read_bytes(path: Path) -> bytes | None:
