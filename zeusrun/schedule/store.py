@@ -182,7 +182,7 @@ class Schedules:
     def hold(self, job: str) -> Iterator[Schedule | None]:
         """Lock a job's schedule and read it; ``None`` if the job has none."""
         path = self.path(job)
-        with self._locked(job):
+        with self.locked(f"{job}.lock", f"the schedule of {job}"):
             yield self.read(job) if path.exists() else None
 
     def write(self, schedule: Schedule) -> Schedule:
@@ -205,7 +205,7 @@ class Schedules:
         path = self.path(job)
         if not path.exists():
             self.read(job)
-        with self._locked(job):
+        with self.locked(f"{job}.lock", f"the schedule of {job}"):
             try:
                 # The locks of runs that were killed go, too.
                 for each in (path, *self.directory.glob(f"{glob.escape(job)}@*.lock")):
@@ -217,9 +217,10 @@ class Schedules:
         """Return a lock in the folder, not taken yet. Names without a dot belong to jobs."""
         return SafeLock(self.directory / name)
 
-    def _locked(self, job: str) -> AbstractContextManager[None]:
-        otherwise = f"another process has locked the schedule of {job} and does not release it"
-        return self.lock(f"{job}.lock").held(_LOCK_WAIT_S, otherwise)
+    def locked(self, name: str, what: str) -> AbstractContextManager[None]:
+        """Hold a lock; wait some seconds for it. ``what`` it locks is for the error message."""
+        otherwise = f"another process has locked {what} and does not release it"
+        return self.lock(name).held(_LOCK_WAIT_S, otherwise)
 
 
 def decode_schedule(content: bytes, job: str, path: Path) -> Schedule:
