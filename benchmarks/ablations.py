@@ -21,7 +21,7 @@ import numpy as np
 from regret import HORIZONS, regrets, to_never
 from timing import describe_machine
 
-from zeusrun.simulate.study import Scenario, Settings, build_scenarios, run_study
+from zeusrun.simulate.study import Scenario, StudySettings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = {
 
 def study(scenarios: list[Scenario], policy: str, seeds: int) -> dict[str, list[Episode]]:
     """Simulate in this process, where the constants are changed."""
-    settings = Settings(recurrences=HORIZONS[1], eta_knob=0.5, cost_factor=2.0, in_flight=1)
+    settings = StudySettings(recurrences=HORIZONS[1], eta_knob=0.5, cost_factor=2.0, in_flight=1)
     by_name: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in run_study(scenarios, [policy], range(seeds), settings):
         by_name[episode.name].append(episode)

@@ -21,10 +21,9 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from zeusrun.analysis.usual import NEWEST
-from zeusrun.jobfile.tariff_section import load_tariff
-from zeusrun.schedule.cron_expression import build_timetable
+from zeusrun.jobfile.tariffs import load_tariff
 from zeusrun.schedule.deferral import Outlook, plan_start
-from zeusrun.schedule.due import LOOK_S, Rules
+from zeusrun.schedule.due import LOOK_S, Rules, build_timetable
 from zeusrun.tariff import Tariff, from_points
 
 HOUR_S = 3600.0

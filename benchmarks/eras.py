@@ -24,7 +24,7 @@ from timing import describe_machine
 from zeusrun.bandit.auto.drift import DOUBTED, weigh_runs
 from zeusrun.bandit.auto.policy import Auto
 from zeusrun.bandit.reinterpret import read_trial
-from zeusrun.simulate.job import LearningCurve, SimulatedJob, best_arm, expected
+from zeusrun.simulate.engine import LearningCurve, SimulatedJob, best_arm, expected
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import load_jobs
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
     from zeusrun.simulate.replay import Played
     from zeusrun.trial import Decision
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import expected
+from zeusrun.simulate.engine import expected
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.replay import ask_about, replay
+from zeusrun.simulate.replay import ask_about, forecast, replay
 from zeusrun.simulate.synthetic import FAMILIES
-from zeusrun.simulate.what_if import forecast
 from zeusrun.trial import TrialStatus
 
 AHEAD, LAST = 30, 10  # recurrences; the last ones show which batch size is in use

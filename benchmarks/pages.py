@@ -18,7 +18,7 @@ import report as example
 
 from zeusrun.energy.power_trace import read_power
 from zeusrun.history.sql import store as sql
-from zeusrun.history.sql.create import create_tables
+from zeusrun.history.sql.schema import create_tables
 from zeusrun.trial import EnergySource, Trial
 
 JOBS = ("forecast", "ranking", "speech-nightly", "segmentation", "embeddings")

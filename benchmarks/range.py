@@ -23,18 +23,18 @@ import numpy as np
 from timing import describe_machine
 
 from zeusrun.bandit.auto.beliefs import assess
-from zeusrun.bandit.auto.explain import belief_of
-from zeusrun.bandit.auto.spread import student
+from zeusrun.bandit.auto.policy import belief_of
+from zeusrun.bandit.problem import student
 from zeusrun.bandit.registry import create_policy
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, watts
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, watts
 from zeusrun.simulate.replay import ask_about, replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.auto.beliefs import Assessment
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.problem import Observation
 
 SCENARIOS = ALONE, SLOWED, EXPLORING, MOVED = (
     "the default alone",

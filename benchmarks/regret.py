@@ -25,15 +25,15 @@ from timing import describe_machine
 
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.bandit.reinterpret import read_history
-from zeusrun.simulate.job import expected
+from zeusrun.simulate.engine import expected
 from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.study import Episode, Scenario, Settings, build_scenarios, run_study
+from zeusrun.simulate.study import Episode, Scenario, StudySettings, build_scenarios, run_study
 from zeusrun.simulate.synthetic import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from zeusrun.simulate.job import SimulatedJob
+    from zeusrun.simulate.engine import SimulatedJob
 
 HORIZONS = (20, 50, 100)
 ETA_KNOB, COST_FACTOR = 0.5, 2.0
@@ -61,7 +61,7 @@ def simulate(
     console: Console, what: str, scenarios: Sequence[Scenario], policies: Sequence[str], seeds: int
 ) -> list[Episode]:
     """Run a study on all cores, with a progress bar."""
-    settings = Settings(
+    settings = StudySettings(
         recurrences=max(HORIZONS), eta_knob=ETA_KNOB, cost_factor=COST_FACTOR, in_flight=1
     )
     with Progress(console=console, transient=True) as bar:
@@ -220,7 +220,9 @@ def errors(console: Console, jobs: int) -> None:
     """Run every policy on many made-up jobs; whatever is raised ends the benchmark."""
     scenarios = [Scenario(name) for name in FAMILIES]
     each = math.ceil(jobs / len(FAMILIES))
-    settings = Settings(recurrences=50, eta_knob=ETA_KNOB, cost_factor=COST_FACTOR, in_flight=1)
+    settings = StudySettings(
+        recurrences=50, eta_knob=ETA_KNOB, cost_factor=COST_FACTOR, in_flight=1
+    )
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("errors", total=1.0)
         episodes = run_study(

@@ -31,8 +31,8 @@ from zeusrun.cost import cost_j
 from zeusrun.energy.device import Health
 from zeusrun.energy.monitor import COLUMNS, PowerRow
 from zeusrun.history.tinydb.storage import empty_tables, encode_tables
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, PowerPoint, Stage, Trial, TrialStatus
+from zeusrun.trial.values import NoisePoint
 
 JOB = "forecast"
 SIZES = (64, 128, 256, 512, 1024)

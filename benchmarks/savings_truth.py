@@ -28,10 +28,9 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.baselines import WalkingPolicy
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.replay import ask_about, replay
-from zeusrun.simulate.what_if import forecast
+from zeusrun.simulate.replay import ask_about, forecast, replay
 from zeusrun.trial import Decision, Stage
 from zeusrun.view.simulate import saved_share
 
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zeusrun.analysis.amounts import Estimate
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
 
 ARMS, DEFAULT, EPOCHS, CURVES = (32, 64, 128), 64, 60, 200
 FIRST_LOOK = 5

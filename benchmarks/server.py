@@ -36,7 +36,7 @@ from timing import describe_machine
 from zeusrun.history.base import NEWEST
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.shared.store import SharedHistory
-from zeusrun.history.sql.create import create_tables
+from zeusrun.history.sql.schema import create_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.trial import Outcome, Trial, TrialStatus
 

@@ -196,8 +196,8 @@ def postgres_url(postgres, postgres_template):
 
 def prepare(url):
     """Create zeusrun's tables."""
-    from zeusrun.history.sql.create import create_tables
     from zeusrun.history.sql.engine import open_engine, parse_url
+    from zeusrun.history.sql.schema import create_tables
 
     engine = open_engine(parse_url(url))
     create_tables(engine)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from zeusrun.history.shared import patience, store
+from zeusrun.history.shared import spool, store
 
-patience.READ_S = store.PATIENCE_S = 0.1
+spool.READ_S = store.PATIENCE_S = 0.1

@@ -27,7 +27,6 @@ LAYERS = (
         "target",
         "clock",
         "job_name",
-        "noise_curve",
         "errors",
         "tariff",
         "record_json",

@@ -24,7 +24,7 @@ OWNERS = {
     "fastapi": "server/",
     "starlette": "server/",
     "uvicorn": "server/",
-    "cronsim": "schedule/cron_expression.py",
+    "cronsim": "schedule/due.py",
     "torch": ("worker/", "launcher/processes/agent.py"),
     "typer": ("cli.py", "commands/"),
     "matplotlib": "view/report/",
@@ -252,8 +252,8 @@ def test_a_choice_reads_no_file_no_device_and_no_store():
 
 
 ACCUMULATION = {
-    "zeusrun.jobfile.accumulation",
-    "zeusrun.jobfile.accumulation.split_batch",
+    "zeusrun.jobfile.sections",
+    "zeusrun.jobfile.sections.split_batch",
 }
 
 

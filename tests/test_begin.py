@@ -12,13 +12,13 @@ import pytest
 from tests.runs import wait_for
 from tests.test_speed_check import Scripted, run  # noqa: F401 - a fixture
 from zeusrun.errors import HistoryError
-from zeusrun.files import atomic
+from zeusrun.files import private
 from zeusrun.trial import Decision, Stage
 
 
 def fail_once(monkeypatch):
     """Let the first sync of the history's directory fail: the new file has its name already."""
-    real, failed = atomic.sync_directory, []
+    real, failed = private.sync_directory, []
 
     def sync(directory):
         if directory.name == "history" and not failed:
@@ -26,7 +26,7 @@ def fail_once(monkeypatch):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
         real(directory)
 
-    monkeypatch.setattr(atomic, "sync_directory", sync)
+    monkeypatch.setattr(private, "sync_directory", sync)
 
 
 CHOICE = Scripted(Decision(32, Stage.EXPLOIT, "32 is the only one"))

@@ -15,7 +15,7 @@ import yaml
 import zeusrun as package
 from tests.factories import ROOT, load_job
 from zeusrun.errors import ExitCode
-from zeusrun.jobfile.patterns import READY, find_metrics
+from zeusrun.jobfile.metrics_section import READY, find_metrics
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.values import SOURCE_NAMES

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.noise_curve import NoisePoint, add_point, join_curves
+from zeusrun.trial.values import NoisePoint, add_point, join_curves
 
 
 def point(samples, data=100, value=50.0):

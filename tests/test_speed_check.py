@@ -11,8 +11,7 @@ import pytest
 
 from tests.factories import begin
 from tests.factories import build_trial as trial
-from zeusrun.bandit.observation import Observation
-from zeusrun.bandit.problem import ArmBelief
+from zeusrun.bandit.problem import ArmBelief, Observation
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.choice.problem import Forced
 from zeusrun.history.tinydb.store import TinyDBHistory

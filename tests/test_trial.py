@@ -10,8 +10,8 @@ from hypothesis import given
 
 from tests.contracts.history import choices, outcomes
 from tests.factories import build_trial as trial
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, Interruption, Outcome, Trial, TrialStatus
+from zeusrun.trial.values import NoisePoint
 
 # DESIGN, "Stable JSON".
 PROMISED = [

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 from tests.notify.test_notices import trial
-from zeusrun.analysis.cost_baseline import describe_shifts, find_cost_shifts
+from zeusrun.analysis.usual import describe_shifts, find_cost_shifts
 from zeusrun.trial import TrialStatus
 
 

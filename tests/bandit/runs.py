@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zeusrun.bandit.observation import Observation
+from zeusrun.bandit.problem import Observation
 from zeusrun.trial import TrialStatus
 
 REACHED = TrialStatus.REACHED

@@ -14,7 +14,7 @@ from tests.bandit.runs import flying, run
 from tests.bandit.scripts import OOM, REACHED, problem, trial, watts
 from tests.bandit.test_invariants import histories, problems, unhurried
 from zeusrun.bandit.differences import describe_kept
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.problem import Running
 from zeusrun.bandit.registry import POLICIES, create_policy
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice

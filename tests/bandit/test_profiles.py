@@ -20,8 +20,7 @@ from tests.bandit.scripts import (
 )
 from tests.bandit.test_reinterpret import learned
 from zeusrun.bandit.differences import describe_kept
-from zeusrun.bandit.observation import STALE, is_stale, merged_profile
-from zeusrun.bandit.problem import PowerObjective
+from zeusrun.bandit.problem import STALE, PowerObjective, is_stale, merged_profile
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.trial import PowerPoint, TrialStatus
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.problem import Running
 from zeusrun.bandit.stopping import hopeless, share_done
 from zeusrun.trial import Bound
 

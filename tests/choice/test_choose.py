@@ -12,8 +12,7 @@ import pytest
 
 from tests.factories import REACHED, build_trial, load_job
 from zeusrun.bandit.auto.policy import bound_of_proven
-from zeusrun.bandit.control import explain_next
-from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import fit_bound
 from zeusrun.choice.choose import Attempt, NothingLeft, choose_trial, decide

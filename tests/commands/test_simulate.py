@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.factories import DONE
 from tests.simulate.traces import job, write
 from zeusrun.jobfile.spec import JobSpec, load_spec
-from zeusrun.simulate.job import LearningCurve
+from zeusrun.simulate.engine import LearningCurve
 from zeusrun.simulate.replay import ATTEMPTS
-from zeusrun.simulate.study import Scenario, Settings, run_study, summarise
+from zeusrun.simulate.study import Scenario, StudySettings, run_study, summarise
 from zeusrun.trial import CurvePoint
 from zeusrun.view.simulate import (
     _claim,
@@ -34,7 +34,9 @@ FEW = ("--seeds", 2, "--recurrences", 6)
 def summaries():
     scenarios = [Scenario(name) for name in ("law", "only-default", "drift", "edge")]
     policies = ["auto", "fixed", "zeus"]
-    return summarise(run_study(scenarios, policies, range(3), Settings(recurrences=8)), policies)
+    return summarise(
+        run_study(scenarios, policies, range(3), StudySettings(recurrences=8)), policies
+    )
 
 
 def shown(sheet, width):
@@ -62,7 +64,7 @@ def test_an_empty_study_is_an_empty_table():
 
 def test_recurrences_without_a_model_are_counted_in_a_column():
     made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]})
-    few = Settings(recurrences=2)
+    few = StudySettings(recurrences=2)
     own = summarise(run_study([Scenario(made.name, made)], ["fixed"], [0], few), ["fixed"])
     text = shown(simulation_sheet("title", own, 80), 80)
     assert "! toy, fixed: 2 of 2 recurrences ended without a model" in text
@@ -292,4 +294,4 @@ def test_a_forecast_that_cannot_be_made_is_refused_in_a_sentence(cli, learned, a
 
 
 def test_a_recurrence_may_make_as_many_attempts_as_by_a_job_file():
-    assert JobSpec.model_fields["attempts"].default == ATTEMPTS == Settings().attempts
+    assert JobSpec.model_fields["attempts"].default == ATTEMPTS == StudySettings().attempts

@@ -11,7 +11,7 @@ import pytest
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.errors import UsageError, ZeusrunError
-from zeusrun.files import atomic
+from zeusrun.files import private
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import (
     RoutedHistory,
@@ -52,8 +52,8 @@ def test_two_that_open_a_history_for_the_first_time_do_not_disturb_each_other(
         write(*arguments, **options)
         both.wait(60)
 
-    write = atomic._write
-    monkeypatch.setattr(atomic, "_write", write_together)
+    write = private._write
+    monkeypatch.setattr(private, "_write", write_together)
     with ThreadPoolExecutor(2) as threads:
         for opened in [threads.submit(open_named, tmp_path, {}, name) for _ in range(2)]:
             opened.result()
@@ -120,7 +120,7 @@ def test_the_home_remembers_which_history_a_job_file_names(tmp_path):
 
 @pytest.mark.parametrize("name", ["nosuch", "http://127.0.0.1:1"])
 def test_an_error_says_which_job_file_has_named_the_history(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("zeusrun.history.shared.patience.READ_S", 0.0)
+    monkeypatch.setattr("zeusrun.history.shared.spool.READ_S", 0.0)
     remember_choice(tmp_path, "line", name)
     with pytest.raises(ZeusrunError, match=r"\(from the job file of line\)"):
         open_history(tmp_path, {}).forget("line-1-1", forgotten=True)

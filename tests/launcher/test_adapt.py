@@ -17,9 +17,9 @@ from zeusrun.launcher.rundir.layout import RunPaths, reopen_run
 from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import Seen
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Adapted, Observed
 from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
+from zeusrun.trial.values import NoisePoint
 from zeusrun.view.units import path_text
 
 PATH = (SizeChange(1, 64), SizeChange(3, 128), SizeChange(7, 256))

@@ -335,7 +335,7 @@ def test_a_heartbeat_renews_the_lease_and_shows_the_run(beat, database):
 def test_a_heartbeat_outlives_an_outage_which_hides_no_run_of_this_machine(
     beat, server, database, open_shared, monkeypatch
 ):
-    monkeypatch.setattr("zeusrun.history.shared.patience.READ_S", 0.0)
+    monkeypatch.setattr("zeusrun.history.shared.spool.READ_S", 0.0)
     trial, _, beating = beat()
     with beating:
         wait_for(lambda: database.settings("job"), what="the first message")

@@ -16,7 +16,7 @@ from zeusrun import __version__
 from zeusrun.clock import read_clock
 from zeusrun.history.registry import open_named
 from zeusrun.history.sql.tokens import create_token, revoke_token
-from zeusrun.maintenance.servers import check_server, check_unused
+from zeusrun.maintenance.doctor import check_server, check_unused
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_token_that_the_server_refuses(server, check, what):
 
 @pytest.mark.parametrize(("apart_s", "where"), [(300, "behind"), (-300, "ahead of")])
 def test_a_clock_that_is_wrong(server, check, monkeypatch, apart_s, where):
-    here = f"{__package__}.servers".replace("tests", "zeusrun")
+    here = f"{__package__}.doctor".replace("tests", "zeusrun")
     monkeypatch.setattr(f"{here}.read_clock", lambda: read_clock() + apart_s)
     name, well, found = check(server.url)[1]
     assert (name, well) == ("clock", None)

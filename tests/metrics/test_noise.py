@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.launcher.values import after, report, started
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Observed, Reported, Watched
+from zeusrun.trial.values import NoisePoint
 
 DATA = Observed(100.5, 0, 8, 1, 1, data=100)
 METRIC = "accuracy"

@@ -14,7 +14,7 @@ from zeusrun.jobfile.guess.command import read_command
 from zeusrun.jobfile.guess.draft import write_draft
 from zeusrun.jobfile.guess.guess import build_guess
 from zeusrun.jobfile.guess.script import Script
-from zeusrun.jobfile.patterns import check_pattern
+from zeusrun.jobfile.metrics_section import check_pattern
 from zeusrun.metrics.propose_pattern import (
     find_agreeing,
     find_epochs,

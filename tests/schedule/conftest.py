@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule.model import AT
-from zeusrun.schedule.cron_expression import Timetable
-from zeusrun.schedule.due import Cursor, Rules
+from zeusrun.schedule.due import Cursor, Rules, Timetable
 from zeusrun.schedule.store import Schedule, Schedules
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.factories import load_job
 from tests.schedule.model import AT
-from zeusrun.errors import UsageError
-from zeusrun.schedule.build import build_schedule, capture
+from zeusrun.errors import JobFileError, UsageError
+from zeusrun.schedule.build import build_schedule, capture, find_difference
 from zeusrun.schedule.due import Cursor, PlannedStart, find_due
 
 
@@ -137,3 +138,27 @@ def test_what_libraries_need_is_kept(name):
 def test_secrets_and_what_is_of_a_login_are_kept_only_if_named(name):
     assert capture({name: "x"}, [], {}) == {}
     assert capture({name: "x"}, [name], {}) == {name: "x"}
+
+
+def test_a_changed_section_or_name_of_the_job_file_is_named(tmp_path, nightly):
+    def change(**keys):
+        load_job(tmp_path, **keys)
+
+    change(name="digits")
+    schedule = nightly(job_file=str(tmp_path / "digits.yaml"))
+    assert find_difference(schedule) is None
+    change(name="digits", schedule={"cron": "0 3 * * *"})
+    assert "has changed since; to apply that: zeusrun schedule add" in find_difference(schedule)
+    schedule = nightly(job_file=schedule.job_file, section={"cron": "0 3 * * *"})
+    assert find_difference(schedule) is None
+    spaced = Path(schedule.job_file).rename(tmp_path / "my digits.yaml")
+    text = find_difference(nightly(job_file=str(spaced)))
+    assert text.endswith(f"zeusrun schedule add '{spaced}'")  # it can be pasted into a shell
+    spaced.rename(schedule.job_file)
+    job = Path(schedule.job_file)
+    job.write_text(job.read_text().replace("name: digits", "name: other"))
+    with pytest.raises(JobFileError, match="describes other now; run `zeusrun schedule remove"):
+        find_difference(schedule)
+    job.unlink()
+    with pytest.raises(JobFileError, match="there is no such file; if you moved it"):
+        find_difference(schedule)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.deferral import Outlook, choose_start, plan_start
-from zeusrun.schedule.due import LOOK_S, Rules
+from zeusrun.schedule.due import LOOK_S, Rules, Timetable
 from zeusrun.tariff import Tariff, from_points
 
 HOUR_S = 3600.0

@@ -9,7 +9,7 @@ import pytest
 
 from tests.schedule.model import YEAR, occurrences
 from zeusrun.errors import UsageError
-from zeusrun.schedule.cron_expression import Timetable, build_timetable
+from zeusrun.schedule.due import Timetable, build_timetable
 
 HALF_AN_HOUR = "Australia/Lord_Howe"  # its clocks change by that much
 ZONES = ("Europe/Paris", "America/New_York", HALF_AN_HOUR)
@@ -116,7 +116,7 @@ def test_the_last_occurrences_of_a_long_time_are_found():
 
 def test_without_a_zone_the_machines_own_is_meant(monkeypatch):
     assert Timetable("0 2 * * *").zone() is not None
-    monkeypatch.setattr("zeusrun.schedule.cron_expression._LOCAL_ZONE", PathThatIsNot())
+    monkeypatch.setattr("zeusrun.schedule.due._LOCAL_ZONE", PathThatIsNot())
     assert Timetable("0 2 * * *").zone() is timezone.utc
 
 

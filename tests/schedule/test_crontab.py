@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.schedule.model import AT
 from zeusrun.errors import LaunchError, UsageError
+from zeusrun.schedule import crontab as crontabs
 from zeusrun.schedule.crontab import (
     add_entry,
     build_command,
+    find_neglect,
     install,
     marker,
     read_crontab,
@@ -23,6 +26,7 @@ from zeusrun.schedule.crontab import (
     uninstall,
     write_crontab,
 )
+from zeusrun.schedule.tick import tick
 
 HOME = Path("/home/me/zeusrun")
 COMMAND = build_command("/venv/bin/python", HOME)
@@ -190,3 +194,56 @@ def test_without_crontab_what_to_do_instead_is_told(monkeypatch, tmp_path):
         LaunchError, match="there is no crontab here; run `zeusrun schedule daemon`"
     ):
         read_crontab()
+
+
+@pytest.fixture
+def read_as(monkeypatch, schedules):
+    """Say what the crontab holds, and which processes there are."""
+
+    def use(text=None, names=("cron",)):
+        entry = marker(schedules.directory.parent) if text is None else text
+        monkeypatch.setattr(crontabs, "read_crontab", lambda: entry)
+        found = [type("P", (), {"info": {"name": name}}) for name in names]
+        monkeypatch.setattr(crontabs.psutil, "process_iter", lambda _what: found)
+
+    return use
+
+
+def beat(schedules, at):
+    tick(schedules, AT)
+    os.utime(schedules.heartbeat, (at, at))
+
+
+def test_a_tick_that_came_lately_is_enough(schedules, nightly, read_as):
+    read_as(b"", ())
+    nightly()
+    beat(schedules, AT)
+    assert find_neglect(schedules, AT + 100) is None
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (
+            (b"", ["cron"]),
+            "the crontab has no entry of zeusrun; `zeusrun schedule add JOB.yaml` adds it",
+        ),
+        ((None, ["bash"]), "no cron daemon runs here; start it"),
+        ((None, ["cron"]), "though cron runs; see the log of cron"),
+    ],
+)
+def test_why_nothing_is_started_is_told(schedules, nightly, read_as, world, said):
+    read_as(*world)
+    nightly()
+    beat(schedules, AT)
+    what, advice = find_neglect(schedules, AT + 1000)
+    assert what.startswith("nothing")
+    assert said in f"{what}; {advice}"
+    assert "since 20" in what
+    assert advice
+
+
+def test_cron_gets_its_minute(schedules, nightly, read_as):
+    read_as()
+    nightly()
+    assert find_neglect(schedules, AT) is None

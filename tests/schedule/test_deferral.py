@@ -15,9 +15,8 @@ from zeusrun.commands.schedule import pause
 from zeusrun.errors import UsageError
 from zeusrun.history.registry import open_history
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.schedule.cron_expression import Timetable
 from zeusrun.schedule.deferral import check_outlook, decide_start
-from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, find_due
+from zeusrun.schedule.due import ON_TIME_S, Cursor, PlannedStart, Rules, Timetable, find_due
 from zeusrun.schedule.occurrence import fire
 from zeusrun.schedule.store import Schedules
 from zeusrun.schedule.tick import _has_ended, _show_start, tick

@@ -11,8 +11,7 @@ import pytest
 from tests.schedule.model import YEAR, occurrences
 from tests.schedule.test_cron_expression import ZONES, is_exact
 from zeusrun.launcher.queue.admission import decide_overlap
-from zeusrun.schedule.cron_expression import Timetable
-from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, find_due
+from zeusrun.schedule.due import ON_TIME_S, Cursor, Rules, Timetable, find_due
 
 HOUR_S = 3600.0
 NOON = YEAR[0] + 12 * HOUR_S

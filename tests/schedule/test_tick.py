@@ -17,8 +17,7 @@ import pytest
 from tests.schedule.model import AT, DAY_S
 from zeusrun.errors import BusyError, HistoryError, JobFileError, UsageError
 from zeusrun.files.lock import FileLock
-from zeusrun.schedule.cron_expression import Timetable
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules, Timetable
 from zeusrun.schedule.occurrence import fire, open_log, start_occurrence
 from zeusrun.schedule.store import Occurrence, decode_schedule
 from zeusrun.schedule.tick import run_daemon, start_due, tick

@@ -20,9 +20,8 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
-from zeusrun.history.sql.create import start_incarnation
 from zeusrun.history.sql.engine import writing
-from zeusrun.history.sql.schema import METADATA
+from zeusrun.history.sql.schema import METADATA, start_incarnation
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import create_token
 from zeusrun.server import auth

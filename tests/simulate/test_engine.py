@@ -11,8 +11,7 @@ from tests.simulate.traces import Scripted, job
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.lever import power_lever
-from zeusrun.simulate.engine import PROBE_S, Setting, run_trial
-from zeusrun.simulate.job import LearningCurve, Rate
+from zeusrun.simulate.engine import PROBE_S, LearningCurve, Rate, Setting, run_trial
 from zeusrun.simulate.replay import ask_about
 from zeusrun.trial import Bound, CurvePoint, Decision, Stage, TrialStatus
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.bandit.test_invariants import unhurried
 from zeusrun.bandit.registry import create_policy
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.simulate.replay import ask_about, replay
 from zeusrun.trial import TrialStatus
 

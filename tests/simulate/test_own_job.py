@@ -19,9 +19,9 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import best_arm, expected
+from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.own_job import draw_job, fit_line, learn
-from zeusrun.simulate.what_if import forecast
+from zeusrun.simulate.replay import forecast
 from zeusrun.trial import CurvePoint, EnergySource, Hardware, PowerPoint, Stage, TrialStatus
 
 PROBLEM = Problem(

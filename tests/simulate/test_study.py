@@ -11,11 +11,11 @@ import pytest
 
 from tests.simulate.traces import job, write
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, never_optimising
+from zeusrun.simulate.engine import LearningCurve, Rate, never_optimising
 from zeusrun.simulate.replay import replay
 from zeusrun.simulate.study import (
     Scenario,
-    Settings,
+    StudySettings,
     build_scenarios,
     pooled_regret,
     run_study,
@@ -33,13 +33,13 @@ CLUSTER = HEADER + (
     "c,0,1,elsewhere,1\n"
     "a,20,30,cifar100,1.5\n"
 )
-TEN = Settings(recurrences=10)
+TEN = StudySettings(recurrences=10)
 
 
 def test_an_episode_adds_up_by_recurrence():
     misses = {8: [LearningCurve(None, ())], 16: [LearningCurve(4, ((4, 1.0),))]}
     made = job(misses, default=16)
-    episode = simulate(Scenario(made.name, made), "fixed", 0, Settings(recurrences=3))
+    episode = simulate(Scenario(made.name, made), "fixed", 0, StudySettings(recurrences=3))
     assert episode.spent.tolist() == [[400 * 150, 400 * 100, 400]] * 3
     assert episode.best.tolist() == episode.never.tolist() == episode.spent.tolist()
     assert episode.regret_j.tolist() == [0, 0, 0]
@@ -50,7 +50,7 @@ def test_an_episode_adds_up_by_recurrence():
 def test_failed_attempts_are_charged_to_their_recurrence():
     made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]}, default=16)
     episode = simulate(
-        Scenario(made.name, made), "grid", 0, Settings(recurrences=4, cost_factor=None)
+        Scenario(made.name, made), "grid", 0, StudySettings(recurrences=4, cost_factor=None)
     )
     assert (sum(episode.arms.values()), episode.failed) == (5, 1)
     assert episode.spent[:, 2].tolist() == [200, 1000 + 200, 200, 200]
@@ -59,7 +59,7 @@ def test_failed_attempts_are_charged_to_their_recurrence():
 
 def test_a_recurrence_without_a_model_is_charged_and_counted():
     made = job({8: [LearningCurve(None, ()), LearningCurve(2, ((2, 1.0),))]})
-    settings = Settings(recurrences=40)
+    settings = StudySettings(recurrences=40)
     episode = simulate(Scenario(made.name, made), "fixed", 0, settings)
     assert 0 < episode.failed < 40 == sum(episode.arms.values())  # what failed is not repeated
     assert episode.spent[:, 2].sum() == (40 - episode.failed) * 200 + episode.failed * 1000
@@ -70,7 +70,9 @@ def test_a_recurrence_without_a_model_is_charged_and_counted():
 
 def test_a_recurrence_makes_as_many_attempts_as_it_is_allowed():
     made = job({8: [LearningCurve(None, ())], 16: [LearningCurve(2, ((2, 1.0),))]}, default=16)
-    episode = simulate(Scenario(made.name, made), "grid", 0, Settings(recurrences=3, attempts=1))
+    episode = simulate(
+        Scenario(made.name, made), "grid", 0, StudySettings(recurrences=3, attempts=1)
+    )
     assert episode.reached.tolist() == [True, False, True]
     assert episode.last_attempts == 3
 
@@ -78,7 +80,7 @@ def test_a_recurrence_makes_as_many_attempts_as_it_is_allowed():
 def test_a_job_that_nothing_can_finish_is_an_error():
     made = job({8: [LearningCurve(None, ())]})
     with pytest.raises(UsageError, match="toy: no batch size ever reaches"):
-        simulate(Scenario(made.name, made), "fixed", 0, Settings(recurrences=1))
+        simulate(Scenario(made.name, made), "fixed", 0, StudySettings(recurrences=1))
 
 
 def test_the_number_of_processes_changes_nothing():

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from zeusrun.simulate.job import best_arm, expected
+from zeusrun.simulate.engine import best_arm, expected
 from zeusrun.simulate.study import Scenario
 from zeusrun.simulate.synthetic import FAMILIES
 

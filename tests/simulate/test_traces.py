@@ -10,7 +10,7 @@ import pytest
 from tests.simulate.traces import POWER, TRAINING, write
 from zeusrun.bandit.registry import POLICIES
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import (
+from zeusrun.simulate.engine import (
     LearningCurve,
     Rate,
     best_arm,
@@ -18,7 +18,7 @@ from zeusrun.simulate.job import (
     expected,
     never_optimising,
 )
-from zeusrun.simulate.study import Scenario, Settings, run_study
+from zeusrun.simulate.study import Scenario, StudySettings, run_study
 from zeusrun.simulate.traces import WORKLOADS, Workload, gpus, load_jobs, parse_workload
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -55,7 +55,7 @@ def test_a_limit_that_one_batch_size_lacks_is_kept_for_the_others(tmp_path):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trace_with_a_hole_is_simulated(tmp_path, policy):
     scenarios = [Scenario(job.name, job) for job in load_jobs(write(tmp_path, power=HOLE), "toy")]
-    (episode,) = run_study(scenarios, [policy], [0], Settings(recurrences=10))
+    (episode,) = run_study(scenarios, [policy], [0], StudySettings(recurrences=10))
     assert episode.reached.all()
 
 
@@ -64,7 +64,7 @@ def test_batch_sizes_without_a_limit_in_common_are_simulated(tmp_path, policy):
     power = HOLE.replace("cifar100,net,1024,sgd,100,20,80\n", "")
     (job,) = load_jobs(write(tmp_path, power=power), "toy")
     assert {arm: set(rates) for arm, rates in job.rates.items()} == {512: {100}, 1024: {200}}
-    (episode,) = run_study([Scenario(job.name, job)], [policy], [0], Settings(recurrences=10))
+    (episode,) = run_study([Scenario(job.name, job)], [policy], [0], StudySettings(recurrences=10))
     assert episode.reached.all()
 
 

@@ -1,6 +1,6 @@
 """Tiny traces made by hand: two batch sizes, two power limits, whole numbers."""
 
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 
 TRAINING = """\
 dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch

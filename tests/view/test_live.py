@@ -25,10 +25,10 @@ from zeusrun.launcher.events import (
     Warned,
 )
 from zeusrun.metrics.progress import take_step_clock
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.sidecar.events import Adapted, Loading, Reported, Watched
 from zeusrun.sidecar.step_clock import StepCount
 from zeusrun.trial import CurvePoint, EnergySource, Outcome, Stage, TrialStatus
+from zeusrun.trial.values import NoisePoint
 from zeusrun.view.console import LastingStream, PlainConsole
 from zeusrun.view.live import SubmitView, epoch_line, live_panel, starting_text, summary
 from zeusrun.view.units import UNKNOWN

@@ -9,7 +9,7 @@ import pytest
 from tests.factories import build_trial as trial
 from tests.launcher.values import after, report, started
 from tests.view.test_tables import LARGE, LONG_JOB, reached, render, saving, widest
-from zeusrun.analysis.totals import add_up, find_totals
+from zeusrun.analysis.amounts import add_up, find_totals
 from zeusrun.view import units
 from zeusrun.view.live import live_panel, summary
 from zeusrun.view.sheets import trial_sheet

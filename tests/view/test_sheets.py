@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.analysis.test_cost_baseline import interrupted
+from tests.analysis.test_usual import interrupted
 from tests.notify.test_notices import trial
 from tests.view.report.values import run_by_samples
 from tests.view.test_tables import render, widest

@@ -15,7 +15,6 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.bandit.problem import ArmBelief
 from zeusrun.launcher.queue.tickets import Ticket
 from zeusrun.launcher.rundir.record import Live
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import (
     CurvePoint,
     EnergySource,
@@ -25,15 +24,11 @@ from zeusrun.trial import (
     Stage,
     TrialStatus,
 )
+from zeusrun.trial.values import NoisePoint
 from zeusrun.view.console import PlainConsole
 from zeusrun.view.explain import explain_table
 from zeusrun.view.sheets import limit_text, trial_sheet
-from zeusrun.view.tables import (
-    history_table,
-    net_lines,
-    plan_sheet,
-    status_table,
-)
+from zeusrun.view.tables import history_table, net_lines, plan_sheet, status_table
 from zeusrun.view.units import UNKNOWN
 
 LONG_JOB = "a-recurring-job-with-a-name-that-goes-on-and-on-for-far-more-than-eighty-columns-in-all"

@@ -20,8 +20,8 @@ from zeusrun.analysis.amounts import (
     lost_j,
     rate_of,
 )
-from zeusrun.analysis.cost_baseline import SETTING, has_cost, setting
 from zeusrun.analysis.run_costs import draw_run_costs
+from zeusrun.analysis.usual import SETTING, has_cost, setting
 from zeusrun.bandit.auto.drift import weigh_shown
 from zeusrun.bandit.problem import Problem
 from zeusrun.bandit.proof import Doubt, prove, same_learning
@@ -32,7 +32,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Array, Observation, Runs
+    from zeusrun.bandit.problem import Array, Observation, Runs
     from zeusrun.trial import Trial
 
 LOOKS = 3  # a difference counts once it was there at so many looks in a row

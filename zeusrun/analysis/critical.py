@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.auto.spread import mean_log_epochs
+from zeusrun.bandit.problem import mean_log_epochs
 
 if TYPE_CHECKING:
     from zeusrun.bandit.auto.evidence import Evidence

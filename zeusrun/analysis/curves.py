@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zeusrun.analysis.amounts import MOST, size_label
-from zeusrun.bandit.samples import by_epochs_done, find_unit, samples_per_epoch
+from zeusrun.bandit.reinterpret import by_epochs_done, find_unit, samples_per_epoch
 from zeusrun.target import meets_target
 from zeusrun.trial import TrialStatus, epochs_of, is_baseline, spread_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import CurvePoint, Trial
+    from zeusrun.trial.values import NoisePoint
 
 
 CurveUnit: TypeAlias = Literal["epochs", "samples"]

@@ -12,9 +12,9 @@ from zeusrun.analysis.amounts import (
     size_label,
     sum_attempts,
 )
-from zeusrun.analysis.cost_baseline import has_cost, proves_cost, setting
 from zeusrun.analysis.curves import amount_in
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.analysis.usual import has_cost, proves_cost, setting
+from zeusrun.bandit.problem import OUTDONE
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.trial import EnergySource, TrialStatus
 

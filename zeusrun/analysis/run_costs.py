@@ -9,22 +9,24 @@ import numpy as np
 
 from zeusrun.bandit.auto.beliefs import condition, prior_covariance
 from zeusrun.bandit.auto.evidence import NOISY_SHARE_OF_RANGES, find_speed_variance, gather
-from zeusrun.bandit.auto.spread import (
+from zeusrun.bandit.problem import (
     GAUSSIAN90,
     RUN_SD,
     RUN_SD_WEIGHT,
     SDS90,
+    SPEED_RUNS,
+    average_speed,
+    finite_exp,
     mean_log_epochs,
+    newest_speeds,
     student,
 )
-from zeusrun.bandit.observation import SPEED_RUNS, average_speed, finite_exp, newest_speeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Array, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Array, Problem, Runs
 
 DRAWS = 2000
 # How steep the curve of epochs over batch sizes is: as policy ``auto`` believes, which draws small

@@ -1,4 +1,4 @@
-"""What the runs of a job usually take: whole recurrences, start-up, epochs to the target."""
+"""What the runs of a job usually take: recurrences, start-up, epochs to the target, and cost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import by_recurrence
-from zeusrun.bandit.proof import prove
+from zeusrun.analysis.amounts import MOST, by_recurrence, median_known
+from zeusrun.analysis.curves import amount_in, curve_unit
+from zeusrun.bandit.problem import RUN_SD, RUN_SD_WEIGHT, finite_exp
+from zeusrun.bandit.proof import as_undisturbed, prove
+from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-NEWEST = 50  # recurrences: a job gets faster, and its data grow
-_NEWEST_RUNS = 20
+_NEWEST = 50  # recurrences: a job gets faster, and its data grow
+NEWEST_RUNS = 20  # older ones say little about a job that changes slowly
+KNOWN = 3  # runs before there is a baseline of their cost
+FAR_SDS = 3.0
 _COMPLETE = {TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED}
 
 
@@ -53,8 +58,7 @@ def _learning(trial: Trial) -> tuple[object, ...]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    newest = [value for value in values if value is not None][-_NEWEST_RUNS:]
-    return statistics.median(newest) if newest else None
+    return median_known([value for value in values if value is not None][-NEWEST_RUNS:])
 
 
 def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
@@ -69,7 +73,7 @@ def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
         if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
             taken = [_took_s(each) for each in attempts]
             durations += [] if None in taken else [sum(filter(None, taken))]
-    return durations[-NEWEST:]
+    return durations[-_NEWEST:]
 
 
 def upper_duration_s(durations_s: Sequence[float]) -> float:
@@ -86,3 +90,157 @@ def _took_s(trial: Trial) -> float | None:
         return max(0.0, (datetime.fromisoformat(trial.finished_at or "") - began).total_seconds())
     except (ValueError, TypeError):
         return None
+
+
+@dataclass(frozen=True)
+class CostBaseline:
+    """The geometric mean cost of an arm's runs, and three standard deviations around it."""
+
+    cost_j: float
+    low_j: float
+    high_j: float
+    runs: int
+
+
+def find_baseline(earlier: Sequence[Trial], trial: Trial) -> CostBaseline | None:
+    """Return the usual cost of a trial by earlier ones, oldest first; ``None`` if too few.
+
+    Only runs under the same ``conditions`` count. The spread of few runs is combined with the usual
+    spread of runs.
+    """
+    own = conditions(trial)
+    same = [
+        math.log(cost_j)
+        for each in earlier
+        if conditions(each) == own and (cost_j := run_cost_j(each)) is not None
+    ][-NEWEST_RUNS:]
+    if len(same) < KNOWN:
+        return None
+    mean = sum(same) / len(same)
+    squares = sum((value - mean) ** 2 for value in same) + RUN_SD_WEIGHT * RUN_SD**2
+    sd = math.sqrt(squares / (len(same) - 1 + RUN_SD_WEIGHT))
+    far = FAR_SDS * sd * math.sqrt(1 + 1 / len(same))
+    return CostBaseline(math.exp(mean), math.exp(mean - far), finite_exp(mean + far), len(same))
+
+
+def proves_cost(trial: Trial) -> bool:
+    """Whether a trial proves what a run takes: it reached the target, and nothing is in doubt."""
+    return trial.status is TrialStatus.REACHED and prove(trial) == (None, None)
+
+
+def run_cost_j(trial: Trial) -> float | None:
+    """Return what a run costs without interruptions, by a trial; ``None`` if it does not show it.
+
+    Costs are compared by it. ``Trial.cost_j`` is what was paid.
+    """
+    cost_j = as_undisturbed(trial).cost_j if proves_cost(trial) else None
+    return cost_j if cost_j and 0 < cost_j < MOST else None
+
+
+def has_cost(trial: Trial) -> bool:
+    """Whether a trial shows the cost of a run."""
+    return run_cost_j(trial) is not None
+
+
+def usual_cost_j(earlier: Sequence[Trial], trial: Trial) -> float | None:
+    """Return what the epochs of a trial usually cost, by the newest runs of the same training.
+
+    Where it reports within epochs, its samples.
+    """
+    own, unit = conditions(trial), curve_unit([trial])
+    known = [
+        cost_j / amount
+        for each in earlier
+        if (amount := amount_in(each, unit))
+        and conditions(each) == own
+        and each.fingerprint == trial.fingerprint
+        and (cost_j := run_cost_j(each)) is not None
+    ]
+    amount = amount_in(trial, unit)
+    return amount * statistics.median(known[-KNOWN:]) if known and amount else None
+
+
+def conditions(trial: Trial) -> tuple[object, ...]:
+    """Return what must be equal for costs of a batch size to be compared."""
+    return trial.global_batch_size, trial.learning_rate, trial.variant, setting(trial)
+
+
+SETTING = ("the objective", "the hardware", "how energy is measured")
+"""What the parts of ``setting`` are."""
+
+
+def setting(trial: Trial) -> tuple[object, ...]:
+    """Return what must be equal for any costs of a job to be compared: objective and hardware.
+
+    CPUs differ by their maximum power alone.
+    """
+    source = trial.energy_source
+    # The source of energy does not matter if energy does not count.
+    measured = trial.eta_knob != 0 and source is not None and source.measured
+    objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
+    max_power_w = None if trial.eta_knob == 1 and trial.gpu_count > 0 else trial.max_power_w
+    return objective, (trial.hardware, max_power_w), measured
+
+
+@dataclass(frozen=True)
+class CostShift:
+    """A batch size whose cost has changed."""
+
+    global_batch_size: int
+    since: str  # the first trial at the new cost
+    runs: int  # since; 1 may be an accident
+    cost_j: float  # their geometric mean
+    before: CostBaseline
+
+
+def find_cost_shifts(trials: Sequence[Trial]) -> list[CostShift]:
+    """Return the last shift of each batch size under the conditions of its newest run.
+
+    A shift is two runs in a row beyond the spread of those before, on the same side, or the newest
+    run alone. ``trials`` are of one job, oldest first.
+    """
+    newest = {trial.global_batch_size: trial for trial in trials if has_cost(trial)}
+    alike: dict[tuple[object, ...], list[Trial]] = {}
+    for trial in filter(has_cost, trials):
+        alike.setdefault(conditions(trial), []).append(trial)
+    shifts = (_last_shift(alike[conditions(last)]) for _, last in sorted(newest.items()))
+    return [shift for shift in shifts if shift is not None]
+
+
+def _last_shift(trials: Sequence[Trial]) -> CostShift | None:
+    """Return the last shift of runs under the same conditions."""
+    level: list[Trial] = []  # runs at the same cost
+    suspect: tuple[Trial, int] | None = None
+    shift: tuple[int, CostBaseline] | None = None
+    for index, trial in enumerate(trials):
+        before = find_baseline(level[-NEWEST_RUNS:], trial)
+        cost_j = run_cost_j(trial) or 0.0
+        side = 0 if before is None else (cost_j > before.high_j) - (cost_j < before.low_j)
+        if before is not None and side and suspect is not None and suspect[1] == side:
+            shift, level, suspect = (index - 1, before), [suspect[0], trial], None
+            continue
+        level += [] if suspect is None else [suspect[0]]
+        suspect = (trial, side) if side else None
+        level += [] if side else [trial]
+    if suspect is not None:
+        before = find_baseline(level, suspect[0])
+        shift = shift if before is None else (len(trials) - 1, before)
+    if shift is None:
+        return None
+    since = trials[shift[0] :]
+    cost_j = math.exp(sum(math.log(run_cost_j(trial) or 1.0) for trial in since) / len(since))
+    return CostShift(trials[-1].global_batch_size, since[0].trial, len(since), cost_j, shift[1])
+
+
+def describe_shifts(trials: Sequence[Trial]) -> list[str]:
+    """Describe in sentences which batch sizes cost more or less than before."""
+    return [_describe(shift) for shift in find_cost_shifts(trials)]
+
+
+def _describe(shift: CostShift) -> str:
+    arm, times = shift.global_batch_size, f"{shift.cost_j / shift.before.cost_j:.2g} times"
+    before = f"{energy_text(shift.before.cost_j)} in {shift.before.runs} runs"
+    now = energy_text(shift.cost_j)
+    if shift.runs == 1:
+        return f"{shift.since} cost {now}, {times} the usual cost of batch size {arm} ({before})"
+    return f"batch size {arm} costs {times} as much since {shift.since}: {now}, before it {before}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import first_lever, next_lever, sweep_lever
+from zeusrun.bandit.problem import merged_profile
 from zeusrun.bandit.stopping import hopeless
 from zeusrun.bandit.tally import Tally, build_tally, explain_arms, likeliest_arm
 from zeusrun.cost import energy_text
@@ -14,8 +14,7 @@ from zeusrun.trial import Bound, Decision, Stage, TrialStatus
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Profile, Running, Runs
-    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.problem import ArmBelief, Problem, Profile, Running, Runs
     from zeusrun.lever import Lever
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.bandit.observation import merged_profile, step_cost_j
+from zeusrun.bandit.problem import merged_profile, step_cost_j
 from zeusrun.lever import POWER, Lever
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
     from zeusrun.trial import PowerPoint
 
     Points = Mapping[Lever, PowerPoint]

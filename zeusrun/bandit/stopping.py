@@ -6,15 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zeusrun.bandit.observation import FAILED, OUTDONE, Observation, better, timed_runs, usual_speed
+from zeusrun.bandit.problem import FAILED, OUTDONE, Observation, better, timed_runs, usual_speed
 from zeusrun.cost import energy_text
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zeusrun.bandit.observation import Pace, Running, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Pace, Problem, Running, Runs
     from zeusrun.trial import Bound, Decision, Trial
 
     Choose: TypeAlias = Callable[[Problem, Runs], Decision]

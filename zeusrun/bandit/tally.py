@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import without_edited
-from zeusrun.bandit.auto.spread import RUN_SD
-from zeusrun.bandit.observation import OUTDONE, timed_runs, usual_speed
-from zeusrun.bandit.problem import ArmBelief
+from zeusrun.bandit.problem import OUTDONE, RUN_SD, ArmBelief, timed_runs, usual_speed
 from zeusrun.trial import Stage, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
 
 # You et al. do not treat memory. If an arm has trained before, another process on the GPU may have
 # caused one OOM: it takes two to rule the arm out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit import stopping
-from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.problem import FAILED
 from zeusrun.bandit.proof import Doubt, prove
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
@@ -13,7 +13,7 @@ from zeusrun.trial import TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.bandit.observation import Observation
+    from zeusrun.bandit.problem import Observation
     from zeusrun.choice.problem import Chooser, Machine
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.trial import Decision, Trial

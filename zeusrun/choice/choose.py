@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
-from zeusrun.bandit.control import choose_control
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, continue_training, describe_eras
-from zeusrun.bandit.observation import Observation
 from zeusrun.bandit.power import first_lever
+from zeusrun.bandit.problem import Observation
+from zeusrun.bandit.registry import choose_control
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.bandit.tally import build_tally, likeliest_arm

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit import stopping
 from zeusrun.bandit.differences import find_ignored, find_own_size
 from zeusrun.bandit.problem import PowerObjective, Problem
-from zeusrun.jobfile.accumulation import split_batch
+from zeusrun.jobfile.sections import split_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

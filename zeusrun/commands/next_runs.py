@@ -18,11 +18,10 @@ from zeusrun.analysis.critical import fit_critical
 from zeusrun.bandit.auto.drift import describe_edited
 from zeusrun.bandit.auto.evidence import gather
 from zeusrun.bandit.auto.policy import Auto
-from zeusrun.bandit.control import explain_next
 from zeusrun.bandit.differences import describe_kept
 from zeusrun.bandit.eras import compare_training, describe_eras
 from zeusrun.bandit.power import best_limits
-from zeusrun.bandit.registry import create_policy
+from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.attempts import why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
@@ -32,8 +31,8 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.simulate.own_job import learn
-from zeusrun.simulate.study import BASELINE, Settings, build_scenarios, run_study, summarise
-from zeusrun.simulate.what_if import forecast
+from zeusrun.simulate.replay import forecast
+from zeusrun.simulate.study import BASELINE, StudySettings, build_scenarios, run_study, summarise
 from zeusrun.target import describe_target
 from zeusrun.view.explain import describe_choice, explain_table, in_samples
 from zeusrun.view.export import print_json
@@ -114,7 +113,7 @@ def simulate(
         return
     if overrides:
         raise UsageError("--set needs JOB: zeusrun simulate JOB --set objective.eta_knob=1")
-    settings = Settings(
+    settings = StudySettings(
         recurrences=recurrences,
         eta_knob=eta_knob,
         cost_factor=None if cost_factor == math.inf else cost_factor,
@@ -211,7 +210,7 @@ def _check_own(ctx: typer.Context) -> None:
             raise UsageError(f"{option} does not go with JOB; its settings change with --set")
 
 
-def _check(settings: Settings, cluster: Path | None) -> None:
+def _check(settings: StudySettings, cluster: Path | None) -> None:
     factor = settings.cost_factor
     if factor is not None and not factor > 0:
         raise UsageError(f"--cost-factor {factor:g}: must be above 0")
@@ -219,7 +218,7 @@ def _check(settings: Settings, cluster: Path | None) -> None:
         raise UsageError("--in-flight and --cluster exclude each other; choose one")
 
 
-def _described(settings: Settings, cluster: Path | None) -> str:
+def _described(settings: StudySettings, cluster: Path | None) -> str:
     runs = plural(settings.recurrences, "recurrence")
     if cluster:
         runs = f"{cluster.name}, at most {runs} a group"

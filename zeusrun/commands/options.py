@@ -11,8 +11,8 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.errors import SHORTAGES, ExportError, HistoryError, UsageError
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import trusted_home
+from zeusrun.files.private import replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import default_name, open_history, open_named, remember_choice

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from zeusrun.analysis.totals import Group, add_up, find_totals
+from zeusrun.analysis.amounts import Group, add_up, find_totals
 from zeusrun.commands import options
 from zeusrun.errors import UsageError
 from zeusrun.history.base import NEWEST

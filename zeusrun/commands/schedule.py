@@ -17,10 +17,9 @@ from zeusrun.commands.options import AsJson, JobFile, console, job_name, read_ea
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.launcher.processes.programs import run_foreground
-from zeusrun.schedule.build import build_schedule
-from zeusrun.schedule.crontab import add_entry, build_command, remove_entry
+from zeusrun.schedule.build import build_schedule, find_difference
+from zeusrun.schedule.crontab import add_entry, build_command, find_neglect, remove_entry
 from zeusrun.schedule.due import Cursor
-from zeusrun.schedule.health import find_difference, find_neglect
 from zeusrun.schedule.occurrence import environment_of
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.console import warning_lines

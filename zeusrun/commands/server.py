@@ -124,19 +124,19 @@ def opened_database(url: str | None, *, ready: bool = False) -> Iterator[tuple[S
     ``ready``: raise ``HistoryError`` unless it exists and has the tables of this zeusrun.
     """
     settings = server_settings({"database_url": url}, needs=("sqlalchemy",))
-    from zeusrun.history.sql import faults  # noqa: PLC0415 - an extra
+    from zeusrun.history.sql import engine  # noqa: PLC0415 - an extra
     from zeusrun.history.sql.store import SqlHistory  # noqa: PLC0415 - an extra
 
     with contextlib.closing(SqlHistory(settings.database_url)) as history:
         if ready:
             history.identify()
-        yield history, faults.describe(history.engine.url)
+        yield history, engine.describe(history.engine.url)
 
 
 def create_database(*, database_url: DatabaseUrl = None) -> None:
     """Create the tables, if they are not there."""
     with opened_database(database_url) as (history, where):
-        from zeusrun.history.sql.create import create_tables  # noqa: PLC0415 - an extra
+        from zeusrun.history.sql.schema import create_tables  # noqa: PLC0415 - an extra
 
         is_new = create_tables(history.engine)
     done = "created the tables" if is_new else "nothing to do; the tables are there"

@@ -11,11 +11,11 @@ import typer
 from zeusrun.commands.options import console
 from zeusrun.commands.short_run import TRY_S, overrides, run_shortly
 from zeusrun.errors import ExitCode, UsageError
-from zeusrun.files.atomic import replace_file
+from zeusrun.files.private import replace_file
 from zeusrun.jobfile.guess.draft import reveal
 from zeusrun.jobfile.guess.guess import Batch, correct_batch
 from zeusrun.jobfile.guess.script import read_text
-from zeusrun.jobfile.patterns import find_metrics
+from zeusrun.jobfile.metrics_section import find_metrics
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.metrics.propose import a_little_worse, describe_choice

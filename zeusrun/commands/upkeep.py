@@ -23,11 +23,11 @@ from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import newest_here
-from zeusrun.maintenance.doctor import Check, attempt, check_machine
+from zeusrun.maintenance.doctor import Check, attempt, check_machine, check_server, check_unused
 from zeusrun.maintenance.repair import find_and_repair, find_damage, read_found_trials
 from zeusrun.maintenance.retention import Bounds, collect, read_bounds, remove
-from zeusrun.maintenance.servers import check_server, check_unused
-from zeusrun.schedule.health import find_difference, find_neglect
+from zeusrun.schedule.build import find_difference
+from zeusrun.schedule.crontab import find_neglect
 from zeusrun.schedule.store import Schedules
 from zeusrun.view.export import print_json
 from zeusrun.view.upkeep import doctor_sheet, old_runs_sheet, repair_sheet, restore_sheet

@@ -15,9 +15,8 @@ from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING
 
-from zeusrun.analysis.amounts import name_ends
+from zeusrun.analysis.amounts import add_up, name_ends
 from zeusrun.analysis.savings import find_savings
-from zeusrun.analysis.totals import add_up
 from zeusrun.clock import unix_seconds
 from zeusrun.errors import UsageError
 from zeusrun.launcher.events import TrialEnded, TrialStarts
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from zeusrun.analysis.totals import Total
+    from zeusrun.analysis.amounts import Total
     from zeusrun.launcher.events import SubmitEvent
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial

@@ -6,12 +6,14 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import unwritable
+from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.private import make_folder, open_for_writing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
@@ -93,6 +95,16 @@ class SafeLock(FileLock):
             return super().acquire(timeout_s)
         except OSError as error:
             raise unwritable(self.path.parent, error) from error
+
+    @contextmanager
+    def held(self, timeout_s: float, otherwise: str) -> Iterator[None]:
+        """Hold the lock; if it is not free in time, raise ``HistoryError`` with ``otherwise``."""
+        if not self.acquire(timeout_s):
+            raise HistoryError(otherwise)
+        try:
+            yield
+        finally:
+            self.release()
 
 
 def is_locked(path: Path) -> bool | None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 from uuid import uuid4
 
 from zeusrun.errors import HistoryError, UsageError, unwritable
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import shared_directory
-from zeusrun.files.private import make_folder, read_file
+from zeusrun.files.private import make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import History
 from zeusrun.history.shared.spool import Spool

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zeusrun.jobfile.messages import dotted
 from zeusrun.jobfile.placeholders import PLACEHOLDERS
+from zeusrun.jobfile.section import dotted
 from zeusrun.jobfile.yaml_reader import MAX_BYTES, read_job_file
 from zeusrun.redaction import MASK, Mask, mask_values
 

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import OUTDONE
+from zeusrun.bandit.problem import OUTDONE
 from zeusrun.choice.choose import Attempt, NothingLeft
 from zeusrun.errors import DeviceError, ExitCode
 from zeusrun.history.base import NEWEST

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.samples import samples_per_epoch
+from zeusrun.bandit.reinterpret import samples_per_epoch
 from zeusrun.jobfile.guess.script import Script, module_paths, read_text
 from zeusrun.jobfile.placeholders import find_placeholders
 from zeusrun.launcher.supervision.outcome import observed_batch_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +18,7 @@ from zeusrun.launcher.rundir.ownership import find_own, lease_of, runs_here
 from zeusrun.launcher.rundir.record import read_outcome, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from zeusrun.history.base import History
     from zeusrun.trial import Trial
@@ -40,26 +41,26 @@ class Finding:
 
 def find_and_repair(history: History, home: Path, *, dry_run: bool) -> list[Finding]:
     """Repair what dead processes left in a home; with ``dry_run`` only report it."""
-    found = [*_limits(home, dry_run=dry_run), *_processes(home, dry_run=dry_run)]
-    for job in _jobs(history, home):
-        try:
-            found += _trials(history, home, job, dry_run=dry_run)
-            found += _files(history, home, job, dry_run=dry_run)
-            found += _lacking(history, home, job)
-        except HistoryError as error:
-            found.append(Finding("history", job, "problem", str(error)))
-    return found
+    checks = (partial(_trials, dry_run=dry_run), partial(_files, dry_run=dry_run), _lacking)
+    left = (*_limits(home, dry_run=dry_run), *_processes(home, dry_run=dry_run))
+    return [*left, *_check_jobs(history, home, *checks)]
 
 
 def find_damage(history: History, home: Path) -> list[Finding]:
     """Return the histories that cannot be read, and those that lack ended trials."""
-    found: list[Finding] = []
+    return [*_check_jobs(history, home, _lacking)]
+
+
+def _check_jobs(
+    history: History, home: Path, *checks: Callable[[History, Path, str], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """Check each job; a history that cannot be read is a finding, and ends those of its job."""
     for job in _jobs(history, home):
         try:
-            found += _lacking(history, home, job)
+            for check in checks:
+                yield from check(history, home, job)
         except HistoryError as error:
-            found.append(Finding("history", job, "problem", str(error)))
-    return found
+            yield Finding("history", job, "problem", str(error))
 
 
 def read_found_trials(home: Path, job: str) -> list[Trial]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from zeusrun.clock import MTIME_S
 from zeusrun.metrics.progress import Progress
 from zeusrun.metrics.seen import names_an_evaluation, precedes, see
-from zeusrun.noise_curve import NoisePoint, add_point
 from zeusrun.sidecar import events
 from zeusrun.target import better_value, meets_target
 from zeusrun.trial import MOST_POINTS, CurvePoint, counts_from_zero, is_baseline, thin_curve
+from zeusrun.trial.values import NoisePoint, add_point
 
 if TYPE_CHECKING:
     from zeusrun.metrics.progress import EnergyBetween

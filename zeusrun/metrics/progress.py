@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zeusrun.metrics.seen import SeenMetrics
-    from zeusrun.noise_curve import NoisePoint
     from zeusrun.sidecar.step_clock import StepCount
+    from zeusrun.trial.values import NoisePoint
 
     EnergyBetween: TypeAlias = Callable[[float, float], float | None]
 

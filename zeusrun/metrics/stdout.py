@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.jobfile.patterns import READY
+from zeusrun.jobfile.metrics_section import READY
 from zeusrun.metrics.base import SidecarReader
 from zeusrun.metrics.propose_pattern import has_metric
 from zeusrun.metrics.rows import Rows, RowSource

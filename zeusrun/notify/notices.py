@@ -18,15 +18,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.analysis.cost_baseline import find_baseline, run_cost_j
+from zeusrun.analysis.usual import find_baseline, run_cost_j
 from zeusrun.clock import timestamp
 from zeusrun.cost import energy_text
 from zeusrun.errors import ExitCode, HistoryError
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.home import notices_directory
 from zeusrun.files.lock import FileLock
-from zeusrun.files.private import make_folder, open_for_writing, read_file
-from zeusrun.files.version import check_version
+from zeusrun.files.private import (
+    check_version,
+    make_folder,
+    open_for_writing,
+    read_file,
+    replace_file,
+)
 from zeusrun.launcher.processes.programs import run_bounded, start_detached
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus

@@ -1,4 +1,4 @@
-"""Builds a schedule from a job file and the current environment."""
+"""Builds a schedule from a job file and the current environment, and compares the two later."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.errors import UsageError
+from zeusrun.errors import JobFileError, UsageError
 from zeusrun.jobfile.secrets import is_secret_name
 from zeusrun.jobfile.validators import duration_s, duration_text
-from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules
+from zeusrun.jobfile.yaml_reader import read_job_file
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules, build_timetable
 from zeusrun.schedule.store import Schedule
 
 if TYPE_CHECKING:
@@ -106,6 +107,32 @@ def _check_delays(rules: Rules, now: float) -> None:
         )
     if rules.deadline_s is not None and within_s and within_s >= rules.deadline_s:
         raise UsageError("start_within must be less than the deadline")
+
+
+def find_difference(schedule: Schedule) -> str | None:
+    """Return how the job file, read as plain YAML, differs from the schedule; ``None`` if not.
+
+    Raises:
+        JobFileError: If the job cannot run: no such file, no YAML, or it describes another job.
+    """
+    job, path = schedule.job, Path(schedule.job_file)
+    remove = f"`zeusrun schedule remove {job}`"
+    if not path.exists():
+        raise JobFileError(
+            f"{path}: there is no such file; if you moved it, `zeusrun schedule add` it again, or "
+            f"{remove}"
+        )
+    data = read_job_file(path, ()).data
+    if data.get("name") != job:
+        raise JobFileError(
+            f"{path} describes {data.get('name')} now; run {remove} and add it again"
+        )
+    if (data.get("schedule") or {}) == schedule.section:
+        return None  # any other difference comes from flags
+    return (
+        f"{job}: the schedule section of {path} has changed since; to apply that: "
+        f"zeusrun schedule add {shlex.quote(str(path))}"
+    )
 
 
 def capture(

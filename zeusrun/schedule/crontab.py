@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+import psutil
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
@@ -20,7 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from zeusrun.schedule.store import Schedules
+
 _CRON_READS_S = 2.0
+_LATE_S = 180.0
+_DAEMONS = {"cron", "crond", "fcron", "anacron", "busybox"}
+_OTHERWISE = "or run `zeusrun schedule daemon`"
 
 
 def build_command(python: str, home: Path, variables: Sequence[str] = ()) -> str:
@@ -127,3 +135,30 @@ def _crontab(*arguments: str, content: bytes = b"") -> tuple[int, bytes, str]:
         raise LaunchError(
             "there is no crontab here; run `zeusrun schedule daemon` instead"
         ) from error
+
+
+def find_neglect(schedules: Schedules, now: float) -> tuple[str, str] | None:
+    """Return why the schedules do not run, and what to do; ``None`` if they run or will run."""
+    try:
+        ticked: float | None = schedules.heartbeat.stat().st_mtime
+    except OSError:
+        ticked = None
+    if ticked is not None and abs(now - ticked) < _LATE_S:
+        return None
+    since = "" if ticked is None else f" since {datetime.fromtimestamp(ticked):%Y-%m-%d %H:%M}"  # noqa: DTZ006 - for people, here
+    nothing = f"nothing starts scheduled jobs{since}"
+    try:
+        has_entry = marker(schedules.directory.parent) in read_crontab()
+    except LaunchError as error:
+        what, _, advice = str(error).partition("; ")
+        return f"{nothing}: {what}", advice or f"repair that, {_OTHERWISE}"
+    if not has_entry:
+        what = "the crontab has no entry of zeusrun"
+        return f"{nothing}: {what}", f"`zeusrun schedule add JOB.yaml` adds it, {_OTHERWISE}"
+    names = {process.info["name"] for process in psutil.process_iter(["name"])}
+    if not names & _DAEMONS:
+        what = "the crontab has the entry, but no cron daemon runs here"
+        return f"{nothing}: {what}", f"start it (`service cron start`), {_OTHERWISE}"
+    if ticked is None:
+        return None  # cron reads its tables once a minute
+    return f"nothing has started scheduled jobs{since}, though cron runs", "see the log of cron"

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zeusrun.clock import timestamp
 from zeusrun.errors import ExitCode, HistoryError, UsageError, unwritable
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import read_file
-from zeusrun.files.version import build_known, check_version
+from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.job_name import check_job_name, did_you_mean
 from zeusrun.jobfile.validators import CatchUp, Overlap, StartBy, time_of_day
-from zeusrun.schedule.cron_expression import build_timetable
-from zeusrun.schedule.due import Cursor, PlannedStart, Rules
+from zeusrun.schedule.due import Cursor, PlannedStart, Rules, build_timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 Result = Literal["waiting", "running", "ended", "skipped", "missed", "lost"]
@@ -219,16 +217,10 @@ class Schedules:
         """Return a lock in the folder, not taken yet. Names without a dot belong to jobs."""
         return SafeLock(self.directory / name)
 
-    @contextmanager
-    def locked(self, name: str, what: str) -> Iterator[None]:
+    def locked(self, name: str, what: str) -> AbstractContextManager[None]:
         """Hold a lock; wait some seconds for it. ``what`` it locks is for the error message."""
-        lock = self.lock(name)
-        if not lock.acquire(_LOCK_WAIT_S):
-            raise HistoryError(f"another process has locked {what} and does not release it")
-        try:
-            yield
-        finally:
-            lock.release()
+        otherwise = f"another process has locked {what} and does not release it"
+        return self.lock(name).held(_LOCK_WAIT_S, otherwise)
 
 
 def decode_schedule(content: bytes, job: str, path: Path) -> Schedule:

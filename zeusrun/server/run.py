@@ -21,7 +21,7 @@ from uvicorn.supervisors import Multiprocess
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.history.http.address import is_loopback
-from zeusrun.history.sql.create import create_tables
+from zeusrun.history.sql.schema import create_tables
 from zeusrun.history.sql.store import SqlHistory
 from zeusrun.history.sql.tokens import list_tokens
 from zeusrun.redaction import MASK, hide_password

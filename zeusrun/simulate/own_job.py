@@ -19,23 +19,20 @@ import numpy as np
 from zeusrun.analysis.run_costs import draw_log_epochs
 from zeusrun.bandit.auto.beliefs import newest_paces, way_gone
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.auto.spread import SDS90, mean_log_epochs
-from zeusrun.bandit.observation import merged_profile
+from zeusrun.bandit.problem import SDS90, mean_log_epochs, merged_profile
 from zeusrun.bandit.proof import undisturbed, whole_way
 from zeusrun.bandit.reinterpret import read_history, read_trial
 from zeusrun.cost import cost_j
 from zeusrun.errors import UsageError
 from zeusrun.lever import POWER, Lever
-from zeusrun.simulate.engine import SAMPLES_PER_EPOCH
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import SAMPLES_PER_EPOCH, LearningCurve, Rate, SimulatedJob
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Array, Observation, Pace, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Array, Observation, Pace, Problem, Runs
     from zeusrun.trial import Trial
 
 LEAST_RUNS = 5  # that reached the target; the spread of fewer is unknown
@@ -64,7 +61,7 @@ class KnownArm:
 
 
 @dataclass(frozen=True)
-class Model:
+class JobModel:
     """What a history says of a job under some settings."""
 
     job: str
@@ -77,7 +74,7 @@ class Model:
     left_out: tuple[int, ...]  # candidates that memory or crashes of the script rule out
 
 
-def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
+def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> JobModel:
     """Build the model of a job from its trials, oldest first.
 
     Raises:
@@ -148,7 +145,7 @@ def learn(job: str, problem: Problem, trials: Sequence[Trial]) -> Model:
         ),
         variant=None,
     )
-    return Model(
+    return JobModel(
         job=job,
         problem=asked,
         runs=[
@@ -196,7 +193,7 @@ def _sign(problem: Problem) -> int:
     return 1 if problem.mode == "max" else -1
 
 
-def draw_job(model: Model, seed: int) -> SimulatedJob:
+def draw_job(model: JobModel, seed: int) -> SimulatedJob:
     """Draw one job that the history may be of; the same seed gives every model the same luck."""
     problem = model.problem
     return SimulatedJob(
@@ -211,7 +208,7 @@ def draw_job(model: Model, seed: int) -> SimulatedJob:
     )
 
 
-def _curves(model: Model, arm: KnownArm, seed: int) -> list[LearningCurve]:
+def _curves(model: JobModel, arm: KnownArm, seed: int) -> list[LearningCurve]:
     rng = np.random.default_rng(seed)  # the luck of runs is that of all batch sizes
     # Of successive seeds, as many are good as bad.
     guess = statistics.NormalDist().inv_cdf(max(_LEAST_LUCK, (0.5 + seed * _GOLDEN_RATIO) % 1))

@@ -15,7 +15,7 @@ import numpy as np
 
 from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import best_arm, expected, never_optimising
+from zeusrun.simulate.engine import best_arm, expected, never_optimising
 from zeusrun.simulate.replay import ATTEMPTS, Arrival, ask_about, replay
 from zeusrun.simulate.synthetic import FAMILIES
 from zeusrun.simulate.traces import ClusterRun, did_you_mean, load_groups, load_jobs, parse_workload
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from zeusrun.bandit.observation import Array
-    from zeusrun.simulate.job import Expected, SimulatedJob
+    from zeusrun.bandit.problem import Array
+    from zeusrun.simulate.engine import Expected, SimulatedJob
 
 
 Amounts: TypeAlias = "Array"
@@ -89,7 +89,7 @@ def build_scenarios(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class StudySettings:
     """How to simulate; the fields are those of a job file and the flags of ``simulate``."""
 
     recurrences: int = 50  # of every job; a group of a cluster trace may have fewer
@@ -127,7 +127,7 @@ def run_study(
     scenarios: Sequence[Scenario],
     policies: Sequence[str],
     seeds: Sequence[int],
-    settings: Settings | None = None,
+    settings: StudySettings | None = None,
     *,
     processes: int = 1,
     on_progress: Callable[[float], None] | None = None,
@@ -145,14 +145,14 @@ def run_study(
         create_policy(policy)
     cells = [(each, policy, seed) for each in scenarios for policy in policies for seed in seeds]
     by_key: defaultdict[tuple[str, str, int], list[Episode]] = defaultdict(list)
-    for done, episode in enumerate(_simulate_all(cells, settings or Settings(), processes), 1):
+    for done, episode in enumerate(_simulate_all(cells, settings or StudySettings(), processes), 1):
         by_key[episode.name, episode.policy, episode.seed].append(episode)
         if on_progress:
             on_progress(done / len(cells))
     return [_merged(same) for same in by_key.values()]
 
 
-def simulate(scenario: Scenario, policy: str, seed: int, settings: Settings) -> Episode:
+def simulate(scenario: Scenario, policy: str, seed: int, settings: StudySettings) -> Episode:
     """Simulate one seed of one scenario."""
     job = scenario.build(seed)
     runs = scenario.runs[: settings.recurrences]
@@ -233,7 +233,7 @@ def _merged(episodes: Sequence[Episode]) -> Episode:
 
 
 def _simulate_all(
-    cells: Sequence[tuple[Scenario, str, int]], settings: Settings, processes: int
+    cells: Sequence[tuple[Scenario, str, int]], settings: StudySettings, processes: int
 ) -> Iterable[Episode]:
     """Yield the episodes in order."""
     work = partial(simulate, settings=settings)

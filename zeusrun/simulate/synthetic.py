@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob, best_arm
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob, best_arm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zeusrun.errors import UsageError
-from zeusrun.simulate.job import LearningCurve, Rate, SimulatedJob
+from zeusrun.simulate.engine import LearningCurve, Rate, SimulatedJob
 from zeusrun.target import meets_target
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 
 
-class Training(NamedTuple):
+class TraceKey(NamedTuple):
     """The columns that the two traces share, without the batch size."""
 
     dataset: str
@@ -151,8 +151,8 @@ def load_jobs(
 
 def _build_job(
     workload: Workload,
-    training: Mapping[Training, Mapping[int, Runs]],
-    power: Mapping[Training, Mapping[int, Mapping[float, Rate]]],
+    training: Mapping[TraceKey, Mapping[int, Runs]],
+    power: Mapping[TraceKey, Mapping[int, Mapping[float, Rate]]],
     max_power_w: float,
 ) -> SimulatedJob:
     """Build a job of the batch sizes in both traces; the default is at most the largest of them.
@@ -223,11 +223,11 @@ def _gpu(directory: Path, gpu: str | None) -> str:
     raise UsageError(f"{directory} has no power trace of {gpu!r}, but of {', '.join(known)}")
 
 
-def _load_training(path: Path) -> Mapping[Training, Mapping[int, Runs]]:
-    traces: dict[Training, dict[int, Runs]] = {}
+def _load_training(path: Path) -> Mapping[TraceKey, Mapping[int, Runs]]:
+    traces: dict[TraceKey, dict[int, Runs]] = {}
     for row in read_rows(path, TRAINING_COLUMNS):
         cells = row.cells
-        arms = traces.setdefault(Training(*map(cells.__getitem__, Training._fields)), {})
+        arms = traces.setdefault(TraceKey(*map(cells.__getitem__, TraceKey._fields)), {})
         runs = arms.setdefault(row.whole("batch_size"), {})
         levels = runs.setdefault((cells["learning_rate"], cells["run"]), {})
         never = cells["target_epoch"].strip().lower() in {"", "nan"}
@@ -235,10 +235,10 @@ def _load_training(path: Path) -> Mapping[Training, Mapping[int, Runs]]:
     return traces
 
 
-def _load_power(path: Path) -> Mapping[Training, Mapping[int, Mapping[float, Rate]]]:
-    traces: dict[Training, dict[int, dict[float, Rate]]] = {}
+def _load_power(path: Path) -> Mapping[TraceKey, Mapping[int, Mapping[float, Rate]]]:
+    traces: dict[TraceKey, dict[int, dict[float, Rate]]] = {}
     for row in read_rows(path, POWER_COLUMNS):
-        arms = traces.setdefault(Training(*map(row.cells.__getitem__, Training._fields)), {})
+        arms = traces.setdefault(TraceKey(*map(row.cells.__getitem__, TraceKey._fields)), {})
         rate = Rate(row.positive("time_per_epoch"), row.positive("average_power"))
         arms.setdefault(row.whole("batch_size"), {})[row.positive("power_limit")] = rate
     if not traces:

@@ -7,24 +7,23 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from zeusrun.cost import cost_j
-from zeusrun.noise_curve import NoisePoint, join_curves
 from zeusrun.reasons import ReasonCode, Stall  # noqa: TC001 - read_fields needs it
 from zeusrun.record_json import read_fields, write_fields
-from zeusrun.trial.curve import (
-    CurvePoint,
-    SizeChange,
-    is_baseline,
-    join_changes,
-    spread_samples,
-    thin_curve,
-)
 from zeusrun.trial.values import (
+    CurvePoint,
     EnergySource,
     Hardware,
     Interruption,
+    NoisePoint,
     PowerPoint,
+    SizeChange,
     Stage,
     TrialStatus,
+    is_baseline,
+    join_changes,
+    join_curves,
+    spread_samples,
+    thin_curve,
 )
 
 _Amount = TypeVar("_Amount", int, float)

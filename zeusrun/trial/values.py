@@ -1,12 +1,22 @@
-"""The small values of a trial: what was decided and why, its status, energy, power and pauses."""
+"""The small values of a trial: what was decided and why, its status, power, pauses and curves.
+
+The curves are those of the metric, and of the gradient noise scale: one point an epoch, with its
+range.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.lever import Lever, power_lever
+from zeusrun.target import meets_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Stage(str, Enum):
@@ -114,3 +124,162 @@ class PowerPoint(NamedTuple):
     def lever(self) -> Lever | None:
         """What was held meanwhile."""
         return power_lever(self.power_limit_w)
+
+
+class CurvePoint(NamedTuple):
+    """The metric after an epoch; time and energy since training started."""
+
+    epoch: int  # epochs completed
+    time_s: float
+    energy_j: float | None  # ``None``: not measured
+    value: float | None  # ``None``: not finite
+
+
+def is_baseline(point: CurvePoint) -> bool:
+    """Whether a first point is an evaluation before training: epoch 0, before the first step."""
+    return point.epoch == 0 and point.time_s <= 0
+
+
+def counts_from_zero(epochs: tuple[int, ...]) -> bool:
+    """Whether a loop reports one epoch less than it has done, by its first reports.
+
+    Such as 0, 1, 2, or 4, 9, 14 if it evaluates every five epochs. A baseline is no report.
+    """
+    first = epochs[:3]
+    gaps = {later - earlier for earlier, later in pairwise((-1, *first))}
+    return 0 in first or (len(first) > 1 and len(gaps) == 1)
+
+
+def epochs_of(curve: Sequence[CurvePoint]) -> int:
+    """Return the epochs completed at the end of a curve, also for loops that count from 0."""
+    own = curve[1:] if curve and is_baseline(curve[0]) else curve
+    more = counts_from_zero(tuple(point.epoch for point in own[:3]))
+    return max(own[-1].epoch + more, len(own)) if own else 0
+
+
+MOST_POINTS = 1000
+"""Of a learning curve; a longer one is thinned."""
+
+
+def thin_curve(curve: Sequence[CurvePoint], target: float, mode: str) -> tuple[CurvePoint, ...]:
+    """Return a learning curve; one of more than ``MOST_POINTS`` keeps at most about half of them.
+
+    It keeps a point for every 2, 4, 8, … epochs, the best and the last one, and the first one that
+    meets the target.
+    """
+    if len(curve) <= MOST_POINTS:
+        return tuple(curve)
+    step = 1 << ((curve[-1].epoch - curve[0].epoch) // (MOST_POINTS // 2)).bit_length()
+    kept = {
+        len(curve) - 1,
+        *{curve[n].epoch // step: n for n in reversed(range(len(curve)))}.values(),
+    }
+    values = [(point.value, n) for n, point in enumerate(curve) if point.value is not None]
+    if values:
+        kept.add(min(values)[1] if mode == "min" else max(values)[1])
+    kept.update([n for value, n in values if meets_target(value, target, mode)][:1])
+    return tuple(curve[n] for n in sorted(kept))
+
+
+class SizeChange(NamedTuple):
+    """From when on a training that adapts its batch size has had one; the first one included."""
+
+    epoch: int  # in which, from 1
+    batch_size: int  # over all ranks
+
+
+def join_changes(
+    before: Sequence[SizeChange], since: Sequence[SizeChange]
+) -> tuple[SizeChange, ...]:
+    """Return both parts; an epoch that was trained again counts once, as does a size that stays."""
+    joined: list[SizeChange] = []
+    for change in (*before, *since):
+        while joined and joined[-1].epoch > change.epoch:
+            joined.pop()
+        if not joined or joined[-1].batch_size != change.batch_size:
+            joined.append(change)
+    return tuple(joined)
+
+
+def spread_samples(
+    curve: Sequence[CurvePoint], samples: int | None, since: int = 0
+) -> tuple[CurvePoint, ...]:
+    """Return a curve by epochs with the samples so far for epochs; empty if they are unknown.
+
+    ``samples``: at its last point. ``since``: the last epoch before a curve that goes on.
+    """
+    more = -since or count_missing(curve)
+    epochs = curve[-1].epoch + more if curve and not is_baseline(curve[-1]) else 0
+    return scale_curve(curve, more, samples / epochs) if samples and epochs > 0 else ()
+
+
+def count_missing(curve: Sequence[CurvePoint]) -> int:
+    """Return 1 if a curve is of a loop that reports one epoch less than it has done, else 0."""
+    first = curve[1:4] if curve and is_baseline(curve[0]) else curve[:3]
+    return int(counts_from_zero(tuple(point.epoch for point in first)))
+
+
+def scale_curve(
+    curve: Sequence[CurvePoint], more: int, scale: float, least: int = 0
+) -> tuple[CurvePoint, ...]:
+    """Return a curve with ``(epoch + more) * scale`` for each epoch, at least ``least``."""
+    return tuple(
+        point
+        if is_baseline(point)
+        else point._replace(epoch=max(least, round((point.epoch + more) * scale)))
+        for point in curve
+    )
+
+
+_MOST_NOISE_POINTS = 200
+_PER_E_FOLD = 20  # points while the samples of a stream grow by a factor of e
+
+
+class NoisePoint(NamedTuple):
+    """The noise scale in samples, with its range of 90 %.
+
+    It is averaged over about an epoch, in the middle of which the point is.
+    Where the gradients cannot be told from their noise, only ``low`` is known: it is at least that.
+    """
+
+    samples: int  # that the optimizer had consumed there
+    epoch: float | None  # the same in epochs; ``None``: the data have no known size
+    low: float
+    value: float | None
+    high: float | None
+
+    @property
+    def known(self) -> float:
+        """The value, else what it is at least."""
+        return self.low if self.value is None else self.value
+
+
+def add_point(curve: Sequence[NoisePoint], point: NoisePoint) -> tuple[NoisePoint, ...]:
+    """Return a curve with a newer point: each epoch keeps its last one."""
+    kept = [each for each in curve if each.samples < point.samples]
+    if point.epoch is not None:  # those before the size of the data was known
+        kept = [each for each in kept if each.epoch is not None]
+    if kept and _part(kept[-1]) == _part(point):
+        kept.pop()
+    if len(kept) >= _MOST_NOISE_POINTS:
+        kept = kept[1::2]
+    return (*kept, point)
+
+
+def join_curves(
+    before: Sequence[NoisePoint], since: Sequence[NoisePoint], samples: int, epochs: float | None
+) -> tuple[NoisePoint, ...]:
+    """Return the curve of a run whose later part began after so many samples and epochs."""
+    joined = tuple(before)
+    for each in since:
+        known = each.epoch is not None and epochs is not None
+        epoch = (each.epoch or 0) + (epochs or 0) if known else None
+        joined = add_point(joined, each._replace(samples=samples + each.samples, epoch=epoch))
+    return joined
+
+
+def _part(point: NoisePoint) -> int:
+    """Return the epoch in which a point is; of a stream, a part of it."""
+    if point.epoch is not None:
+        return math.ceil(point.epoch)
+    return int(_PER_E_FOLD * math.log(max(1, point.samples)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.bandit.control import choose_control
+from zeusrun.bandit.registry import choose_control
 from zeusrun.bandit.stopping import amount_text
 from zeusrun.choice.choose import decide, decide_after_miss
 from zeusrun.cost import energy_text
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from zeusrun.analysis.critical import CriticalSize
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.problem import ArmBelief, Observation, Problem
     from zeusrun.bandit.registry import Policy
     from zeusrun.choice.problem import Chooser
     from zeusrun.trial import Decision, Trial

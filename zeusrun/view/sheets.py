@@ -8,7 +8,6 @@ from rich.console import Group
 from rich.text import Text
 
 from zeusrun.analysis.amounts import last_after_target
-from zeusrun.analysis.cost_baseline import usual_cost_j
 from zeusrun.analysis.curves import (
     amount_in,
     counts_reports,
@@ -16,6 +15,7 @@ from zeusrun.analysis.curves import (
     curve_unit,
     epochs_by_samples,
 )
+from zeusrun.analysis.usual import usual_cost_j
 from zeusrun.bandit.proof import Doubt, as_undisturbed, prove
 from zeusrun.target import describe_target
 from zeusrun.trial import epochs_of

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from zeusrun.simulate.own_job import Model
+    from zeusrun.simulate.own_job import JobModel
+    from zeusrun.simulate.replay import Forecast
     from zeusrun.simulate.study import Summary
-    from zeusrun.simulate.what_if import Forecast
 
-Case: TypeAlias = "tuple[str, Model, Forecast]"
+Case: TypeAlias = "tuple[str, JobModel, Forecast]"
 """A policy's name, what the history says under the settings, and what the replay found."""
 
 _SAME = 0.005  # a smaller difference in nine of ten replays is none
@@ -95,7 +95,7 @@ def _lead(cases: Sequence[Case]) -> str:
     return f"Changed: {takes}. In the end it uses {uses}, {today}. {explores}"
 
 
-def _guesses(model: Model) -> list[int]:
+def _guesses(model: JobModel) -> list[int]:
     return [arm.batch_size for arm in model.arms if arm.best is not None]
 
 
@@ -202,7 +202,7 @@ def spread_text(values: Sequence[float], text: Callable[[float], str], between: 
     return Text.assemble(median, ("\n" if ends else "", ""), (ends, "dim"))
 
 
-def _basis(model: Model, width: int) -> Table:
+def _basis(model: JobModel, width: int) -> Table:
     """Return what each batch size is simulated with, and where that is from."""
     rows, styles = [], {}
     for number, arm in enumerate(model.arms):
@@ -248,7 +248,7 @@ def _legend(cases: Sequence[Case], seeds: int) -> Iterator[str]:
         yield f"{sum(forecast.unreached)} recurrences of all replays ended without a model."
 
 
-def _warnings(model: Model) -> Iterator[str]:
+def _warnings(model: JobModel) -> Iterator[str]:
     if model.reached < _FEW:
         yield f"only {model.reached} runs: the true spread may be much wider"
     if model.left_out:

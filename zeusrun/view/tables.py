@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from zeusrun.analysis.cost_baseline import describe_shifts
 from zeusrun.analysis.curves import counts_reports, epochs_by_samples
 from zeusrun.analysis.savings import find_savings
+from zeusrun.analysis.usual import describe_shifts
 from zeusrun.trial import EnergySource, TrialStatus
 from zeusrun.view import columns, units
 from zeusrun.view.claims import claim_against, claim_cost, claim_style
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from zeusrun.analysis.amounts import Savings
-    from zeusrun.analysis.totals import Total
+    from zeusrun.analysis.amounts import Savings, Total
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial

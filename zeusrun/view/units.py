@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.metrics.progress import Progress
-    from zeusrun.noise_curve import NoisePoint
     from zeusrun.trial import SizeChange, Trial
+    from zeusrun.trial.values import NoisePoint
 
 UNKNOWN = "–"  # noqa: RUF001 - a dash is meant
 MINUS = "−"  # noqa: RUF001 - a minus is meant

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bandit.runs import run
 from zeusrun.bandit.auto.drift import LEAST, weigh_runs
-from zeusrun.bandit.auto.spread import RUN_SD, find_spread
+from zeusrun.bandit.problem import RUN_SD, find_spread
 from zeusrun.trial import TrialStatus
 
 REACHED, MISSED, STOPPED = TrialStatus.REACHED, TrialStatus.MISSED, TrialStatus.STOPPED

@@ -10,7 +10,7 @@ import pytest
 from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import problem
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.observation import average_speed
+from zeusrun.bandit.problem import average_speed
 from zeusrun.trial import TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM

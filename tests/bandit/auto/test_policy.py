@@ -11,7 +11,7 @@ import pytest
 from tests.bandit.runs import flying, run, speed_checked
 from tests.bandit.scripts import power_levers, problem, watts
 from zeusrun.bandit.auto.policy import Auto, bound_of_proven
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.problem import Running
 from zeusrun.trial import Hardware, PowerPoint, Stage, TrialStatus
 
 STOPPED, MISSED, OOM = TrialStatus.STOPPED, TrialStatus.MISSED, TrialStatus.OOM

@@ -20,7 +20,7 @@ from tests.servers import Proxy, running
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.base import OfflineError, RefusedError, UnavailableError, UnknownTrialError
 from zeusrun.history.http.client import HttpHistory
-from zeusrun.history.shared import patience
+from zeusrun.history.shared import spool
 from zeusrun.history.shared.store import SharedHistory
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -55,10 +55,10 @@ def proxy(server):
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     """Give up after a moment; the pauses between tries are those of a user."""
-    monkeypatch.setattr(patience, "READ_S", 0.05)
+    monkeypatch.setattr(spool, "READ_S", 0.05)
     monkeypatch.setattr("zeusrun.history.shared.store.PATIENCE_S", 0.05)
     monkeypatch.setattr("zeusrun.history.http.client._SHORT_S", 1.0)
-    monkeypatch.setattr(patience, "_PAUSE_READS_S", 0.0)
+    monkeypatch.setattr(spool, "_PAUSE_READS_S", 0.0)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def after(seconds, action):
 
 
 def test_a_submit_waits_for_its_server_and_says_so(open_shared, proxy, told, monkeypatch):
-    monkeypatch.setattr(patience, "_LONG_S", 5.0)
+    monkeypatch.setattr(spool, "_LONG_S", 5.0)
     begin(open_shared(), with_uuid())
     history = open_shared(wait_s=60.0, pause=time.sleep)
     proxy.mode = "refuse"
@@ -453,8 +453,8 @@ def test_without_a_copy_the_server_is_missed(history, proxy):
 def test_a_server_that_was_away_just_now_is_not_waited_for_again(history, proxy, monkeypatch):
     begin(history, with_uuid())
     history.trials("digits")
-    monkeypatch.setattr(patience, "_PAUSE_READS_S", 60.0)
-    monkeypatch.setattr(patience, "READ_S", 0.3)
+    monkeypatch.setattr(spool, "_PAUSE_READS_S", 60.0)
+    monkeypatch.setattr(spool, "READ_S", 0.3)
     proxy.mode = "refuse"
     history.trials("digits")
     begun_t = time.monotonic()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bandit.scripts import next_limit_w, problem, watts
-from zeusrun.bandit.observation import step_cost_j
-from zeusrun.bandit.problem import PowerObjective
+from zeusrun.bandit.problem import PowerObjective, step_cost_j
 from zeusrun.launcher.power.profiler import CHECK_EVERY_S, Profiling, objective_weights
 from zeusrun.lever import power_lever
 from zeusrun.sidecar.step_clock import StepCount

@@ -96,7 +96,7 @@ def test_on_a_disk_without_room_for_a_byte_a_script_is_told_all_the_same(tmp_pat
     full.run_dir.mkdir()
     prepare_to_stop(paths)
     monkeypatch.setattr("zeusrun.launcher.rundir.layout.write_file", fill)
-    monkeypatch.setattr("zeusrun.files.atomic._write", fill)
+    monkeypatch.setattr("zeusrun.files.private._write", fill)
     write_stop(paths, ending=False)
     assert paths.stop.read_bytes() == b""
     write_stop(paths, ending=True)

@@ -10,7 +10,7 @@ from tests.bandit.scripts import problem
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, METERED, UNMETERED, after, report, started, ten_watts
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S
-from zeusrun.bandit.observation import Observation, Running
+from zeusrun.bandit.problem import Observation, Running
 from zeusrun.choice.choose import Choice
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.launcher.supervision.speed_check import (

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.factories import REACHED, begin, build_trial
 from tests.server.pages.values import SETTINGS, named, trace
 from tests.view.report.values import run
-from zeusrun.analysis.totals import add_up
+from zeusrun.analysis.amounts import add_up
 from zeusrun.errors import LaunchError
 from zeusrun.history.base import UnavailableError
 from zeusrun.history.sql.engine import writing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.factories import build_trial
-from zeusrun.noise_curve import NoisePoint
 from zeusrun.trial import CurvePoint, EnergySource, TrialStatus
+from zeusrun.trial.values import NoisePoint
 
 KWH = 3.6e6
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.evidence import gather
-from zeusrun.bandit.observation import average_speed, better, finite_exp
+from zeusrun.bandit.problem import average_speed, better, finite_exp
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from zeusrun.bandit.auto.evidence import Evidence
-    from zeusrun.bandit.observation import Array, Pace, Runs
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Array, Pace, Problem, Runs
 
 
 # Tuned on the public traces of the Zeus project; docs/policies.md says what each is worth.

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeusrun.bandit.auto.spread import RUN_SD, RUN_SD_WEIGHT
 from zeusrun.bandit.eras import name_part
-from zeusrun.bandit.observation import FAILED
+from zeusrun.bandit.problem import FAILED, RUN_SD, RUN_SD_WEIGHT
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from zeusrun.bandit.observation import Array, Observation, Runs
+    from zeusrun.bandit.problem import Array, Observation, Runs
 
 # docs/policies.md says what these constants are worth.
 EDIT = 0.1  # chance that an edit changes how many epochs the training takes

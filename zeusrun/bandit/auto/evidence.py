@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.auto.drift import DOUBTED, LEAST, is_cut, is_settled, weigh_shown
-from zeusrun.bandit.auto.spread import Spread, find_spread
-from zeusrun.bandit.observation import (
+from zeusrun.bandit.problem import (
     FAILED,
     OUTDONE,
+    Spread,
     average_speed,
+    find_spread,
     finite_exp,
     newest_speeds,
     timed_runs,
@@ -26,8 +27,7 @@ from zeusrun.trial import Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem, Runs, RunsByArm
 
 CRASH_LIMIT = 2  # recurrences in which a script crashed with a batch size and not with another
 # Standard deviations of log joules per epoch between runs, of a steady and of a noisy machine, and

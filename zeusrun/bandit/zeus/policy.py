@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.baselines import SweepingPolicy
-from zeusrun.bandit.observation import merged_profile
 from zeusrun.bandit.power import sweep_lever
+from zeusrun.bandit.problem import merged_profile
 from zeusrun.bandit.tally import (
     CostBelief,
     Tally,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from zeusrun.bandit.observation import Observation, Runs, RunsByArm
-    from zeusrun.bandit.problem import ArmBelief, Problem
+    from zeusrun.bandit.problem import ArmBelief, Observation, Problem, Runs, RunsByArm
 
 
 # You et al., NSDI 2023: a second round gives each surviving arm a first idea of its spread.

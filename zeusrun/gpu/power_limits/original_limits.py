@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.energy.device import is_same_limit, name_of
 from zeusrun.errors import DeviceError, LimitRefusedError
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, is_locked
-from zeusrun.files.private import make_folder
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

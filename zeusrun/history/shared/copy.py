@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import HistoryError
-from zeusrun.files.private import make_folder, open_for_writing
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, open_for_writing
 from zeusrun.history import rules
 from zeusrun.history.base import NEWEST, Snapshot
 from zeusrun.trial import Trial
@@ -41,7 +40,7 @@ class CopyError(HistoryError):
     """The local copy cannot be used."""
 
 
-class State(NamedTuple):
+class CopyState(NamedTuple):
     """What the copy has of a job: the ``copied`` newest of ``total`` trials, as of ``version``.
 
     ``read_at``: the history was like this then, in Unix seconds, and perhaps for a minute after.
@@ -110,7 +109,7 @@ class LocalCopy:
                 return Snapshot(tuple(self._newest(file, job, last)), state.version, offline=True)
         return None
 
-    def state(self, job: str) -> State | None:
+    def state(self, job: str) -> CopyState | None:
         """Return what the copy has of a job; ``None`` without a copy."""
         with contextlib.suppress(CopyError), self._open() as file:
             return _state(file, job)
@@ -176,16 +175,16 @@ class LocalCopy:
             file.execute("COMMIT")
 
 
-def _state(file: sqlite3.Connection, job: str) -> State | None:
+def _state(file: sqlite3.Connection, job: str) -> CopyState | None:
     query = (
         "SELECT version, total, (SELECT count(*) FROM trials WHERE job = ?1), read_at "
         "FROM jobs WHERE job = ?1"
     )
     row = file.execute(query, (job,)).fetchone()
-    return None if row is None else State(*row)
+    return None if row is None else CopyState(*row)
 
 
-def _store(file: sqlite3.Connection, job: str, found: Changes, before: State | None) -> None:
+def _store(file: sqlite3.Connection, job: str, found: Changes, before: CopyState | None) -> None:
     """Store what has changed; older trials than the copy has stay out of it."""
     oldest = (0, 0)
     if before is None or found.whole:

@@ -1,21 +1,23 @@
-"""What waits to be delivered to a shared history, a file for each write; and its delivery."""
+"""Writes to a shared history that does not respond: retries, what waits, and its delivery.
+
+Each write that waits is a file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zeusrun.errors import HistoryError, unwritable
-from zeusrun.files.atomic import replace_file
 from zeusrun.files.lock import FileLock, SafeLock
-from zeusrun.files.private import make_folder, read_file
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, read_file, replace_file
 from zeusrun.history import rules
 from zeusrun.history.base import UnavailableError, UnknownTrialError
-from zeusrun.history.shared.patience import PATIENCE_S
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -152,14 +154,13 @@ class Spool:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         lock = SafeLock(self.folder / "lock")
-        if not lock.acquire(_LOCK_S):
-            raise HistoryError(f"{lock.path} is held by another process; end it, and try again")
         try:
-            yield
+            with lock.held(
+                _LOCK_S, f"{lock.path} is held by another process; end it, and try again"
+            ):
+                yield
         except OSError as error:
             raise unwritable(self.folder, error) from error
-        finally:
-            lock.release()
 
 
 def _list_entries(folder: Path) -> list[Path]:
@@ -257,3 +258,70 @@ def add_lost(trial: Trial, remote: Shared, tell: Callable[[str], None]) -> None:
             f"{trial.trial} is now {stored.trial}: the history was restored from a backup, and "
             "another run has the number"
         )
+
+
+PATIENCE_S = 5.0
+"""How long a launcher that records an outcome tries to reach the history."""
+READ_S = 2.0
+"""How long a command that reads tries to."""
+_PAUSE_READS_S = 10.0  # so long after a failure, a read does not wait again
+_LONG_S = 20.0  # the user is informed of such a wait
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+_Result = TypeVar("_Result")
+
+
+class Patience:
+    """Calls again, after pauses that grow: exponential backoff with full jitter."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._error, self._until_t = UnavailableError(), 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the history did not respond just now."""
+        return time.monotonic() < self._until_t
+
+    def check(self) -> None:
+        """Raise ``UnavailableError`` if the history did not respond just now."""
+        if self.is_over:
+            raise self._error
+
+    def renew(self) -> None:
+        """Forget that the history did not respond."""
+        self._until_t = 0.0
+
+    def read(self, call: Callable[[], _Result]) -> _Result:
+        """Call for up to ``READ_S``; not at all if the history did not respond just now."""
+        self.check()
+        return self.keep_calling(call, READ_S)
+
+    def keep_calling(
+        self,
+        call: Callable[[], _Result],
+        patience_s: float,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> _Result:
+        """Call until the history is there; raises ``UnavailableError`` after ``patience_s``.
+
+        It calls at least once. The call must be idempotent.
+        """
+        until_t = time.monotonic() + patience_s
+        limit_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                result = call()
+            except UnavailableError as error:
+                left_s = until_t - time.monotonic()
+                if left_s <= 0:
+                    self._error, self._until_t = error, time.monotonic() + _PAUSE_READS_S
+                    raise
+                if patience_s >= _LONG_S:
+                    self._tell(f"{error}; waiting for it, for up to {patience_s:g} s")
+                jitter_s = random.uniform(0, limit_s)  # noqa: S311 - no secret
+                pause_s = (error.retry_after_s or 0.0) + jitter_s
+                pause(min(pause_s, left_s))
+                limit_s = min(2 * limit_s, _LONGEST_PAUSE_S)
+            else:
+                self.renew()
+                return result

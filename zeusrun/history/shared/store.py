@@ -22,8 +22,7 @@ from zeusrun.history.base import (
     UnknownTrialError,
 )
 from zeusrun.history.shared.copy import CopyError, LocalCopy
-from zeusrun.history.shared.patience import PATIENCE_S, Patience
-from zeusrun.history.shared.spool import Spool, add_lost, deliver, newer
+from zeusrun.history.shared.spool import PATIENCE_S, Patience, Spool, add_lost, deliver, newer
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus

@@ -14,9 +14,16 @@ from zeusrun import __version__
 from zeusrun.clock import timestamp
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, UnreadableTrialError
-from zeusrun.history.sql.create import read_incarnation
 from zeusrun.history.sql.engine import insert_missing, now_s
-from zeusrun.history.sql.schema import HOST_NAME, HOSTS, JOBS, LEASES, SUMS, TRIALS
+from zeusrun.history.sql.schema import (
+    HOST_NAME,
+    HOSTS,
+    JOBS,
+    LEASES,
+    SUMS,
+    TRIALS,
+    read_incarnation,
+)
 from zeusrun.job_name import check_job_name
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import Trial, TrialStatus
@@ -59,7 +66,7 @@ _LOCK_EXPIRED = (
 )
 
 
-class Found(NamedTuple):
+class StoredTrial(NamedTuple):
     """A stored trial and its number in the database."""
 
     number: int
@@ -94,7 +101,7 @@ class LockedJob:
         number = self._recurrences + 1
         return replace(trial, trial=f"{self.name}-{number}-1", recurrence=number, attempt=1)
 
-    def store(self, trial: Trial, known: Found | None) -> None:
+    def store(self, trial: Trial, known: StoredTrial | None) -> None:
         """Write a new trial, or one that has changed.
 
         Raises:
@@ -164,10 +171,10 @@ def find_number(connection: Connection, name: str) -> int:
     return int(row.number)
 
 
-def find(connection: Connection, name: str) -> Found | None:
+def find(connection: Connection, name: str) -> StoredTrial | None:
     """Return the trial with an id or uuid."""
     row = _find_row(connection, name)
-    return None if row is None else Found(row.number, decode_trial(row.record), row.record)
+    return None if row is None else StoredTrial(row.number, decode_trial(row.record), row.record)
 
 
 def _find_row(connection: Connection, name: str) -> Any:  # noqa: ANN401 - a row, or ``None``
@@ -212,7 +219,7 @@ def change(connection: Connection, name: str, change: Callable[[Trial], Trial]) 
     known = decode_trial(row.record)
     changed = change(known)
     if changed != known:
-        job.store(changed, Found(row.number, known, row.record))
+        job.store(changed, StoredTrial(row.number, known, row.record))
     return changed
 
 
@@ -247,7 +254,7 @@ def lose(connection: Connection, job: str, number: int) -> Trial | None:
     seen = _read_live(row[2], known) or known
     code, why = ReasonCode.LEASE_EXPIRED, "its lease expired: nobody renewed it in time"
     lost = known.finish(seen.ended_as(TrialStatus.LOST, code, why, timestamp(row[1])))
-    locked.store(lost, Found(number, known, row[0]))
+    locked.store(lost, StoredTrial(number, known, row[0]))
     return lost
 
 

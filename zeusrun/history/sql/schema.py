@@ -1,110 +1,177 @@
-"""The tables of a shared history. A change here needs another ``REVISION``."""
+"""The tables of a shared history: what they are, how they are created, and which history it is.
+
+There is one revision of the tables. A change needs another ``REVISION``, and a migration once there
+has been a release.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-)
+import errno
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from zeusrun.errors import HistoryError, unwritable
+from zeusrun.files.private import make_folder, open_for_writing
+from zeusrun.history.sql.engine import describe, reading, writing
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
 
 REVISION = 1
 """Of the tables; a database has it in ``history``."""
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.
-_Number = BigInteger().with_variant(Integer, "sqlite")
+_Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 JOB_NAME = 100  # characters
 TRIAL_NAME = 150
 SUMS = ("time_s", "energy_j", "cost_j", "price", "carbon_g")
 """Columns that are added up over all runs; copies from the record."""
 HOST_NAME = 253  # as in DNS
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 
-HISTORY = Table(
+HISTORY = sa.Table(
     "history",
     METADATA,
-    Column("id", Integer, primary_key=True),  # always 1
-    Column("revision", Integer, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),  # always 1
+    sa.Column("revision", sa.Integer, nullable=False),
     # Random. A new one says that copies of this history are no longer good.
-    Column("incarnation", String(32), nullable=False),
+    sa.Column("incarnation", sa.String(32), nullable=False),
 )
-JOBS = Table(
+JOBS = sa.Table(
     "jobs",
     METADATA,
-    Column("name", String(JOB_NAME), primary_key=True),
-    Column("changes", BigInteger, nullable=False),  # how often the job's history has changed
-    Column("trials", BigInteger, nullable=False),  # how many it has
-    Column("recurrences", BigInteger, nullable=False),  # the highest number of a recurrence
-    Column("settings", Text),  # the job file of its newest run, as a JSON string
+    sa.Column("name", sa.String(JOB_NAME), primary_key=True),
+    sa.Column("changes", sa.BigInteger, nullable=False),  # how often the job's history has changed
+    sa.Column("trials", sa.BigInteger, nullable=False),  # how many it has
+    sa.Column("recurrences", sa.BigInteger, nullable=False),  # the highest number of a recurrence
+    sa.Column("settings", sa.Text),  # the job file of its newest run, as a JSON string
 )
-TRIALS = Table(
+TRIALS = sa.Table(
     "trials",
     METADATA,
-    Column("number", _Number, primary_key=True, autoincrement=True),
-    Column("trial", String(TRIAL_NAME), nullable=False, unique=True),
-    Column("uuid", String(32), nullable=False, unique=True),
-    Column("job", String(JOB_NAME), nullable=False),
-    Column("recurrence", BigInteger, nullable=False),
-    Column("attempt", BigInteger, nullable=False),
-    Column("changed", BigInteger, nullable=False),  # ``jobs.changes`` at its last change
-    Column("status", String(16), nullable=False),
-    Column("trained", Boolean, nullable=False),  # whether it took an optimizer step
-    Column("energy_source", String(16)),
-    Column("currency", String(64)),
-    *(Column(name, Double) for name in SUMS),
-    Column("record", Text, nullable=False),  # ``Trial.to_json``
-    Column("live", Text),  # of a LOST trial: the last heartbeat
-    Column("trace", Text),  # power over time, reduced
-    Index("trials_order", "job", "recurrence", "attempt"),
-    Index("trials_job_changed", "job", "changed"),
+    sa.Column("number", _Number, primary_key=True, autoincrement=True),
+    sa.Column("trial", sa.String(TRIAL_NAME), nullable=False, unique=True),
+    sa.Column("uuid", sa.String(32), nullable=False, unique=True),
+    sa.Column("job", sa.String(JOB_NAME), nullable=False),
+    sa.Column("recurrence", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("changed", sa.BigInteger, nullable=False),  # ``jobs.changes`` at its last change
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("trained", sa.Boolean, nullable=False),  # whether it took an optimizer step
+    sa.Column("energy_source", sa.String(16)),
+    sa.Column("currency", sa.String(64)),
+    *(sa.Column(name, sa.Double) for name in SUMS),
+    sa.Column("record", sa.Text, nullable=False),  # ``Trial.to_json``
+    sa.Column("live", sa.Text),  # of a LOST trial: the last heartbeat
+    sa.Column("trace", sa.Text),  # power over time, reduced
+    sa.Index("trials_order", "job", "recurrence", "attempt"),
+    sa.Index("trials_job_changed", "job", "changed"),
     # Everything that sums need: they would otherwise read all records.
-    Index("trials_sums", "job", "currency", "energy_source", "status", "trained", *SUMS),
+    sa.Index("trials_sums", "job", "currency", "energy_source", "status", "trained", *SUMS),
 )
 # Not by their numbers: an import adds trials that are older than those that are there.
 NEWEST_FIRST = (TRIALS.c.recurrence.desc(), TRIALS.c.attempt.desc())
 # A table of its own: it is small, and heartbeats, most of all writes, touch nothing else.
-LEASES = Table(
+LEASES = sa.Table(
     "leases",
     METADATA,
-    Column("number", _Number, primary_key=True, autoincrement=False),  # of an unfinished trial
-    Column("job", String(JOB_NAME), nullable=False),
-    Column("expires_at", Double, nullable=False),  # Unix seconds by the database's clock
-    Column("live", Text),  # what its launcher sent with its last heartbeat
-    Index("leases_job", "job"),
+    sa.Column("number", _Number, primary_key=True, autoincrement=False),  # of an unfinished trial
+    sa.Column("job", sa.String(JOB_NAME), nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),  # Unix seconds by the database's clock
+    sa.Column("live", sa.Text),  # what its launcher sent with its last heartbeat
+    sa.Index("leases_job", "job"),
 )
-HOSTS = Table(
+HOSTS = sa.Table(
     "hosts",
     METADATA,
-    Column("host", String(HOST_NAME), primary_key=True),
-    Column("updated_at", Double, nullable=False),  # Unix seconds by the database's clock
-    Column("facts", Text, nullable=False),
+    sa.Column("host", sa.String(HOST_NAME), primary_key=True),
+    sa.Column("updated_at", sa.Double, nullable=False),  # Unix seconds by the database's clock
+    sa.Column("facts", sa.Text, nullable=False),
 )
-TOKENS = Table(
+TOKENS = sa.Table(
     "tokens",
     METADATA,
-    Column("id", String(16), primary_key=True),
-    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the token
-    Column("jobs", String(200), nullable=False),  # a pattern such as team-*
-    Column("can_write", Boolean, nullable=False),
-    Column("note", Text),
-    Column("created_at", Double, nullable=False),
-    Column("expires_at", Double),
-    Column("revoked_at", Double),
-    Column("used_at", Double),  # to the minute
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token
+    sa.Column("jobs", sa.String(200), nullable=False),  # a pattern such as team-*
+    sa.Column("can_write", sa.Boolean, nullable=False),
+    sa.Column("note", sa.Text),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double),
+    sa.Column("revoked_at", sa.Double),
+    sa.Column("used_at", sa.Double),  # to the minute
 )
-ZEUS_JOBS = Table(
+ZEUS_JOBS = sa.Table(
     "zeus_jobs",
     METADATA,
-    Column("job_id", String(200), primary_key=True),
-    Column("job", String(JOB_NAME), nullable=False, unique=True),
-    Column("settings", Text, nullable=False),
-    Column("created_at", Double, nullable=False),
+    sa.Column("job_id", sa.String(200), primary_key=True),
+    sa.Column("job", sa.String(JOB_NAME), nullable=False, unique=True),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
 )
+
+
+_LOCK = 0x7A657573  # any number, the same for all; others rarely lock a number
+_INCARNATION = sa.select(HISTORY.c.incarnation)  # built once: it is read with every change
+
+
+def create_tables(engine: Engine) -> bool:
+    """Create the tables unless they are there; return whether they were created.
+
+    A SQLite file that does not exist is created, for its owner alone. Several processes may call
+    this at once.
+
+    Raises:
+        HistoryError: If the database cannot be changed, or has tables of another revision.
+    """
+    if engine.dialect.name == "sqlite":
+        _create_file(Path(str(engine.url.database)))
+    with writing(engine) as connection:  # SQLite allows one at a time
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        is_new = not sa.inspect(connection).has_table(HISTORY.name)
+        if is_new:
+            METADATA.create_all(connection, checkfirst=False)  # a table of others is an error
+            connection.execute(sa.insert(HISTORY).values(id=1, revision=REVISION, incarnation=""))
+            start_incarnation(connection)
+    check_tables(engine)
+    return is_new
+
+
+def check_tables(engine: Engine) -> None:
+    """Raise ``HistoryError`` unless a database has the tables of this zeusrun."""
+    with reading(engine) as connection:
+        revision = connection.scalar(sa.select(HISTORY.c.revision))
+    if revision != REVISION:
+        raise HistoryError(
+            f"the database {describe(engine.url)} has the tables of another zeusrun (revision "
+            f"{revision}, needed is {REVISION}); install that zeusrun on this machine, too"
+        )
+
+
+def read_incarnation(connection: Connection) -> str:
+    """Return the random id of the history in a database."""
+    return str(connection.scalar(_INCARNATION))
+
+
+def start_incarnation(connection: Connection) -> None:
+    """Give the history in a database a new id, so that all copies of it are read anew."""
+    connection.execute(sa.update(HISTORY).values(incarnation=uuid.uuid4().hex))
+
+
+def _create_file(path: Path) -> None:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            return  # perhaps it exists, and this user may not see it: opening it fails
+        try:
+            make_folder(path.parent)
+            os.close(open_for_writing(path, os.O_WRONLY | os.O_CREAT))
+        except OSError as failed:
+            raise unwritable(path, failed) from failed

@@ -14,17 +14,18 @@ import sqlalchemy as sa
 from zeusrun.history import rules
 from zeusrun.history.base import LEASE_S, Changes, Shared, UnreadableTrialError
 from zeusrun.history.sql import rows
-from zeusrun.history.sql.create import check_tables, read_incarnation, start_incarnation
-from zeusrun.history.sql.engine import (
-    insert_missing,
-    now_s,
-    open_engine,
-    parse_url,
-    reading,
-    write,
-)
+from zeusrun.history.sql.engine import insert_missing, now_s, open_engine, parse_url, reading, write
 from zeusrun.history.sql.rows import LockedJob, decode_trial, encode_json
-from zeusrun.history.sql.schema import HOSTS, JOBS, LEASES, NEWEST_FIRST, TRIALS
+from zeusrun.history.sql.schema import (
+    HOSTS,
+    JOBS,
+    LEASES,
+    NEWEST_FIRST,
+    TRIALS,
+    check_tables,
+    read_incarnation,
+    start_incarnation,
+)
 from zeusrun.job_name import check_job_name
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ class JobHead(NamedTuple):
     newest: int  # the number of its newest trial
 
 
-class Running(NamedTuple):
+class RunningTrial(NamedTuple):
     """A trial that has not ended."""
 
     trial: Trial
@@ -91,13 +91,15 @@ def list_running(engine: Engine) -> list[tuple[int, str]]:
     return [(number, job) for number, job in _read(engine, query)]
 
 
-def read_running(engine: Engine, chosen: Collection[int] | str) -> list[Running]:
+def read_running(engine: Engine, chosen: Collection[int] | str) -> list[RunningTrial]:
     """Return trials that have not ended, by their numbers or the id of one, oldest first."""
     named = TRIALS.c.trial == chosen if isinstance(chosen, str) else LEASES.c.number.in_(chosen)
     query = sa.select(TRIALS.c.record, LEASES.c.live, LEASES.c.expires_at - now_s())
     query = query.join(LEASES, LEASES.c.number == TRIALS.c.number).where(named)
     rows = _read(engine, query.order_by(TRIALS.c.number))
-    return [Running(decode_trial(record), _read_json(live), left) for record, live, left in rows]
+    return [
+        RunningTrial(decode_trial(record), _read_json(live), left) for record, live, left in rows
+    ]
 
 
 def list_runs(

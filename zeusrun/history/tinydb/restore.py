@@ -6,7 +6,7 @@ import itertools
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zeusrun.files.atomic import keep_link
+from zeusrun.files.private import keep_link
 from zeusrun.history.base import Restoration
 from zeusrun.history.rules import check_numbers, encode_trial
 from zeusrun.history.tinydb import storage

@@ -1,7 +1,7 @@
 """The files of a job's history: their names, their content, and how they are read and written.
 
 A file contains the tables ``meta`` and ``trials`` as JSON. A reader ignores and keeps fields and
-tables that it does not know; ``files/version.py`` says what needs a new version.
+tables that it does not know; ``files/private.py`` says what needs a new version.
 
 The main file contains the newest trials and those that can still change. Volumes contain the oldest
 ones, so that a write stays fast. The header of the main file lists its volumes; others were left by
@@ -17,14 +17,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from zeusrun.errors import HistoryError, home_advice
-from zeusrun.files.atomic import replace_file, sync_directory
 from zeusrun.files.lock import SafeLock
-from zeusrun.files.private import make_folder
-from zeusrun.files.version import check_version
+from zeusrun.files.private import check_version, make_folder, replace_file, sync_directory
 from zeusrun.trial import Trial, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 VERSION = 1
@@ -142,21 +141,15 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         raise HistoryError(f"cannot {doing} the history {path}: {reason}") from error
 
 
-@contextmanager
-def locked(path: Path, timeout_s: float) -> Iterator[None]:
+def locked(path: Path, timeout_s: float) -> AbstractContextManager[None]:
     """Be the only writer of a main file; ``HistoryError`` if the lock is not free in time."""
     lock = SafeLock(path.with_name(path.name + ".lock"))  # writes replace the main file itself
-    if not lock.acquire(timeout_s):
-        name = shlex.quote(str(lock.path))
-        raise HistoryError(
-            f"another process has held the lock {name} for {timeout_s:g} s; it is probably "
-            f"stopped: `fuser -v {name}` names it; end or resume it, and try again"
-        )
-    try:
-        yield
-    finally:
-        with explained("unlock", path):
-            lock.release()
+    name = shlex.quote(str(lock.path))
+    return lock.held(
+        timeout_s,
+        f"another process has held the lock {name} for {timeout_s:g} s; it is probably "
+        f"stopped: `fuser -v {name}` names it; end or resume it, and try again",
+    )
 
 
 def read_bytes(path: Path) -> bytes | None:

@@ -8,7 +8,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Literal
 
-from zeusrun.jobfile.guess.saves import LATE_SAVE
+from zeusrun.jobfile.guess.script import LATE_SAVE
 from zeusrun.jobfile.secrets import mask_words
 from zeusrun.target import likely_mode
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.jobfile.accumulation import can_split
 from zeusrun.jobfile.guess.options import Arguments
 from zeusrun.jobfile.secrets import find_secrets, make_file, mask_words
+from zeusrun.jobfile.sections import can_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeusrun.jobfile.guess.command import Launched
-    from zeusrun.jobfile.guess.options import Found
+    from zeusrun.jobfile.guess.options import OptionValue
     from zeusrun.jobfile.guess.script import Script
 
 _PER_DEVICE = (
@@ -92,9 +92,9 @@ class Guess:
     launched: Launched  # its arguments with placeholders
     ranks: int  # processes that the batch sizes are for
     batch: Batch | None
-    learning_rate: Found | None
+    learning_rate: OptionValue | None
     scale: str  # how it grows with the batch size
-    max_epochs: Found | None
+    max_epochs: OptionValue | None
     metric: str  # its probable name
     warnings: tuple[str, ...]  # a sentence each
     hidden: tuple[Hidden, ...] = ()  # secrets of the command
@@ -179,7 +179,7 @@ def _guess_batch(arguments: Arguments, script: Script, ranks: int) -> Batch | No
 
 def _guess_learning_rate(
     arguments: Arguments, script: Script, warnings: list[str]
-) -> tuple[Found | None, str]:
+) -> tuple[OptionValue | None, str]:
     found, by = arguments.find(_RATES, whole=False), script.scales_by
     if by == "lr_base":
         if found is None or found.place is None:

@@ -267,7 +267,7 @@ def _constant(node: ast.AST | None) -> object:
 
 
 @dataclass(frozen=True)
-class Found:
+class OptionValue:
     """An option and its value, which is above 0."""
 
     name: str  # as ``normal`` returns it
@@ -292,7 +292,7 @@ class Arguments:
 
     def find(
         self, names: Sequence[str], *, whole: bool = True, default: bool = True
-    ) -> Found | None:
+    ) -> OptionValue | None:
         """Return the last option of these names in the command, else the script's default."""
         found, given, taken = None, set[str](), -1
         for place, word in enumerate(self.words):
@@ -311,7 +311,7 @@ class Arguments:
                 text, where = self.words[place + 1], place + 1
             if (value := _read_number(text, whole=whole)) is not None:
                 before = self.words[where].removesuffix(str(text))
-                found = Found(name, written, value, where, before)
+                found = OptionValue(name, written, value, where, before)
         if found is not None or not default or self._has_file():
             return found  # what a file sets must not be replaced by a default of the text
         return self._find_default([name for name in names if name not in given], whole=whole)
@@ -324,12 +324,12 @@ class Arguments:
         pairs = itertools.pairwise(words)
         return any(_CONFIG.fullmatch(name) and _FILE.fullmatch(word) for name, word in pairs)
 
-    def _find_default(self, names: Sequence[str], *, whole: bool) -> Found | None:
+    def _find_default(self, names: Sequence[str], *, whole: bool) -> OptionValue | None:
         for name in names:
             for option in reversed(self.options):
                 value = _read_number(option.default, whole=whole) if name in option.names else None
                 if value is not None:
-                    return Found(name, option.written, value, None)
+                    return OptionValue(name, option.written, value, None)
         return None
 
     def _read_word(self, word: str) -> tuple[frozenset[str], str, str | None, bool] | None:
@@ -344,7 +344,7 @@ class Arguments:
             return None
         return frozenset({normal(match["name"])}), match["name"], match["value"], False
 
-    def put(self, found: Found, placeholder: str) -> None:
+    def put(self, found: OptionValue, placeholder: str) -> None:
         """Replace a value by a placeholder, or add the option if it is not in the command."""
         text = f"${{{placeholder}}}"
         if found.place is not None:

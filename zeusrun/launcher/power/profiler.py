@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeusrun.bandit.observation import is_stale, step_cost_j
+from zeusrun.bandit.problem import is_stale, step_cost_j
 from zeusrun.launcher.power.probe import PAUSE_S, Probe, Weights
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import zeusrun
 from zeusrun.errors import LaunchError
-from zeusrun.jobfile.accumulation import split_batch
 from zeusrun.jobfile.adapt_section import NoiseScaleSection, Watch
 from zeusrun.jobfile.placeholders import expand_placeholders
+from zeusrun.jobfile.sections import split_batch
 from zeusrun.sidecar.orders import PREFIX_COLUMNS
 
 if TYPE_CHECKING:

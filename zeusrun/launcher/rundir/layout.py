@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeusrun.files.atomic import replace_file, temporary_path
 from zeusrun.files.home import runs_directory, unwritable_home
-from zeusrun.files.private import make_folder, open_for_writing, read_file, write_file
+from zeusrun.files.private import (
+    make_folder,
+    open_for_writing,
+    read_file,
+    replace_file,
+    temporary_path,
+    write_file,
+)
 from zeusrun.history.rules import is_uuid, job_of, offline_name
 from zeusrun.job_name import is_job_name
 from zeusrun.reasons import ReasonCode

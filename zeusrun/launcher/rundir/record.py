@@ -13,9 +13,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.files.atomic import replace_file
-from zeusrun.files.private import open_for_writing, read_file, write_file
-from zeusrun.files.version import check_version
+from zeusrun.files.private import (
+    check_version,
+    open_for_writing,
+    read_file,
+    replace_file,
+    write_file,
+)
 from zeusrun.history.rules import is_same
 from zeusrun.metrics.progress import TrainingSummary
 from zeusrun.trial import Outcome, Trial

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zeusrun.bandit.auto.policy import SPEED_CHECK_S, Auto
-from zeusrun.bandit.observation import Running
+from zeusrun.bandit.problem import Running
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.bandit.stopping import bounded_choice
@@ -23,8 +23,7 @@ from zeusrun.trial import PowerPoint, Stage, TrialStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zeusrun.bandit.observation import Observation
-    from zeusrun.bandit.problem import Problem
+    from zeusrun.bandit.problem import Observation, Problem
     from zeusrun.choice.choose import Choice
     from zeusrun.energy.meter import Meter
     from zeusrun.launcher.context import Submission

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeusrun.analysis.amounts import NetAmounts, Savings, sum_known
-from zeusrun.analysis.totals import Total
+from zeusrun.analysis.amounts import NetAmounts, Savings, Total, sum_known
 from zeusrun.energy.power_trace import PowerTrace
 from zeusrun.errors import HistoryError, JobFileError
 from zeusrun.history.base import NEWEST, UnavailableError

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from zeusrun.analysis.curves import CurveUnit
     from zeusrun.energy.power_trace import PowerTrace
-    from zeusrun.history.sql.survey import Running
+    from zeusrun.history.sql.survey import RunningTrial
     from zeusrun.trial import Trial
 
 _LATE_S = LEASE_S - 2.25 * HEARTBEAT_S  # that are left of a lease if two heartbeats are missing
@@ -38,7 +38,7 @@ _MOODS = {
 _LONGEST = 160  # characters of a reason
 
 
-def read_live(running: Running) -> Live:
+def read_live(running: RunningTrial) -> Live:
     """Return a running trial with what its launcher sent; not alive if a heartbeat is missing."""
     live = state_of(running.trial, Live.from_json(running.live))
     return replace(live, alive=running.lease_left_s >= _LATE_S)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from zeusrun.bandit.auto.evidence import PROVEN
-from zeusrun.bandit.observation import FAILED, Running
+from zeusrun.bandit.problem import FAILED, Running
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.bandit.stopping import bounded_choice
 from zeusrun.choice.choose import draft_trial

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zeusrun.analysis.amounts import MOST, Estimate
-from zeusrun.analysis.cost_baseline import has_cost, setting
 from zeusrun.analysis.curves import amount_in, curve_unit
-from zeusrun.bandit.auto.spread import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, student
-from zeusrun.bandit.observation import finite_exp
+from zeusrun.analysis.usual import has_cost, setting
+from zeusrun.bandit.problem import GAUSSIAN90, RUN_SD, RUN_SD_WEIGHT, finite_exp, student
 from zeusrun.bandit.proof import as_undisturbed
 from zeusrun.clock import local_time
 from zeusrun.cost import energy_text

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zeusrun.analysis.amounts import last_after_target, size_label, sum_known
-from zeusrun.analysis.cost_baseline import describe_shifts, has_cost
+from zeusrun.analysis.amounts import Total, add_up, last_after_target, size_label, sum_known
 from zeusrun.analysis.curves import (
     build_curves,
     build_noise,
@@ -18,10 +17,9 @@ from zeusrun.analysis.curves import (
 )
 from zeusrun.analysis.recurrences import build_recurrences, build_sizes
 from zeusrun.analysis.savings import find_net_amounts, find_savings
-from zeusrun.analysis.totals import Total, add_up
-from zeusrun.bandit.control import explain_next
-from zeusrun.bandit.observation import OUTDONE
-from zeusrun.bandit.registry import create_policy
+from zeusrun.analysis.usual import describe_shifts, has_cost
+from zeusrun.bandit.problem import OUTDONE
+from zeusrun.bandit.registry import create_policy, explain_next
 from zeusrun.bandit.reinterpret import read_history
 from zeusrun.choice.problem import Chooser, Machine, build_problem, next_recurrence
 from zeusrun.errors import ZeusrunError

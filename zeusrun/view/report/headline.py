@@ -15,7 +15,7 @@ from zeusrun.view.units import UNKNOWN, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeusrun.analysis.totals import Total
+    from zeusrun.analysis.amounts import Total
     from zeusrun.trial import Trial
     from zeusrun.view.report.facts import JobFacts, JobReport
 

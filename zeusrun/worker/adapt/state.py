@@ -8,8 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from zeusrun.files.atomic import replace_file
-from zeusrun.files.private import read_file
+from zeusrun.files.private import read_file, replace_file
 from zeusrun.sidecar.events import ADAPT_STATE
 from zeusrun.worker.environment import from_all_ranks
 

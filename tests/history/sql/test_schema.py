@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from tests.contracts.history import begin
 from zeusrun.errors import HistoryError
 from zeusrun.history.sql import schema
-from zeusrun.history.sql.create import check_tables, create_tables
 from zeusrun.history.sql.engine import open_engine, parse_url, reading, writing
+from zeusrun.history.sql.schema import check_tables, create_tables
 from zeusrun.history.sql.store import SqlHistory
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import DONE, PREEMPTED, build_trial
-from zeusrun.analysis.totals import NO_GPU, add_up, find_totals
+from zeusrun.analysis.amounts import NO_GPU, add_up, find_totals
 from zeusrun.clock import local_time
 from zeusrun.trial import EnergySource, Outcome, TrialStatus
 

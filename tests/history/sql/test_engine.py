@@ -17,10 +17,8 @@ from tests.contracts.shared import with_uuid
 from tests.databases import Postgres, new_server, prepare
 from zeusrun.errors import HistoryError, UsageError
 from zeusrun.history.base import UnavailableError, UnreadableTrialError
-from zeusrun.history.sql.create import create_tables
-from zeusrun.history.sql.engine import parse_url, reading, writing
-from zeusrun.history.sql.faults import describe, explain
-from zeusrun.history.sql.schema import TRIALS
+from zeusrun.history.sql.engine import describe, explain, parse_url, reading, writing
+from zeusrun.history.sql.schema import TRIALS, create_tables
 from zeusrun.history.sql.store import SqlHistory
 
 PASSWORD = "s3cret/1"
@@ -125,7 +123,7 @@ class TestSqlite:
             raise PermissionError(errno.EACCES, "Permission denied")
 
         history = SqlHistory(f"sqlite:///{tmp_path}/nope/history.db")
-        monkeypatch.setattr("zeusrun.history.sql.create.Path.stat", refuse)
+        monkeypatch.setattr("zeusrun.history.sql.schema.Path.stat", refuse)
         assert "cannot be opened" in refusal(history.jobs)
         assert "cannot be opened" in refusal(lambda: create_tables(history.engine))
 

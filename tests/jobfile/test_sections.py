@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.factories import load_job
 from zeusrun.errors import JobFileError
-from zeusrun.jobfile.accumulation import can_split, split_batch
+from zeusrun.jobfile.sections import can_split, split_batch
 
 
 @pytest.mark.parametrize(
