@@ -11,6 +11,7 @@ from hypothesis import settings
 
 import tests.calm  # noqa: F401 - for its effect
 from tests.factories import DONE, Zeusrun, begin, build_trial
+from tests.lazily import IMPORTED, LARGE
 from zeusrun.cli import main
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
@@ -41,12 +42,15 @@ def pytest_configure(config):
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    gc.disable()  # a third of the time that a worker takes to collect; see the end of collection
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Let the garbage collector leave out what every test needs: 180,000 objects."""
+    session.config.stash[IMPORTED] = LARGE & sys.modules.keys()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

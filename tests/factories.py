@@ -187,7 +187,8 @@ class Zeusrun:
     def __call__(self, *arguments, **env):
         """Run the command to its end: as a fork, unless ``env`` changes Python itself."""
         argv, environment = self.argv(*arguments), {**self.environment, **env}
-        if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in env):
+        changes_python = env.keys() - {"PYTHONPATH", "LD_LIBRARY_PATH"}  # a fork heeds these two
+        if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in changes_python):
             return subprocess.run(
                 argv,
                 cwd=self.folder,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -26,6 +27,7 @@ import time
 from typing import NoReturn, TextIO
 
 import psutil
+import pynvml
 
 import zeusrun
 
@@ -163,6 +165,7 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, *, session: bool) ->
     os.chdir(cwd)
     first = env.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [cwd, *filter(None, first), *sys.path]
+    _find_libraries(env.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     tempfile.tempdir = None  # an import may have asked for it
     code = 0
     try:
@@ -181,6 +184,15 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, *, session: bool) ->
         sys.excepthook(*sys.exc_info())
         code = 1
     _exit(code)
+
+
+def _find_libraries(folders: list[str]) -> None:
+    """Let pynvml find NVML in these folders: the loader has read their names before the fork."""
+    for folder in filter(None, folders):
+        library = os.path.join(folder, "libnvidia-ml.so.1")
+        if os.path.exists(library):
+            pynvml.nvmlLib = ctypes.CDLL(library)
+            return
 
 
 def _exit(code: int) -> NoReturn:

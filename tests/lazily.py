@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import importlib
 
+import pytest
+
+LARGE = {"lightning", "mlflow", "pytorch_lightning", "sklearn", "torch", "transformers"}
+IMPORTED = pytest.StashKey[set[str]]()  # those that collecting the tests has imported
+
 
 class Lazily:
     """Stands for a module in a test module whose tests may never run in this process."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.layers import LAYERS, below, draw
+from tests.lazily import IMPORTED
 
 PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -495,3 +496,7 @@ def test_importing_zeusrun_in_a_script_imports_next_to_nothing():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_collecting_the_tests_imports_no_large_library(pytestconfig):
+    assert pytestconfig.stash[IMPORTED] == set()

@@ -38,7 +38,7 @@ class HookContract:
         found = [e for e in events if isinstance(e, Reported) and e.source == source]
         return [(e.epoch, e.metrics[metric]) for e in found if metric in e.metrics]
 
-    def check(self, events, logs, epochs):
+    def check(self, events, logs, epochs, samples=16):
         """Everything that the script printed was reported, and nothing else."""
         lines = re.findall(r"^epoch (\d+) (\S+)$", logs[0], re.MULTILINE)
         printed = [(int(epoch), float(value)) for epoch, value in lines]
@@ -54,7 +54,7 @@ class HookContract:
                 assert of <= {event.epoch}
         observed = [event for event in events if isinstance(event, Observed)]
         assert {event.rank for event in observed} == {0, 1}
-        assert {event.samples for event in observed} == {16}
+        assert {event.samples for event in observed} == {samples}
         assert {event.learning_rates for event in observed} == {(0.25,)}
 
     def test_an_unedited_script_is_seen(self, run):

@@ -295,8 +295,12 @@ def test_a_gpu_lost_in_mid_run_makes_energy_unknown_and_says_so(zeusrun, machine
     assert trial["cost_j"] is None
     assert any("lost" in warning for warning in trial["warnings"])
     machine.set("lost", -1)
-    assert zeusrun("repair", **machine.environment).returncode == 0
-    assert machine.limit_w(0) == FOUND_W
+
+    def is_repaired():  # not while the guard of the run holds the limit still
+        assert zeusrun("repair", **machine.environment).returncode == 0
+        return machine.limit_w(0) == FOUND_W
+
+    wait_for(is_repaired, what="the limit as it was found")
 
 
 def test_a_foreign_process_on_the_gpu_marks_the_trial_as_shared(zeusrun, machine, submit):

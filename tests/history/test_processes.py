@@ -51,7 +51,7 @@ def acknowledged(lines, word):
     return [line.split()[1] for line in lines if line.startswith(word)]
 
 
-@pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 8)])
+@pytest.mark.parametrize(("processes", "count"), [(2, 25), (8, 4)])
 def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
     history = TinyDBHistory(tmp_path)
     fresh = partial(TinyDBHistory, tmp_path)  # reads the volumes again

@@ -61,10 +61,11 @@ class Rank:
         code = self.start(*arguments, cwd=cwd, **changes).wait(timeout=300)
         return code, self.log(changes.get("RANK", "0"))
 
-    def run_forked(self, forks, script, **changes):
+    def run_forked(self, forks, *arguments, **changes):
         """Run a script to its end in a fork that has imported torch."""
         environment = self.environment(**changes)
-        done = forks.run(["zeusrun.worker", str(script)], environment, self.run_dir)
+        argv = ["zeusrun.worker", *map(str, arguments)]
+        done = forks.run(argv, environment, self.run_dir)
         return done.returncode, self.log(changes.get("RANK", "0"))
 
     def run_all(self, *arguments, world_size, cwd=None, **changes):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.factories import CHILDREN, with_fake_torchrun
-from tests.worker.rank import WORKER, Rank
+from tests.factories import CHILDREN
+from tests.forks import torch_forks
+from tests.worker.rank import Rank
 from zeusrun.sidecar.events import Ended
 
 AT_ONCE = 2
@@ -18,20 +18,16 @@ AT_ONCE = 2
 @pytest.mark.parametrize("how", ["file", "signal", "target"])
 def test_what_one_rank_learns_ends_both_after_the_same_epoch(tmp_path, how):
     ranks = Rank(tmp_path / "run")
-    flags = ["--nnodes=1", "--nproc-per-node=2", "--max-restarts=0", "--rdzv-id=agrees"]
-    environment = with_fake_torchrun(ranks.environment(ZEUSRUN_MAX_EPOCHS="6"))
-    del environment["RANK"], environment["WORLD_SIZE"]
-    script = [str(WORKER), str(CHILDREN / "agrees.py"), how]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *flags, *script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
+
+    def run(rank):
+        told_rank = {"RANK": rank, "LOCAL_RANK": rank, "ZEUSRUN_MAX_EPOCHS": "6", **told}
+        return ranks.run_forked(torch_forks(), CHILDREN / "agrees.py", how, **told_rank)
+
+    with ThreadPoolExecutor(2) as pool:
+        codes = [code for code, _ in pool.map(run, ["0", "1"])]
     # A SIGTERM that is not zeusrun's has cut the training short, however well the script took it.
-    assert (done.returncode != 0) == (how == "signal"), done.stderr + ranks.log()
+    assert any(codes) == (how == "signal"), (codes, ranks.log())
     epochs = "epoch 1\nepoch 2\nepoch 3\nsaved True\n"
     assert [ranks.log("0"), ranks.log("1")] == [epochs, epochs]
     ends = [event for event in ranks.events if isinstance(event, Ended)]

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeusrun.worker.adapt.loader import cut, next_chunk, share
+from tests.lazily import Lazily
+
+loader = Lazily("zeusrun.worker.adapt.loader")
 
 
 @given(st.data(), st.integers(1, 2000), st.integers(1, 9))
@@ -15,12 +17,14 @@ def test_the_steps_of_an_epoch_have_every_sample_once_whatever_the_batch_sizes(d
     while rest:
         each = data.draw(st.integers(1, 64))
         micro = data.draw(st.one_of(st.none(), st.integers(1, 20)))
-        samples = next_chunk(rest, each * ranks, ranks)
+        samples = loader.next_chunk(rest, each * ranks, ranks)
         assert ranks <= samples <= rest
         assert samples < (each + 1) * ranks + (ranks if each == 1 else 0)
-        cuts = [cut(samples, ranks, rank, micro) for rank in range(ranks)]
+        cuts = [loader.cut(samples, ranks, rank, micro) for rank in range(ranks)]
         assert sum(map(sum, cuts)) == samples
-        assert [sum(sizes) for sizes in cuts] == [share(samples, ranks, r) for r in range(ranks)]
+        assert [sum(sizes) for sizes in cuts] == [
+            loader.share(samples, ranks, r) for r in range(ranks)
+        ]
         assert len({len(sizes) for sizes in cuts}) == 1  # as many collectives on every rank
         assert all(min(sizes) > 0 for sizes in cuts)
         if micro is not None and micro > 1:
@@ -41,4 +45,4 @@ def test_the_steps_of_an_epoch_have_every_sample_once_whatever_the_batch_sizes(d
     ],
 )
 def test_a_rest_that_not_every_rank_could_share_joins_the_step_before(rest, size, ranks, expected):
-    assert next_chunk(rest, size, ranks) == expected
+    assert loader.next_chunk(rest, size, ranks) == expected

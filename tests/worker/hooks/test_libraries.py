@@ -108,8 +108,8 @@ class TestLoggers(HookContract):
     }
     command = (SCRIPTS / "logs.py", *metrics)
 
-    def check(self, events, logs, epochs):
-        super().check(events, logs, epochs)
+    def check(self, events, logs, epochs, samples=16):
+        super().check(events, logs, epochs, samples)
         if "tensorboard" not in self.metrics:
             return
         means = dict(self.reports(events, "tensorboard", "of_a_batch"))
@@ -152,7 +152,8 @@ class InOwnProcesses(HookContract):
                 (2, True, False)
             ] * 2
             epochs = 1 if environment["ZEUSRUN_TARGET"] == "0" else 3
-            assert rank.steps.steps == 4 * epochs  # of rank 0 alone
+            steps = 128 // int(environment.get("ZEUSRUN_BATCH_SIZE", "32"))
+            assert rank.steps.steps == steps * epochs  # of rank 0 alone
             return rank.events, [log]
 
         return start
@@ -166,22 +167,23 @@ class LogsInOwnProcesses(InOwnProcesses):
 
     metrics: ClassVar = {"tensorboard": LOGGERS["tensorboard"]}
 
-    def test_its_batch_size_is_replaced_and_its_gradients_are_measured(self, tmp_path):
-        rank = Rank(tmp_path / "run")
-        code, log = rank.run(
-            *self.command[:3],
-            cwd=tmp_path,
+    @pytest.mark.long  # the same, but for the batch size, as the test below
+    def test_an_unedited_script_is_seen(self, run):
+        super().test_an_unedited_script_is_seen(run)
+
+    def test_it_is_seen_its_batch_size_replaced_and_its_gradients_measured(self, run):
+        events, logs = run(
+            ZEUSRUN_TARGET="2",
             ZEUSRUN_GIVEN_BATCH_SIZE="32",
             ZEUSRUN_BATCH_SIZE="8",
             ZEUSRUN_WATCH=json.dumps({"noise_scale": {"interval": 1}}),
         )
-        assert code == 0, log
-        assert rank.steps.steps == 3 * 128 // 8
-        (applied,) = [e for e in rank.events if isinstance(e, Applied)]
+        self.check(events, logs, epochs=[1, 2, 3], samples=4)
+        (applied,) = [e for e in events if isinstance(e, Applied)]
         assert (applied.given, applied.chosen, applied.where) == (16, 4, "logs.py:37")
-        observed = [e for e in rank.events if isinstance(e, Observed)]
+        observed = [e for e in events if isinstance(e, Observed)]
         assert {(e.rank, e.samples) for e in observed} == {(0, 4), (1, 4)}
-        watched = [e for e in rank.events if isinstance(e, Watched)]
+        watched = [e for e in events if isinstance(e, Watched)]
         assert {(e.rank, e.how) for e in watched} == {(0, "ranks")}
         assert watched[-1].values["noise_scale_low"] > 0
 
