@@ -7,18 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from zeusrun.files.tail import LineTail
-from zeusrun.launcher.events import Printed
 from zeusrun.plain_text import type_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from zeusrun.launcher.events import Messages
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.launcher.rundir.ownership import Lease
 
 _POLL_S = 0.2
-_MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
 def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
@@ -54,17 +51,3 @@ def follow_logs(
     for rank, tail in tails.items():
         while rest := read_text_lines(tail, final=True, raw=raw):
             yield from ((rank, line) for line in rest)
-
-
-def show_logs(tails: Mapping[int, LineTail], messages: Messages, *, final: bool = False) -> None:
-    """Show what the ranks printed since, but never so much that supervision has to wait."""
-    for rank, tail in tails.items():
-        with messages.reading(str(tail.path)):
-            if skipped := tail.skip_backlog(_MAX_BACKLOG_BYTES):
-                messages.note(
-                    f"{skipped / 1e6:.1f} MB of rank {rank} are not shown; they are in {tail.path}"
-                )
-            while lines := read_text_lines(tail, final=final):
-                messages.emit(Printed(rank, tuple(lines)))
-                if not final:
-                    break

@@ -12,13 +12,13 @@ from zeusrun.bandit.problem import merged_profile
 from zeusrun.clock import timestamp
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.energy.sharing import ForeignProcesses
-from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Warned
+from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, Warned
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
 from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.launcher.rundir.logs import log_tails, show_logs
+from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
 from zeusrun.launcher.script_warnings import find_choices_to_ask_for, find_remarks, read_job_script
 from zeusrun.launcher.supervision.neighbours import Neighbours
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Outcome, Trial
 
 _LIVE_PERIOD_S = 1.0
+_MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to print
 
 
 @dataclass
@@ -207,12 +208,26 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     if came or progress.training_t is not None:
         _ask_policy(run, progress, epoch=came, final=final)
     run.progress = progress = _write_live(run, progress, final=final)
-    show_logs(run.logs, run.messages, final=final)
+    _show_logs(run.logs, run.messages, final=final)
     if (text := run.neighbours.check(progress)) is not None:
         run.messages.warn(text)
     for kind, text in run.find_remarks(progress, trial).items():
         run.messages.warn_once(kind, text)
     run.messages.emit(Advanced(progress))
+
+
+def _show_logs(tails: Mapping[int, LineTail], messages: Messages, *, final: bool = False) -> None:
+    """Show what the ranks printed since, but never so much that supervision has to wait."""
+    for rank, tail in tails.items():
+        with messages.reading(str(tail.path)):
+            if skipped := tail.skip_backlog(_MAX_BACKLOG_BYTES):
+                messages.note(
+                    f"{skipped / 1e6:.1f} MB of rank {rank} are not shown; they are in {tail.path}"
+                )
+            while lines := read_text_lines(tail, final=final):
+                messages.emit(Printed(rank, tuple(lines)))
+                if not final:
+                    break
 
 
 def _ask_policy(run: Supervised, progress: Progress, *, epoch: bool, final: bool) -> None:
