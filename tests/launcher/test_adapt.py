@@ -18,7 +18,7 @@ from zeusrun.launcher.script_warnings import find_remarks
 from zeusrun.launcher.supervision.outcome import observed_batch_size
 from zeusrun.metrics.seen import Seen
 from zeusrun.sidecar.events import Adapted, Observed
-from zeusrun.trial import Decision, SizeChange, Stage, Trial, TrialStatus, join_changes
+from zeusrun.trial import Decision, Hardware, SizeChange, Stage, Trial, TrialStatus, join_changes
 from zeusrun.trial.values import NoisePoint
 from zeusrun.view.units import path_text
 
@@ -53,8 +53,7 @@ def test_a_problem_is_no_change():
 def test_a_size_that_it_grew_to_and_that_does_not_fit_says_nothing_of_the_first():
     oom = replace(REACHED, status=TrialStatus.OOM, batch_sizes=PATH)
     grown = GOAL.finish(oom)
-    here = {"world_size": 2, "gpu_model": None, "gpu_count": 0, "max_power_w": None}
-    problem = replace(NOW, variant="mine:Policy", **here)
+    problem = replace(NOW, variant="mine:Policy", hardware=Hardware(2), max_power_w=None)
     assert [run.arm for run in read_history(problem, [grown])[1]] == [256]
     assert not is_repeat(Decision(64, Stage.EXPLORE, ""), [grown])
     assert is_repeat(Decision(256, Stage.EXPLORE, ""), [grown])
