@@ -20,8 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from zeusrun.analysis.usual import NEWEST
-from zeusrun.jobfile.tariffs import load_tariff
+from zeusrun.analysis.usual import NEWEST_RECURRENCES
+from zeusrun.jobfile.tariff_section import load_tariff
 from zeusrun.schedule.deferral import Outlook, plan_start
 from zeusrun.schedule.due import LOOK_S, Rules, build_timetable
 from zeusrun.tariff import Tariff, from_points
@@ -70,7 +70,7 @@ def run_year(
     paid, starts = 0.0, []
     occurrences = rules.timetable.between(*span, 10_000)
     for due, hours in zip(occurrences, lasts_h[20:], strict=False):
-        outlook = Outlook(rules.by, tariff, "", durations[-NEWEST:])
+        outlook = Outlook(rules.by, tariff, "", durations[-NEWEST_RECURRENCES:])
         now = due + TICK_S
         while (planned := plan_start(rules, due, now, outlook)).start_at > now + LOOK_S:
             now += LOOK_S

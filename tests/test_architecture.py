@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories import REACHED, begin, build_trial
 from tests.layers import LAYERS, below, draw
 from tests.lazily import IMPORTED
+from zeusrun.history.tinydb.store import TinyDBHistory
 
 PACKAGE = Path(__file__).resolve().parents[1] / "zeusrun"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -444,6 +446,31 @@ def imported(zeusrun, *arguments):
     return set(done.stderr.split())
 
 
+def test_what_benchmarks_import_exists():
+    """They run by hand, long after a name has moved."""
+    missing = []
+    for path in sorted((PACKAGE.parent / "benchmarks").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+                "zeusrun"
+            ):
+                continue
+            file = "/".join((node.module or "").split(".")[1:])
+            folder, module = PACKAGE / file, PACKAGE / f"{file}.py"
+            text = (module if module.exists() else folder / "__init__.py").read_text(
+                encoding="utf-8"
+            )
+            known = {
+                word
+                for each in ast.parse(text).body
+                for word in re.findall(r"\w+", (ast.get_source_segment(text, each) or "")[:200])
+            }
+            known |= {each.stem for each in folder.glob("*.py")}
+            known |= {each.name for each in folder.glob("*/")}
+            missing += [f"{path.name}: {a.name}" for a in node.names if a.name not in known]
+    assert not missing
+
+
 def test_help_imports_neither_torch_nor_numpy_nor_pydantic(zeusrun):
     assert not {"torch", "numpy", "pydantic"} & imported(zeusrun, "--help")
 
@@ -456,7 +483,10 @@ def test_help_imports_no_verb(zeusrun):
 
 def test_history_imports_neither_torch_nor_numpy_nor_our_models(zeusrun):
     """pydantic itself may be there: typer reads arguments with it (0.29 does)."""
-    for arguments in (["history"], ["history", "--json"]):
+    history = TinyDBHistory(zeusrun.home / "history")
+    begin(history, build_trial())
+    history.finish("job-1-1", REACHED)
+    for arguments in (["history"], ["history", "--json"], ["show", "job"]):
         assert not {"torch", "numpy", "zeusrun.jobfile.spec"} & imported(zeusrun, *arguments), (
             arguments
         )

@@ -234,6 +234,19 @@ def test_gc_says_what_would_go_and_removes_it(zeusrun):
     assert zeusrun("gc", "--size", "much").returncode == 2
 
 
+def test_gc_frees_what_it_can_before_a_job_file_that_it_cannot_read(zeusrun):
+    for _ in range(2):
+        zeusrun.submit(zeusrun.job(keep={"last": 1}))
+    zeusrun.submit(zeusrun.job(name="zz"))
+    (copy,) = (zeusrun.home / "runs" / "zz").glob("*/job.yaml")
+    copy.write_text("keep: [")
+    done = zeusrun("gc")
+    assert done.returncode == 2
+    assert [path.name for path in (zeusrun.home / "runs" / "job" / "job-1-1").iterdir()] == [
+        "trial.json"
+    ]
+
+
 def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record):
     for number in (1, 2, 3):
         record(number)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from zeusrun.trial import Trial
 
-_NEWEST = 50  # recurrences: a job gets faster, and its data grow
+NEWEST_RECURRENCES = 50  # recurrences: a job gets faster, and its data grow
 NEWEST_RUNS = 20  # older ones say little about a job that changes slowly
 KNOWN = 3  # runs before there is a baseline of their cost
 FAR_SDS = 3.0
@@ -73,7 +73,7 @@ def recurrence_durations_s(trials: Sequence[Trial]) -> list[float]:
         if attempts[-1].status in _COMPLETE and not any(each.forgotten for each in attempts):
             taken = [_took_s(each) for each in attempts]
             durations += [] if None in taken else [sum(filter(None, taken))]
-    return durations[-_NEWEST:]
+    return durations[-NEWEST_RECURRENCES:]
 
 
 def upper_duration_s(durations_s: Sequence[float]) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from zeusrun.bandit.problem import merged_profile, step_cost_j
 from zeusrun.lever import POWER, Lever
 
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 
 # The best limit on average, as a share of the highest, by weight of energy: from the public power
 # traces of the Zeus project (four GPU models, every limit measured).
-_KNOBS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_STARTS = (1.0, 0.90, 0.60, 0.55, 0.50)
+_STARTS = (1.0, 0.90, 0.60, 0.55, 0.50)  # of the weights 0, 0.25, 0.5, 0.75 and 1
 
 DOWN_FIRST = 0.75  # weight of energy from which a lower limit is more often the better neighbour
 CLOSE = 0.0075  # a neighbour this near may be worse by noise alone: measure the next one, too
@@ -61,7 +58,7 @@ def next_lever(
     }
     factor = problem.power_objective.factor
     if not points:
-        share = 1.0 if factor is not None else float(np.interp(knob, _KNOBS, _STARTS))
+        share = 1.0 if factor is not None else _start_share(knob)
         wanted_w = start.value if start else share * limits[-1].value
         return min(limits, key=lambda limit: (abs(limit.value - wanted_w), -limit.value))
     # A limit whose probe showed no speed is not measured again, and never chosen.
@@ -78,6 +75,13 @@ def next_lever(
         return limits[0]
     alike = [limit for limit in costs if _are_alike(points[limit], points[best])]
     return _neighbour(limits, costs, best, min(alike), down_first=knob >= DOWN_FIRST)
+
+
+def _start_share(energy_weight: float) -> float:
+    """Interpolate the best limit on average."""
+    quarters = 4 * energy_weight
+    left = min(int(quarters), len(_STARTS) - 2)
+    return _STARTS[left] + (quarters - left) * (_STARTS[left + 1] - _STARTS[left])
 
 
 def _ranking(problem: Problem, points: Points) -> tuple[dict[Lever, float], Lever, bool]:

@@ -113,15 +113,16 @@ def prune(
     now = read_clock()
     bounded = bool(given)
 
-    def find_old(name: str) -> list[OldRun]:
+    def clear(name: str) -> list[OldRun]:
         nonlocal bounded
         bounds = given or _own_bounds(store, home, name)
         bounded = bounded or bool(bounds)
-        return collect(store, home, name, bounds, now)
+        old = collect(store, home, name, bounds, now)
+        return old if dry_run else [run for run in old if remove(run)]
 
     names = store.jobs() if job is None else [options.known_job(store, job)]
-    by_job, damage = options.read_each(names, find_old)
-    found = [run for old in by_job.values() for run in old if dry_run or remove(run)]
+    by_job, damage = options.read_each(names, clear)
+    found = [run for old in by_job.values() for run in old]
     if as_json:
         print_json([run.to_json() for run in found])
     elif not bounded and damage is None:

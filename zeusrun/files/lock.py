@@ -106,6 +106,13 @@ class SafeLock(FileLock):
         finally:
             self.release()
 
+    def release(self) -> None:
+        """Release the lock; raises ``HistoryError`` as ``acquire`` does."""
+        try:
+            super().release()
+        except OSError as error:
+            raise unwritable(self.path.parent, error) from error
+
 
 def is_locked(path: Path) -> bool | None:
     """Whether somebody holds the lock of a file; ``None`` if that is unknown. Creates nothing."""

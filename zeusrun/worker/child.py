@@ -34,7 +34,8 @@ def begin(launched_ranks: int) -> None:
     def hook(module: ModuleType) -> None:
         if module.__name__ == _OPTIMIZER:
             optimizer: Any = module
-            optimizer.register_optimizer_step_post_hook(step)
+            with contextlib.suppress(AttributeError):  # a stand-in for torch
+                optimizer.register_optimizer_step_post_hook(step)
         elif module.__name__ == _GROUPS:
             after_joining(module, join)
         else:
