@@ -461,9 +461,15 @@ def test_what_benchmarks_import_exists():
                 encoding="utf-8"
             )
             known = {
-                word
+                name.id if isinstance(name, ast.Name) else str(getattr(name, "name", ""))
                 for each in ast.parse(text).body
-                for word in re.findall(r"\w+", (ast.get_source_segment(text, each) or "")[:200])
+                for name in (each, *getattr(each, "targets", ()), getattr(each, "target", each))
+            }
+            known |= {
+                alias.asname or alias.name
+                for each in ast.parse(text).body
+                if isinstance(each, ast.ImportFrom)
+                for alias in each.names
             }
             known |= {each.stem for each in folder.glob("*.py")}
             known |= {each.name for each in folder.glob("*/")}

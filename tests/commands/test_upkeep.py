@@ -242,9 +242,8 @@ def test_gc_frees_what_it_can_before_a_job_file_that_it_cannot_read(zeusrun):
     copy.write_text("keep: [")
     done = zeusrun("gc")
     assert done.returncode == 2
-    assert [path.name for path in (zeusrun.home / "runs" / "job" / "job-1-1").iterdir()] == [
-        "trial.json"
-    ]
+    left = [len(list(run.iterdir())) for run in (zeusrun.home / "runs" / "job").iterdir()]
+    assert min(left) == 1 < max(left)  # trial.json alone, and a whole run: the best one stays
 
 
 def test_a_damaged_history_does_not_stop_gc_for_other_jobs(cli, zeusrun, record):
