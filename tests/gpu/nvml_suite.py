@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 
 import pynvml
 import pytest
@@ -533,6 +534,26 @@ def test_limit_and_health_are_asked_for_every_half_second(machine, clock):
     clock.advance(0.2)
     reading = device.read()
     assert (reading.power_limit_w, reading.health.temperature_c) == (150.0, 45)
+
+
+def test_a_counter_that_is_slow_to_answer_is_asked_less_often(machine, clock, monkeypatch):
+    ask, asked_s = pynvml.nvmlDeviceGetTotalEnergyConsumption, []
+
+    def slow(handle):
+        asked_s.append(clock())
+        until_s = time.thread_time() + 0.003
+        while time.thread_time() < until_s:
+            pass
+        return ask(handle)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", slow)
+    device = NvmlGpu(pynvml, VisibleGpu(0, "Fake A100"), clock=clock)
+    asked_s.clear()
+    until_s = clock() + 10.0
+    while clock() < until_s:
+        assert device.read().energy_j is not None
+        clock.advance(0.1)
+    assert 10.0 / 0.6 < len(asked_s) <= 10.0 / 0.3 + 1
 
 
 def test_a_limit_set_by_itself_is_told_at_once(machine, clock):
