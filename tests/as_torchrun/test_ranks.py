@@ -145,6 +145,8 @@ def test_a_difference_that_is_allowed_is_there(name, places):
                 [line for line in seen.output.splitlines() if re.match(row.hides[name], line)]
                 for seen in (plain, hooked)
             ]
+            if not any(lines) and sys.version_info < (3, 11):
+                pytest.skip("this Python prints no such line")
             assert lines[0] != lines[1], row.what
 
 

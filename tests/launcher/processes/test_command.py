@@ -223,7 +223,8 @@ def test_several_ranks_get_one_thread_each_as_from_torchrun_but_without_its_warn
 def test_the_installed_torchrun_declares_what_we_pass_it():
     found = find_torchrun()
     assert found.argv[:2] == (sys.executable, "-c")
-    assert found.version == importlib.metadata.version("torch")
+    release, _, _ = found.version.partition("+")  # the package of a CUDA build may not name it
+    assert release == importlib.metadata.version("torch").partition("+")[0]
     assert found.flags >= {
         "--nnodes",
         "--nproc-per-node",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_a_number_whose_ticket_is_seen_is_not_given_again(tmp_path, monkeypatch)
     with tickets:
         first = tickets.take("a")
     taken = []
-    real = os.unlink
+    real = Path.unlink
 
     def unlink(path, **options):
         real(path, **options)
@@ -64,7 +64,7 @@ def test_a_number_whose_ticket_is_seen_is_not_given_again(tmp_path, monkeypatch)
             # Somebody who does not wait for the lock comes in between.
             taken[0] = Tickets(tmp_path).take("b")
 
-    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(Path, "unlink", unlink)
     first.release()
     monkeypatch.undo()
     second = taken[0]

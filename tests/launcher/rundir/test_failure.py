@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -166,8 +167,8 @@ def test_a_run_directory_that_cannot_be_seen_was_not_deleted(paths, monkeypatch,
     def refuse(path, *_arguments, **_options):
         raise OSError(number, os.strerror(number), path)
 
-    monkeypatch.setattr(os, "stat", refuse)
-    monkeypatch.setattr(os, "lstat", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(Path, "lstat", refuse)
     assert run_deleted(paths) is None
 
 
