@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from tests.factories import build_trial as trial
 from tests.launcher.values import LAUNCHED, after, report, started
@@ -323,6 +325,16 @@ def test_a_terminal_gets_its_cursor_back_when_the_submit_fails():
     with pytest.raises(ArithmeticError):
         fail()
     assert screen.file.getvalue().rindex("\x1b[?25h") > 0
+
+
+def test_a_long_note_goes_on_below_its_text():
+    screen = console(terminal=True)
+    with SubmitView(screen, quiet=False) as view:
+        view.show(Noted("a note " * 20))
+    first, *others = Text.from_ansi(screen.file.getvalue()).plain.splitlines()
+    assert first.startswith("· a note")
+    assert others
+    assert all(re.match("  (a )?note", line) for line in others)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

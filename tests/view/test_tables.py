@@ -186,6 +186,11 @@ def test_the_critical_batch_size_is_explained_with_its_range(critical, text):
     )
 
 
+def test_a_long_line_of_the_legend_goes_on_below_its_text():
+    shown = render(explain_table("job", [belief(32)], critical=CriticalSize(90, 170, None, 2)))
+    assert "sizes; beyond it,\n  larger ones need" in shown
+
+
 @pytest.mark.parametrize("critical", [None, CriticalSize(None, 100.0, None, 2)])
 def test_a_critical_batch_size_of_which_nothing_is_known_is_not_explained(critical):
     assert "critical" not in render(explain_table("job", [belief(32)], critical=critical))

@@ -280,16 +280,14 @@ def explain_table(
         legend.append(size)
     if lead and any(belief.reached for belief in beliefs):
         legend.append("with other settings: zeusrun simulate JOB --set objective.eta_knob=1")
-    notes = [Text(f"  {text}", style="dim") for text in legend]
+    notes = Labelled([(Text(), Text(text, style="dim")) for text in legend])
     blank = Text("")
     first: list[RenderableType] = []
     if lead:
         sentences = Labelled([(Text(), Text(text)) for text in lead[1:]])
         first = [Text(lead[0], style="bold"), sentences, blank]
     head = Text(title, style="dim" if lead else "bold")
-    return Group(
-        *first, head, blank, table, blank, Labelled(verdicts), blank, *notes, remarks(kept)
-    )
+    return Group(*first, head, blank, table, blank, Labelled(verdicts), blank, notes, remarks(kept))
 
 
 def _critical_text(critical: CriticalSize, unit: str) -> str:

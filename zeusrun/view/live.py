@@ -73,7 +73,7 @@ class SubmitView:
             case _ if self._quiet:
                 pass
             case events.Noted(text):
-                self._print(Text(f"· {text}", style="dim"))
+                self._print(Labelled([(Text("·", style="dim"), Text(text, style="dim"))], gap=1))
             case events.TrialStarts(trial):
                 self._run, self._epochs_shown, self._start_shown = event, 0, False
                 self._print(trial_head(trial))

@@ -108,6 +108,18 @@ def test_nothing_but_figures_and_tables_scrolls_sideways(visit, pages, width):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_the_text_of_a_figure_can_be_read_on_a_phone(visit, pages):
+    for address in pages.values():
+        page, _ = visit(address, 390)
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('figure svg text')].map((each) =>"
+            " each.getScreenCTM().a * parseFloat(getComputedStyle(each).fontSize))"
+        )
+        assert min(sizes) > 9
+        box = page.locator("figure .scroll").first
+        assert box.evaluate("(each) => each.scrollWidth > each.clientWidth")
+
+
 def test_a_wide_table_uses_the_empty_page_and_its_dates_do_not_wrap(visit, pages):
     for width, hidden in ((1280, False), (390, True)):
         page, _ = visit(pages["job"], width)

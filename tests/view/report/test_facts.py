@@ -14,9 +14,16 @@ from tests.view.report.values import KWH, noise_curve, run, run_by_samples
 from zeusrun.trial import Stage, TrialStatus
 from zeusrun.view.report.compare import compare, comparison_rows
 from zeusrun.view.report.facts import JobReport, build_facts
-from zeusrun.view.report.headline import basis, headline
+from zeusrun.view.report.headline import basis, headline, unbroken
 from zeusrun.view.report.page import job_snippet, reports_json
 from zeusrun.view.units import MINUS, UNKNOWN, electricity
+
+
+def test_a_number_stays_on_the_line_of_its_unit():
+    text = "saved 2.97 kWh (747 Wh to 5.26 kWh), 0.84 EUR, 1.30 kg CO2e (9 to 12 %), 512 saves 3 t"
+    kept = "saved 2.97_kWh (747_Wh to 5.26_kWh), 0.84_EUR, 1.30_kg CO2e (9 to 12_%), 512 saves 3_t"
+    assert unbroken(text) == kept.replace("_", "\N{NO-BREAK SPACE}")
+
 
 PRICED = {"price": 0.3, "currency": "EUR", "carbon_g": 400.0}
 

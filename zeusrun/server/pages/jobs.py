@@ -15,7 +15,7 @@ from zeusrun.server.pages.runs import cards, page_links, runs_table, status_text
 from zeusrun.view import units
 from zeusrun.view.claims import is_good, money_saved, net_text, short_amount, short_share
 from zeusrun.view.columns import Column
-from zeusrun.view.report.headline import all_runs, capitalized, job_head
+from zeusrun.view.report.headline import all_runs, capitalized, job_head, unbroken
 from zeusrun.view.report.markup import Html, coloured, escape, join, pairs, section, table, tag
 from zeusrun.view.report.sections import Frame, job_sections
 from zeusrun.view.units import UNKNOWN, plural
@@ -94,7 +94,9 @@ def _head(view: Overview, running: int) -> Html:
         ("machines", tag("a", str(view.hosts), href=_LINKS.to("machines"))),
     ]
     key = pairs(values, class_="key", data_unknown=unknown)
-    title = tag("h1", coloured(capitalized(text), good), class_="headline", data_unknown=unknown)
+    title = tag(
+        "h1", coloured(capitalized(unbroken(text)), good), class_="headline", data_unknown=unknown
+    )
     return join((tag("p", "All jobs", class_="job"), title, tag("p", lead, class_="lead"), key))
 
 

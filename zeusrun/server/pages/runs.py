@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _MOODS = {
     TrialStatus.LOST: "bad",
 }
 _LONGEST = 160  # characters of a reason
+_BARS = re.compile("([▁-█](?:[▁-█ ]*[▁-█])?)")
 
 
 def read_live(running: RunningTrial) -> Live:
@@ -256,7 +258,13 @@ def _facts(trial: Trial) -> Html:
     found += [(name, units.minute(at)) for name, at in moments]
     names = {"cause": trial.cause, "host": trial.host, "directory": trial.run_dir}
     found += [(name, text or units.UNKNOWN) for name, text in names.items()]
-    return pairs(found, class_="key")
+    return pairs([(name, _small_bars(text)) for name, text in found], class_="key")
+
+
+def _small_bars(text: str) -> Html:
+    """Return a text whose curve of bars fits the column of a phone, on one line."""
+    parts = _BARS.split(text)
+    return join(tag("span", part, class_="bars") if n % 2 else part for n, part in enumerate(parts))
 
 
 def _commands(trial: Trial) -> Html:

@@ -247,7 +247,7 @@ _FONT = re.compile(r"font:[^;]*?([\d.]+)px.*")
 _SPACE = re.compile(r"\s*([A-Za-z])\s*")
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
-# Of a file that a page shows as an image: on a phone, it has half its size.
+# Of a file that a page shows as an image: on a phone, it is smaller.
 _STYLE = (
     "<style>text{font-family:system-ui,-apple-system,Segoe UI,Roboto,sans-serif}"
     "@media (max-width:480px){text{font-size:13px!important}}</style>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from zeusrun.cost import energy_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from zeusrun.view.report.facts import JobFacts, JobReport
 
 _DETAILED_JOBS = 10
+_UNIT = re.compile(r"(?<=\d) (?=%|[A-Z]{3}\b|[kMGT]?(?:Wh|J|g)\b|k?t\b)")
 
 
 def target(facts: JobFacts) -> str:
@@ -38,8 +40,8 @@ def percent(share: float | None) -> str:
 
 
 def unbroken(claim: str) -> str:
-    """Keep each number of percent on the line of its sign."""
-    return claim.replace(" %", "\N{NO-BREAK SPACE}%")
+    """Keep each number on the line of its unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", claim)
 
 
 def capitalized(text: str) -> str:
@@ -164,12 +166,13 @@ def job_head(facts: JobFacts, place: str, *, alone: bool) -> Html:
     text, good = headline(facts)
     job = tag("p", facts.job, class_="job", id=place)
     title = tag("h1" if alone else "h2", coloured(capitalized(text), good), class_="headline")
-    days = {units.moment(at, "%Y-%m-%d"): None for at in (facts.first_at, facts.last_at)}
+    ends = dict.fromkeys(units.moment(at, "%Y-%m-%d") for at in (facts.first_at, facts.last_at))
+    days = [tag("span", day, class_="date") for day in ends]
     values = [
         *all_runs(facts.total),
         ("runs", f"{facts.total.runs}, {facts.reached} reached the target"),
         ("target", target(facts)),
-        ("on" if len(days) == 1 else "from", " to ".join(days)),
+        ("on" if len(days) == 1 else "from", Html(" to ".join(days))),
         ("hardware", facts.hardware),
         ("weight of energy", f"eta_knob {facts.eta_knob:g}"),
     ]

@@ -110,4 +110,5 @@ def figure(svg: str | None, caption: str, *tables: Html) -> Html:
     """Return a figure, its caption and its tables; without a figure, only the tables."""
     if svg is None:
         return join(tables)
-    return join((tag("figure", Html(svg), tag("figcaption", caption)), *tables))
+    drawn = _scrolling(Html(svg), caption)
+    return join((tag("figure", drawn, tag("figcaption", caption)), *tables))
