@@ -260,7 +260,7 @@ def test_a_command_gets_the_notice_only_once(server, leave, tmp_path):
     ("command", "said"),
     [
         (["/there/is/none"], "/there/is/none: No such file"),
-        ([sys.executable, "-c", "import sys; sys.exit('oh no')"], "ended with 1: oh no"),
+        ([sys.executable, "-c", "import sys; sys.exit('oh no')"], "ended with exit code 1: oh no"),
         ([sys.executable, "-c", "import time; time.sleep(60)"], "it took longer than 0.2 s"),
     ],
 )

@@ -265,7 +265,8 @@ def _run(command: list[str], content: bytes, event: dict[str, str], timeout_s: f
         code, complaint = run_bounded(command, content, {**os.environ, **event}, timeout_s)
     except OSError as error:  # TimeoutError is one
         return f"{command[0]}: {error.strerror or error}"
-    return "" if code == 0 else f"{command[0]} ended with {code}: {complaint[-500:]}"
+    said = f": {complaint[-500:]}" if complaint else ""
+    return "" if code == 0 else f"{command[0]} ended with exit code {code}{said}"
 
 
 def _log(path: Path, text: str) -> None:

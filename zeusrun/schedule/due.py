@@ -260,7 +260,7 @@ def _expand(text: str) -> str:
     if not text.startswith("@"):
         if (count := len(text.split())) != len(_FIELDS):
             raise UsageError(
-                f"{text!r} is not a cron expression: it has {count} fields, not {len(_FIELDS)}; "
+                f"{text!r} is not a cron expression: it has {count} field{'s' * (count != 1)}, not {len(_FIELDS)}; "
                 "write minute, hour, day of month, month and day of week"
             )
         return text.upper()

@@ -371,5 +371,5 @@ def _total_notes(whole: Total, eta_knobs: Collection[float]) -> list[str]:
         notes.append(f"the cost adds costs of different eta_knob ({knobs})")
     if not whole.prices:
         notes.append("no run has a price; the section price of a job file sets one")
-    notes.append("a run counts from its first step to its target, else to its end")
+    notes.append("a run counts from its first step to its target, else to its last step or report")
     return notes

@@ -278,8 +278,8 @@ def _overhead(facts: JobFacts) -> Html:
         Column("of all costs", share),
     ]
     text = (
-        "The sums above count each run from its first step to its target, else to its end. The "
-        "energy of start-up is not recorded, and what follows the target is in no sum; the other "
-        "rows are parts of the sums."
+        "The sums above count each run from its first step to its target, else to its last step "
+        "or report. The energy of start-up is not recorded, and what follows is in no sum; the "
+        "other rows are parts of the sums."
     )
     return join((tag("p", text), table("What zeusrun took", columns, facts.overhead)))
