@@ -259,8 +259,9 @@ def _expand(text: str) -> str:
         raise UsageError(f"{text!r} is not a cron expression; did you mean @{name}?")
     if not text.startswith("@"):
         if (count := len(text.split())) != len(_FIELDS):
+            fields = "1 field" if count == 1 else f"{count} fields"
             raise UsageError(
-                f"{text!r} is not a cron expression: it has {count} field{'s' * (count != 1)}, not {len(_FIELDS)}; "
+                f"{text!r} is not a cron expression: it has {fields}, not {len(_FIELDS)}; "
                 "write minute, hour, day of month, month and day of week"
             )
         return text.upper()
