@@ -249,12 +249,9 @@ ELSEWHERE = """
 from zeusrun.history.tinydb.store import TinyDBHistory
 
 
-class Elsewhere:
+class Elsewhere(TinyDBHistory):
     def __init__(self, home):
-        self.stored = TinyDBHistory(home / "elsewhere")
-
-    def __getattr__(self, name):
-        return getattr(self.stored, name)
+        super().__init__(home / "elsewhere")
 
 
 def devices(environment):

@@ -120,6 +120,7 @@ class Place:
     def _plain(self, case, text: str) -> str:
         """Take out what differs between two runs of one script: folders, addresses, chance."""
         text = re.sub(r"0x[0-9a-f]{6,16}\b", "0x", text.replace(str(self.work), "<work>"))
+        text = re.sub(r"/psm_[0-9a-f]{8}\b", "/psm", text)  # a random name of shared memory
         return "\n".join(sorted(set(text.splitlines()))) if case.racy_order else text
 
     def _read(self, path: Path) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import signal
+import sys
 import types
 
 import pytest
@@ -51,7 +52,8 @@ def run(tmp_path):
 def test_what_a_signal_handler_raises_while_threads_are_joined_does_not_end_the_rank(run, backend):
     code, log = run(GROUP.format(backend=backend) + RAISES_IN_HANDLER)
     assert code == 0, log
-    assert "Exception ignored in: <module 'threading'" in log
+    if sys.version_info < (3, 13):  # then Python itself prints it
+        assert "Exception ignored in: <module 'threading'" in log
     assert "SystemExit: 5" in log
 
 

@@ -319,7 +319,8 @@ def test_a_process_of_the_script_still_dies_of_sigterm(rank, tmp_path):
 
 
 FORKS = """
-    import os, signal, threading, time, zeusrun
+    import os, signal, threading, time, warnings, zeusrun
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later: forks of threads
     def fork_and_terminate():
         child = os.fork()
         if child == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -168,11 +169,19 @@ def check_output(path: Path, flag: str) -> None:
         UsageError: If not; the message names the flag of the file.
     """
     try:
-        can_be = not path.is_dir() and os.access(path.resolve().parent, os.W_OK)
+        can_be = not path.is_dir() and os.access(_resolve(path).parent, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: links in a circle
         can_be = False
     if not can_be:
         raise UsageError(f"{flag} {path} cannot be written; {_ELSEWHERE}")
+
+
+def _resolve(path: Path) -> Path:
+    """Follow the links of a path; raises ``OSError`` or ``RuntimeError`` if they form a circle."""
+    real = path.resolve()  # from Python 3.13 on, this raises nothing
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return real
 
 
 def write_output(path: Path, content: bytes) -> None:
@@ -188,7 +197,7 @@ def write_output(path: Path, content: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            real = path.resolve()
+            real = _resolve(path)
             fresh = real.with_name(f"{real.name}.{os.getpid()}.tmp")
             mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
             replace_file(real, content, fresh=fresh, mode=mode)
