@@ -9,7 +9,8 @@ import pytest
 from tests.factories import begin, build_trial
 from tests.history.memory import MemoryHistory
 from zeusrun.choice.attempts import find_preempted
-from zeusrun.launcher.recover import outcome_so_far, recover_lost
+from zeusrun.errors import BusyError
+from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
@@ -360,3 +361,14 @@ def test_a_lost_trial_that_was_continued_meanwhile_keeps_its_earlier_part(tmp_pa
     begin(history, build_trial(run_dir=str(paths.run_dir)))
     (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
     assert (lost.status, lost.preemptions, lost.time_s) == (TrialStatus.LOST, 1, 10.0)
+
+
+def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
+    paths, history = create_run(tmp_path, "job", "job-1-1"), MemoryHistory()
+    begin(history, build_trial(run_dir=str(paths.run_dir)))
+    seen = history.finish("job-1-1", part(PREEMPTED, epochs=(1, 2)))
+    begin(history, seen.resume("2026-01-02T00:00:00Z"))
+    again = history.finish("job-1-1", part(PREEMPTED, epochs=(1, 2, 3), time_s=20.0))
+    with pytest.raises(BusyError, match="recorded or continued by another process"):
+        cancel_preempted(history, seen, tmp_path, "2026-01-03T00:00:00Z")
+    assert history.find("job-1-1") == again
