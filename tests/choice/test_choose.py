@@ -65,6 +65,11 @@ def test_the_policy_is_told_that_an_attempt_is_the_last_one_after_a_failure(aske
     assert not asked.problem([*earlier, *now]).last_attempt  # of the next recurrence
 
 
+def test_a_recurrence_of_one_attempt_explores_as_if_others_followed(asked, tmp_path):
+    asked = asked.change(spec=load_job(tmp_path, attempts=1))
+    assert not asked.problem([]).last_attempt
+
+
 def test_a_trial_records_the_micro_batches_that_it_was_to_train_with(asked, tmp_path):
     assert asked.choose([]).trial.micro_batch_size is None
     spec = load_job(tmp_path, batch_size={"per_device_max": 12})

@@ -13,6 +13,7 @@ from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.choose import Attempt
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.files.home import runs_directory
+from zeusrun.history.base import Snapshot
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher import begin as module
 from zeusrun.launcher.context import Submission
@@ -188,6 +189,11 @@ def test_a_plan_takes_no_snapshot_because_a_shared_history_then_delivers(submiss
     trial, _, _ = module.plan(replace(submission, history=Interrupted(history, "snapshot", fail)))
     assert trial.trial == "job-1-1"
     assert history.trials("job") == []
+
+
+def test_what_is_chosen_while_the_history_does_not_respond_has_no_number(submission):
+    choice = module._choose(submission, Snapshot((), "", offline=True), ())
+    assert choice.trial.trial == f"job-offline-{choice.trial.uuid[:8]}"
 
 
 def test_what_a_submit_left_that_died_before_its_trial_was_stored_is_replaced(

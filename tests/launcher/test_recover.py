@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.factories import build_trial
+from tests.factories import begin, build_trial
+from tests.history.memory import MemoryHistory
 from zeusrun.choice.attempts import find_preempted
-from zeusrun.launcher.recover import outcome_so_far
+from zeusrun.errors import BusyError
+from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
 from zeusrun.launcher.rundir.layout import create_run
 from zeusrun.launcher.rundir.record import Live, write_live
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
@@ -341,3 +343,32 @@ def test_a_killed_run_has_the_samples_that_were_read_and_those_that_were_not(tmp
     outcome = outcome_so_far(trial, paths, Outcome(TrialStatus.LOST, "", "2026-01-01T00:00:00Z"))
     assert outcome.samples == 400
     assert [each.epoch for each in outcome.by_samples] == [100, 200, 300, 400]
+
+
+class ContinuedHistory(MemoryHistory):
+    """A trial is preempted and continued between the look of a submit and its lease."""
+
+    def unfinished(self, job):
+        seen = super().unfinished(job)
+        for trial in seen:
+            cut = self.finish(trial.trial, part(PREEMPTED, epochs=(1, 2)))
+            begin(self, cut.resume("2026-01-02T00:00:00Z"))
+        return seen
+
+
+def test_a_lost_trial_that_was_continued_meanwhile_keeps_its_earlier_part(tmp_path):
+    paths, history = create_run(tmp_path, "job", "job-1-1"), ContinuedHistory()
+    begin(history, build_trial(run_dir=str(paths.run_dir)))
+    (lost,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (lost.status, lost.preemptions, lost.time_s) == (TrialStatus.LOST, 1, 10.0)
+
+
+def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
+    paths, history = create_run(tmp_path, "job", "job-1-1"), MemoryHistory()
+    begin(history, build_trial(run_dir=str(paths.run_dir)))
+    seen = history.finish("job-1-1", part(PREEMPTED, epochs=(1, 2)))
+    begin(history, seen.resume("2026-01-02T00:00:00Z"))
+    again = history.finish("job-1-1", part(PREEMPTED, epochs=(1, 2, 3), time_s=20.0))
+    with pytest.raises(BusyError, match="recorded or continued by another process"):
+        cancel_preempted(history, seen, tmp_path, "2026-01-03T00:00:00Z")
+    assert history.find("job-1-1") == again

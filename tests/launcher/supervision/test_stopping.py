@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher.values import after, report
-from zeusrun.launcher.processes.signals import how_at_once
+from tests.factories import load_job
+from tests.launcher.values import GOAL, after, report
+from zeusrun.launcher.events import Messages
+from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.supervision.stopping import StopOrder, StopRules, supervise
+from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel
+from zeusrun.launcher.supervision.stopping import StopOrder, Stopping, StopRules, supervise
 from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
@@ -146,3 +149,14 @@ def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
     assert how_at_once(signal.SIGINT, cancelled="job-1-1") == (
         "`zeusrun cancel --now job-1-1` ends it at once"
     )
+
+
+def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_path):
+    paths, messages = RunPaths(tmp_path), Messages(lambda _event: None)
+    stopping = Stopping(
+        load_job(tmp_path), GOAL, paths, CaughtSignals(), messages, cost_bound_j=None
+    )
+    assert stopping.decide(TRAINING, None) is StopLevel.NONE
+    ask_to_cancel(paths)
+    stopping.conclude(TRAINING, None, succeeded=False)
+    assert stopping.order.cause is ReasonCode.CANCELLED
