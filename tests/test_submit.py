@@ -559,7 +559,7 @@ def test_two_submits_at_once_get_different_numbers(zeusrun):
     assert [child.wait(timeout=300) for child in children] == [0, 0, 0]
     trials = zeusrun.history()
     assert sorted(t["recurrence"] for t in trials) == [1, 2, 3]
-    assert sum(t["stage"] == "explore" for t in trials) == 1
+    assert {t["stage"] for t in trials} <= {"explore", "concurrent"}
 
 
 def test_torchrun_missing_is_exit_5_and_says_how_to_install_it(zeusrun):
