@@ -10,4 +10,4 @@ import math
 
 from zeusrun.launcher.supervision import neighbours
 
-neighbours.LEAST_S = math.inf
+neighbours.MIN_MEASURED_S = math.inf

@@ -105,7 +105,7 @@ def test_a_script_that_ignores_the_batch_size_runs_with_its_own(asked):
     assert asked.problem([again, ignored]).candidates == (16,)
     choice = asked.choose([again, ignored], replaced(ignored))
     assert choice.trial.global_batch_size == 16
-    assert choice.kept[0] == (
+    assert choice.about_history[0] == (
         "job-1-1 trained with batch size 16, not with 64: only 16 runs until another one arrives. "
         "Once the script takes it: zeusrun history --forget job-1-1"
     )
@@ -127,7 +127,7 @@ def test_a_batch_size_does_not_drift_where_the_script_multiplies_it(asked):
         trials.append(
             build_trial(number, global_batch_size=32, observed_batch_size=64, status=MISSED)
         )
-    assert choice.kept[0] == (
+    assert choice.about_history[0] == (
         "job-3-1 trained with batch size 64, not with 32: only 32 runs until another one arrives. "
         "If the script trains with 2 times what it gets, pass ${batch_size/2} in args, and make "
         "64 the default. Once the script takes it: zeusrun history --forget job-3-1"
@@ -241,9 +241,9 @@ def test_the_limit_of_today_is_not_that_of_what_was_trained_before(asked, time_s
 def test_runs_that_the_history_lacks_keep_their_numbers_and_are_named(asked):
     choice = asked.choose([], unrecorded=((3, "job-3-1"),))
     assert choice.trial.trial == "job-4-1"
-    (sentence,) = choice.kept
+    (sentence,) = choice.about_history
     assert sentence.startswith("it lacks job-3-1 whose run directory exists; `zeusrun repair")
-    (sentence,) = asked.choose([], unrecorded=((4, "job-4-1"), (3, "job-3-1"))).kept
+    (sentence,) = asked.choose([], unrecorded=((4, "job-4-1"), (3, "job-3-1"))).about_history
     assert sentence.startswith("it lacks 2 runs, such as job-4-1, whose run directory exists")
 
 

@@ -335,7 +335,7 @@ def test_a_part_that_reported_once_an_epoch_is_a_part_of_a_curve_by_samples():
 
 def test_a_killed_run_has_the_samples_that_were_read_and_those_that_were_not(tmp_path):
     trial = build_trial(run_dir=str(tmp_path))
-    paths = create_run(tmp_path, trial.trial, "name: job\n")
+    paths = create_run(tmp_path, "job", trial.trial)
     reports = [Reported(float(n), 1, {"accuracy": 0.1}, samples=100 * n) for n in range(1, 5)]
     paths.sidecar.write_bytes(b"".join(map(encode_event, reports)))
     so_far = replace(trial, samples=200, by_samples=by_samples(0.1, 0.1), time_s=9.0)

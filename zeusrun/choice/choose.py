@@ -39,7 +39,7 @@ class Choice:
     problem: Problem  # what the policy was asked
     runs: tuple[Observation, ...]  # the history as it reads under the problem
     decision: Decision
-    kept: tuple[str, ...] = ()  # sentences on past trials that no longer count as they ended
+    about_history: tuple[str, ...] = ()  # sentences: what reads otherwise, is missing, has changed
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
     note: str | None = None  # why a preempted trial is not continued, or what changed meanwhile
     earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
@@ -170,7 +170,7 @@ def _continue(
 
 
 def find_grown_too_large(trial: Trial, earlier: Sequence[Trial]) -> Trial | None:
-    """Return the run like a trial that ran out of memory after the least growth."""
+    """Return the comparable run that ran out of memory after the least growth, if any."""
 
     def likeness(each: Trial) -> tuple[object, ...]:
         return each.variant, each.micro_batch_size, each.hardware

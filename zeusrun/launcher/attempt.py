@@ -12,7 +12,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError
 from zeusrun.launcher.begin import begin
 from zeusrun.launcher.events import Noted, TrialEnded, TrialStarts, Warned
-from zeusrun.launcher.heartbeat import hold_lease, keep_power
+from zeusrun.launcher.heartbeat import keep_power, send_heartbeats
 from zeusrun.launcher.recover import outcome_so_far
 from zeusrun.launcher.redact import mask_outcome
 from zeusrun.launcher.rundir.layout import has_checkpoint
@@ -77,7 +77,7 @@ def run(
 def _hold_lease(submission: Submission, begun: Begun) -> Iterator[None]:
     """Keep the lease of a trial until it is recorded, also if its history is shared."""
     try:
-        with hold_lease(submission, begun.trial, begun.paths):
+        with send_heartbeats(submission, begun.trial, begun.paths):
             yield
     finally:
         begun.lease.release()
@@ -102,9 +102,9 @@ def _finish_if_it_fails(submission: Submission, begun: Begun) -> Iterator[None]:
 
 
 def _announce(submission: Submission, begun: Begun, made: Sequence[Attempt]) -> None:
-    """Show what there is to say before a trial starts."""
+    """Emit notes on a trial that is about to start, then ``TrialStarts``."""
     trial, choice, paths, emit = begun.trial, begun.choice, begun.paths, begun.emit
-    notes = [f"history: {text}" for text in choice.kept if trial.attempt == 1]
+    notes = [f"history: {text}" for text in choice.about_history if trial.attempt == 1]
     if made and not made[-1].replaced:
         number = trial.attempt - sum(each.replaced for each in made)
         notes.append(

@@ -121,7 +121,7 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     trial = choice.trial
     notes = () if choice.note is None else (choice.note,)
     command = submission.command(trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits)
-    return trial, command, (*notes, *choice.kept)
+    return trial, command, (*notes, *choice.about_history)
 
 
 def _take_lease(submission: Submission, begun: Begun, version: str) -> bool:

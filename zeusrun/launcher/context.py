@@ -80,8 +80,8 @@ class Submission:
         """Return the machine as a choice sees it now; the limits to choose from need ``limits``."""
         fixed_w, gpus = self.spec.power_limit.watts, self.gpus
         limits_w = {fixed_w or gpu.read().power_limit_w for gpu in gpus}
-        most_w = [device.max_power_w for device in self.devices]
-        known_w = [watts for watts in most_w if watts is not None]
+        max_w = [device.max_power_w for device in self.devices]
+        known_w = [watts for watts in max_w if watts is not None]
         optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
         return Machine(
             host=self.host,
@@ -89,7 +89,7 @@ class Submission:
             energy_measured=all(device.energy_source.measured for device in self.devices)
             if self.devices
             else None,
-            max_power_w=sum(known_w) if known_w and len(known_w) == len(most_w) else None,
+            max_power_w=sum(known_w) if known_w and len(known_w) == len(max_w) else None,
             levers=self.limits.levers if optimizes and self.limits else (),
             power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
         )

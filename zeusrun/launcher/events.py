@@ -1,4 +1,4 @@
-"""What happens during a submit, as values for the terminal, JSON and notices; who shows them."""
+"""The events of a submit, as values for the terminal, JSON and notices; ``Messages`` emits some."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ _AGAIN_S = 5.0  # after a heartbeat that failed
 _POWER_POINTS = 240  # of a trace for the page: about 15 KB
 
 
-def hold_lease(
+def send_heartbeats(
     submission: Submission, trial: Trial, paths: RunPaths
 ) -> AbstractContextManager[object]:
-    """Keep the lease of a trial until the end of the block, if its history is shared."""
+    """Renew the lease of a trial until the end of the block, if its history is shared."""
     shared = submission.history.is_shared(trial.job)
     return HeartbeatThread(submission, trial, paths) if shared else nullcontext()
 
@@ -54,7 +54,7 @@ class HeartbeatThread:
         self._submission, self._history = submission, submission.history
         self._trial, self._paths = trial, paths
         self._ended = threading.Event()
-        self._has_told = False
+        self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="zeusrun-heartbeat", daemon=True)
 
     def __enter__(self) -> None:
@@ -78,8 +78,8 @@ class HeartbeatThread:
         except UnavailableError:  # its result is delivered later
             return False
         except Exception as error:  # noqa: BLE001 - the next heartbeat may succeed
-            if not self._has_told:
-                self._has_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 what = str(error) if isinstance(error, ZeusrunError) else repr(error)
                 self._history.tell(f"a heartbeat of {self._trial.trial} failed: {what}")
             return False

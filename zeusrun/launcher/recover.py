@@ -1,6 +1,7 @@
-"""Repairs what dead launchers have left: limits, orphan processes, trials that did not end.
+"""Cleans up after dead launchers: power limits, orphan processes, trials without an outcome.
 
-A trial that no launcher runs ends with what its files show that it has taken.
+The outcome of such a trial is built from the files in its run directory. Also cancels preempted
+trials.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.events import Emit
     from zeusrun.trial import CurvePoint
 
-_MOST_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
-_MOST_NAMED = 5  # of the orphan processes of a run
+_MAX_EXPIRED = 100  # of the newest trials are checked for a lost one that ended here
+_MAX_NAMED = 5  # of the orphan processes of a run
 _DIED = ReasonCode.LAUNCHER_DIED
 _STRANGE = "its run directory is not where zeusrun keeps its runs; nothing there was touched"
 _CANCELLED = "cancelled by 'zeusrun cancel' after it was preempted"
@@ -82,7 +83,7 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
     shared = history.is_shared(job)
     trials = history.unfinished(job)
     if shared:
-        trials += [each for each in history.trials(job, _MOST_EXPIRED) if has_expired(each)]
+        trials += [each for each in history.trials(job, _MAX_EXPIRED) if has_expired(each)]
     for trial in trials:
         paths = find_own(history, home, trial)
         if paths is None:
@@ -195,7 +196,7 @@ def _is_of(run_dir: Path, home: Path) -> bool:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
 
 
 def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
@@ -216,14 +217,14 @@ def outcome_so_far(trial: Trial, paths: RunPaths, bare: Outcome) -> Outcome:
         samples=max((n for n in (last.samples, seen.samples) if n is not None), default=None),
         progress=max((n for n in (last.progress, seen.progress) if n is not None), default=None),
         best_metric=last.best_metric if seen.best_metric is None else seen.best_metric,
-        curve=_go_on(trial, last.curve, seen.curve),
-        by_samples=_go_on(trial, last.by_samples, seen.by_samples),
+        curve=_extend_curve(trial, last.curve, seen.curve),
+        by_samples=_extend_curve(trial, last.by_samples, seen.by_samples),
         warnings=tuple(dict.fromkeys((*last.warnings, *seen.warnings))),
         interruptions=max(last.interruptions, seen.interruptions, key=len),
     )
 
 
-def _go_on(
+def _extend_curve(
     trial: Trial, curve: Sequence[CurvePoint], seen: Sequence[CurvePoint]
 ) -> tuple[CurvePoint, ...]:
     """Return a curve with the points that were seen after its end."""

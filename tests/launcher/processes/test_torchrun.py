@@ -371,14 +371,14 @@ def test_under_nohup_a_hangup_does_not_stop_a_run(paths):
         from zeusrun.launcher.rundir.layout import RunPaths
         from tests.runs import run_torchrun as run
         from zeusrun.launcher.processes.signals import CaughtSignals
-        from zeusrun.launcher.supervision.stopping import StopRules, supervise
+        from zeusrun.launcher.supervision.stopping import StopRules, find_stop
         from zeusrun.launcher.processes.torchrun import StopLevel
         from zeusrun.metrics.progress import Progress
         paths = RunPaths(pathlib.Path(sys.argv[1]))
         with CaughtSignals() as signals:
             os.kill(os.getpid(), signal.SIGHUP)
             def on_tick():
-                order = supervise(Progress(0.0, 0.0), StopRules(None, None, True), signals.received)
+                order = find_stop(Progress(0.0, 0.0), StopRules(None, None, True), signals.received)
                 return StopLevel.NONE if order is None else order.level
             command = Command((sys.executable, "-c", "print('trained')"), os.environ, paths.run_dir)
             sys.exit(run(command, paths, grace_period_s=1, on_tick=on_tick).code)

@@ -152,7 +152,7 @@ def test_two_submits_at_once_are_both_marked_and_one_alone_is_not(zeusrun):
 
 @pytest.fixture
 def judged(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_S", 3.0)
+    monkeypatch.setattr(module, "MIN_MEASURED_S", 3.0)
 
 
 class Machine:
@@ -266,7 +266,7 @@ def like(trial):
 def test_beside_other_programs_the_epochs_of_a_run_count_and_its_speed_does_not(
     zeusrun, cli, monkeypatch, others, shared
 ):
-    monkeypatch.setattr(module, "LEAST_S", 3.0)
+    monkeypatch.setattr(module, "MIN_MEASURED_S", 3.0)
     monkeypatch.setattr(module.OtherPrograms, "measure", lambda _: load(60.0, others))
     monkeypatch.setattr(module.OtherPrograms, "largest", lambda _: [])
     job = zeusrun.job(args=["--epoch-s", "0.5"])  # else no check may fall within the training

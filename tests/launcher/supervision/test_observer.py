@@ -1,4 +1,4 @@
-"""What one look at a running trial shows."""
+"""What one poll of a running trial shows."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def test_an_epoch_has_come_whatever_was_read_after_it():
     events = [report(101.0, 1, 0.1), ended(102.0)]
     source = SimpleNamespace(read=lambda *, final: events, warnings=())
     observer = RunObserver(GOAL, {"sidecar": source}, ranks, Messages(lambda _event: None))
-    assert observer.observe(LAUNCHED, ten_watts).came
+    assert observer.observe(LAUNCHED, ten_watts).reported

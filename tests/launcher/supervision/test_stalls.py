@@ -340,7 +340,7 @@ def test_ranks_that_are_unknown_cannot_be_restarted_and_that_is_said(start):
     training.stand(300.0)
     (told,) = training.warned
     assert told.endswith("their processes are unknown")
-    assert training.control.failure() is None
+    assert training.control.failure is None
 
 
 def test_stacks_that_cannot_be_kept_are_told_of(start):

@@ -13,7 +13,7 @@ from zeusrun.launcher.events import Messages
 from zeusrun.launcher.processes.signals import CaughtSignals, how_at_once
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import RunPaths, ask_to_cancel
-from zeusrun.launcher.supervision.stopping import StopOrder, Stopping, StopRules, supervise
+from zeusrun.launcher.supervision.stopping import StopOrder, Stopping, StopRules, find_stop
 from zeusrun.reasons import ReasonCode
 
 FREE = StopRules(cost_bound_j=None, timeout_s=None, stop_at_target=True)
@@ -23,15 +23,15 @@ REACHED = replace(after(report(105.0, 1, 0.9)), now_t=110.0, cost_j=80.0)
 
 def test_a_run_within_its_bounds_goes_on():
     bounds = StopRules(cost_bound_j=80.0, timeout_s=10.0, stop_at_target=True)
-    assert supervise(TRAINING, bounds, []) is None
+    assert find_stop(TRAINING, bounds, []) is None
 
 
 def test_a_run_without_bounds_goes_on_whatever_it_takes():
-    assert supervise(replace(TRAINING, now_t=1e9, cost_j=1e12), FREE, []) is None
+    assert find_stop(replace(TRAINING, now_t=1e9, cost_j=1e12), FREE, []) is None
 
 
 def test_at_the_target_the_script_is_told_and_never_killed():
-    order = supervise(REACHED, FREE, [])
+    order = find_stop(REACHED, FREE, [])
     assert (order.level, order.cause) == (StopLevel.ASK, ReasonCode.TARGET_REACHED)
 
 
@@ -48,7 +48,7 @@ def test_at_the_target_the_script_is_told_and_never_killed():
 def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, now_t, level):
     stepping_s = None if last_step_t is None else (101.0, last_step_t)
     progress = replace(REACHED, source="tensorboard", now_t=now_t, stepping_s=stepping_s)
-    assert supervise(progress, FREE, []).level is level
+    assert find_stop(progress, FREE, []).level is level
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,34 @@ def test_a_script_that_does_not_ask_is_signalled_once_it_has_saved(last_step_t, 
 def test_lines_that_nobody_named_end_nothing_before_a_report_may_follow(last_step_t, asked, level):
     progress = replace(REACHED, source="stdout", preferred="auto", asked=frozenset(asked))
     progress = replace(progress, now_t=106.0, stepping_s=(101.0, last_step_t))
-    assert supervise(progress, FREE, []).level is level
+    assert find_stop(progress, FREE, []).level is level
 
 
 def test_at_the_target_a_script_that_may_continue_is_not_told():
-    assert supervise(REACHED, replace(FREE, stop_at_target=False), []) is None
+    assert find_stop(REACHED, replace(FREE, stop_at_target=False), []) is None
 
 
 def test_a_cost_past_its_bound_is_hopeless():
-    order = supervise(TRAINING, replace(FREE, cost_bound_j=79.9), [])
+    order = find_stop(TRAINING, replace(FREE, cost_bound_j=79.9), [])
     assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.HOPELESS)
     assert order.reason == "its cost passed the bound of 79.9 J"
 
 
 def test_an_unknown_cost_is_never_past_a_bound():
-    assert supervise(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
+    assert find_stop(replace(TRAINING, cost_j=None), replace(FREE, cost_bound_j=1.0), []) is None
 
 
 @pytest.mark.parametrize("cause", [ReasonCode.HOPELESS, ReasonCode.SPEED_CHECKED])
 def test_what_the_policy_says_stops_a_run_before_its_bound_does(cause):
     bounds = replace(FREE, cost_bound_j=1.0)
-    order = supervise(TRAINING, bounds, [], StopOrder(cause, "because"))
+    order = find_stop(TRAINING, bounds, [], StopOrder(cause, "because"))
     assert (order.level, order.cause, order.reason) == (StopLevel.TERMINATE, cause, "because")
 
 
 def test_a_policy_does_not_stop_what_has_reached_its_target_or_was_signalled():
     verdict = StopOrder(ReasonCode.HOPELESS, "because")
-    assert supervise(REACHED, FREE, [], verdict).cause is ReasonCode.TARGET_REACHED
-    assert supervise(TRAINING, FREE, [signal.SIGINT], verdict).cause is ReasonCode.SIGNAL
+    assert find_stop(REACHED, FREE, [], verdict).cause is ReasonCode.TARGET_REACHED
+    assert find_stop(TRAINING, FREE, [signal.SIGINT], verdict).cause is ReasonCode.SIGNAL
 
 
 @pytest.mark.parametrize("steps", [None, 5])
@@ -99,20 +99,20 @@ def test_a_cost_past_its_bound_waits_while_the_target_may_be_met(steps):
     printed = replace(report(105.0, 1, 0.9), source="stdout")
     progress = replace(after(printed), now_t=110.0, cost_j=80.0, steps=steps)
     assert progress.early is not None
-    order = supervise(progress, replace(FREE, cost_bound_j=79.0), [])
+    order = find_stop(progress, replace(FREE, cost_bound_j=79.0), [])
     assert (order is None) == (steps is None)
 
 
 @pytest.mark.parametrize("stop_at_target", [True, False])
 def test_a_trial_that_has_reached_its_target_is_not_hopeless(stop_at_target):
     bounds = StopRules(cost_bound_j=1.0, timeout_s=None, stop_at_target=stop_at_target)
-    order = supervise(REACHED, bounds, [])
+    order = find_stop(REACHED, bounds, [])
     assert order is None or order.cause is ReasonCode.TARGET_REACHED
 
 
 @pytest.mark.parametrize("progress", [TRAINING, REACHED], ids=["training", "reached"])
 def test_time_out_counts_from_the_launch(progress):
-    order = supervise(progress, replace(FREE, timeout_s=9.9), [])
+    order = find_stop(progress, replace(FREE, timeout_s=9.9), [])
     assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.TIMEOUT)
     assert order.reason == "timed out after 9.9 s"
 
@@ -126,7 +126,7 @@ def test_time_out_counts_from_the_launch(progress):
     ],
 )
 def test_the_first_signal_is_gentle_and_the_second_is_not(signals, level):
-    order = supervise(REACHED, StopRules(1.0, 1.0, stop_at_target=True), signals)
+    order = find_stop(REACHED, StopRules(1.0, 1.0, stop_at_target=True), signals)
     assert (order.level, order.cause) == (level, ReasonCode.SIGNAL)
     assert order.reason == f"{signals[0].name} to zeusrun"
 
@@ -137,9 +137,9 @@ def test_levels_are_ordered_by_firmness():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_what_a_scheduler_sends_is_a_preemption(number):
-    order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number])
+    order = find_stop(REACHED, StopRules(None, None, stop_at_target=True), [number])
     assert (order.level, order.cause) == (StopLevel.TERMINATE, ReasonCode.PREEMPTED)
-    order = supervise(REACHED, StopRules(None, None, stop_at_target=True), [number, signal.SIGINT])
+    order = find_stop(REACHED, StopRules(None, None, stop_at_target=True), [number, signal.SIGINT])
     assert (order.level, order.cause) == (StopLevel.KILL, ReasonCode.PREEMPTED)
 
 

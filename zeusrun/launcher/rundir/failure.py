@@ -126,8 +126,8 @@ def _last_raised(text: str, within: int | None = None) -> tuple[str, str] | None
 def _needs_terminal(printed: str) -> bool:
     """Whether a rank failed because it asked for the size of a terminal, by its log."""
     before, raised, trace = printed.rpartition("Traceback (most recent call last)")
-    told = any(line.startswith("stty: ") for line in before.splitlines()[-5:])
-    return raised != "" and (told or _ASKS_FOR_SIZE.search(trace) is not None)
+    stty_failed = any(line.startswith("stty: ") for line in before.splitlines()[-5:])
+    return raised != "" and (stty_failed or _ASKS_FOR_SIZE.search(trace) is not None)
 
 
 def run_deleted(paths: RunPaths) -> Failure | None:

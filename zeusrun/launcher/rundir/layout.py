@@ -1,4 +1,4 @@
-"""The files of a run: their names, and how its folders are made."""
+"""The run directory: its paths, folders and earlier parts, and the stop and cancel requests."""
 
 from __future__ import annotations
 

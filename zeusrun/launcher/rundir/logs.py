@@ -26,7 +26,7 @@ def log_tails(paths: RunPaths, ranks: Iterable[int]) -> dict[int, LineTail]:
 def read_text_lines(tail: LineTail, *, final: bool = False, raw: bool = False) -> list[str]:
     """Return the new lines of a log as text; of a progress bar, its last state.
 
-    ``final`` includes an unfinished last line. ``raw`` changes nothing (``os.fsencode``).
+    ``final`` includes an unfinished last line. ``raw`` keeps every byte (``os.fsencode``).
     """
     lines = tail.read_lines(final=final)
     if raw:

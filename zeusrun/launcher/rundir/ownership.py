@@ -1,4 +1,4 @@
-"""Whose a run directory is: where the files of a trial are, and which launcher holds them."""
+"""To which trial a run directory belongs, and which launcher holds its lease."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Lease(Protocol):
-    """Held by a trial's launcher until it ends or dies: here a lock, elsewhere a heartbeat."""
+    """Held by the launcher of a trial until it ends or dies: see ``RunLock``."""
 
     def acquire(self, timeout_s: float = 0.0) -> bool:
         """Take the lease; return whether it was free in time. Raises ``OSError``."""

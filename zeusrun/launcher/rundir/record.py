@@ -118,7 +118,7 @@ class Live:
         return self.trial.curve[-1].value if self.trial.curve else None
 
     def is_of(self, trial: Trial) -> bool:
-        """Whether it is the state of a trial, perhaps from before that had a number."""
+        """Whether it is the state of a trial, perhaps written before the trial had its number."""
         return self.trial.trial == trial.trial or self.trial.uuid == trial.uuid
 
     def to_json(self) -> dict[str, Any]:

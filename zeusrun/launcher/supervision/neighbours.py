@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
-LEAST_S = 3.0
+MIN_MEASURED_S = 3.0
 """What is measured over less says nothing: one short job of cron would be a large share of it."""
 # Where ranks fill the CPUs, a share s of others slows them by 1 / (1 - s): measured 5 %: 1.05,
 # 11 %: 1.12, 34 %: 1.51, 50 %: 2.0. An undisturbed submit sees 0.1 %, and speeds scatter by a few
@@ -84,7 +84,7 @@ class Neighbours:
             load = self._others.measure()
         except (DeviceError, OSError, ValueError):  # then it is unknown; it must not end a run
             return
-        if load is not None and load.seconds >= LEAST_S:
+        if load is not None and load.seconds >= MIN_MEASURED_S:
             self._load = load
 
     def _find_runs(self) -> str | None:

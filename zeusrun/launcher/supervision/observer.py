@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _OTHER_CLOCK = "'t' in the sidecar is not CLOCK_MONOTONIC; the time of arrival is used instead"
 
 
-class Look(NamedTuple):
-    """What one look at a run has shown."""
+class PollResult(NamedTuple):
+    """What one poll of a run has read."""
 
     progress: Progress
-    events: list[Event]  # in the order in which they came
-    came: bool  # whether an epoch, or a report within one, was among them
+    events: list[Event]  # in order of arrival
+    reported: bool  # whether an epoch, or a report within one, was among them
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class RunObserver:
 
     def observe(
         self, before: Progress, energy_between: EnergyBetween, *, final: bool = False
-    ) -> Look:
-        """Return the progress with what came since, and the events that came."""
+    ) -> PollResult:
+        """Read what is new; return the progress with it, and the events."""
         events = self._read(before, final=final)
         # After the events, so that no report comes before the steps that led to it.
         progress = take_step_clock(before, self.ranks.count())
-        came = False
+        reported = False
         for event in events:
             self.ranks.take(event)
             timely = self._correct_time(event, before.launched_t)
             last = progress
             progress = settle(advance(last, timely, self.trial, energy_between))
-            came |= progress.is_beyond(last)
-        return Look(progress, events, came)
+            reported |= progress.is_beyond(last)
+        return PollResult(progress, events, reported)
 
     def _read(self, progress: Progress, *, final: bool) -> list[Event]:
         events: list[Event] = [] if final else [*self.ranks.find_others(progress)]

@@ -1,4 +1,4 @@
-"""Builds the outcome of a run, and its state while it runs. Pure."""
+"""Builds the outcome of a run and its state while it runs, with energy, cost and price."""
 
 from __future__ import annotations
 
@@ -274,19 +274,20 @@ def describe_live(
     trial: Trial,
     progress: Progress,
     meter: Meter,
-    tariffs: Tariffs = Tariffs(),  # noqa: B008 - a frozen value
+    tariffs: Tariffs,
     *,
-    shared: bool | None = None,
-    warnings: Sequence[str] = (),
-    stalls: tuple[Stall, ...] = (),
-    preempted: bool = False,
+    shared: bool | None,
+    warnings: Sequence[str],
+    stalls: tuple[Stall, ...],
+    preempted: bool,
 ) -> Live:
     """Return the state of a running trial, with its energy so far."""
     begun_t = progress.training_t
     limit_w = None if begun_t is None else limit_in_force(trial, (), meter, begun_t, progress.now_t)
     outcome = outcome_now(trial, progress, meter, TrialStatus.LOST)
-    outcome = replace(outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings))
-    outcome = replace(outcome, stalls=stalls)
+    outcome = replace(
+        outcome, power_limit_w=limit_w, shared=shared, warnings=tuple(warnings), stalls=stalls
+    )
     so_far = trial.finish(price_outcome(trial, outcome, tariffs).after(trial))
     return Live(
         replace(so_far, status=TrialStatus.DISPATCHED, reason=None, finished_at=None),

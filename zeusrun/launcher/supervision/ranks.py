@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
 
-_FIRST_LOOK_S = 2.0  # after the launch
-_LATER = 1.5  # times as late is the next look
+_FIRST_SCAN_S = 2.0  # after the launch
+_BACKOFF = 1.5  # each scan is this many times as late as the one before
 _LEAVE_S = 5.0  # for a rank that does not save: it may wait in C for a rank that has left
 
 _MAX_BYTES = 1 << 20  # of stacks: a hundred threads of a hundred frames
@@ -51,14 +51,14 @@ class RunningRanks:
         self._oom_kills: int | None = None  # of the machine before the run
         self._torchrun: TorchrunProcess | None = None
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
-        self._sizes: dict[int, int] = {}  # of the same at the last look
+        self._sizes: dict[int, int] = {}  # of the same files at the last poll
         self._processes: dict[int, psutil.Process] = {}
         self._ended: set[int] = set()  # their script has ended
         self._gone: set[int] = set()  # their process had ended at the last request
         self._asked: set[psutil.Process] = set()  # each with its start time: a pid may come again
         self._left_t: dict[psutil.Process, float] = {}  # when those without a handler were asked
         self._training: set[psutil.Process] = set()  # beside or instead of a rank that started them
-        self._look_s = _FIRST_LOOK_S
+        self._scan_after_s = _FIRST_SCAN_S
 
     @contextlib.contextmanager
     def run(self, command: Command, grace_period_s: float) -> Iterator[None]:
@@ -130,10 +130,10 @@ class RunningRanks:
     def find_others(self, progress: Progress) -> list[Spawned]:
         """Return the ranks that the script has started, as long as no process of ours trains."""
         now_t = progress.now_t
-        waited = now_t - progress.launched_t < self._look_s
+        waited = now_t - progress.launched_t < self._scan_after_s
         if waited or progress.steps is not None or progress.ranks.spawned:
             return []
-        self._look_s = _LATER * (now_t - progress.launched_t)
+        self._scan_after_s = _BACKOFF * (now_t - progress.launched_t)
         found = find_started_ranks(self._processes.values())
         return [Spawned(now_t, pid, size) for pid, size in found.items()]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 USUAL_PAUSES = 10.0  # a stall is longer than this many times the longest pause so far
 FIRST_PATIENCE = 10.0  # times after_s, until the first end of an epoch was seen
-MOST_GAP_S = 1.0  # that counts between two samples, usually a tenth of a second apart
+MAX_SAMPLE_GAP_S = 1.0  # that counts between two samples, usually a tenth of a second apart
 TOGETHER = 0.9  # ranks that wait for each other pause for almost as long
 
 _ANSWER_S = 3.0  # a rank that runs answers in milliseconds
@@ -94,7 +94,7 @@ def watch_pauses(before: Pauses, now_t: float, steps: Mapping[int, int], epochs:
     """Return the pauses after a sample of the step clocks at monotonic second ``now_t``."""
     if before.seen_t is None:  # these steps are from an earlier launch
         return Pauses({rank: RankPauses(count, None) for rank, count in steps.items()}, now_t)
-    gap_s = min(max(0.0, now_t - before.seen_t), MOST_GAP_S)
+    gap_s = min(max(0.0, now_t - before.seen_t), MAX_SAMPLE_GAP_S)
     ranks = {
         rank: _advance(before.ranks.get(rank), count, gap_s, knows_epochs=before.epochs > 0)
         for rank, count in steps.items()
@@ -139,7 +139,7 @@ def find_unusual_pause(pauses: Pauses) -> float | None:
     """Return the longest pause now, in seconds; ``None`` if no rank pauses longer than usual."""
     longest_s = max((rank.standing_s or 0.0 for rank in pauses.ranks.values()), default=0.0)
     usual_s = max((rank.longest_s for rank in pauses.ranks.values()), default=0.0)
-    return longest_s if longest_s > max(MOST_GAP_S, USUAL_PAUSES * usual_s) else None
+    return longest_s if longest_s > max(MAX_SAMPLE_GAP_S, USUAL_PAUSES * usual_s) else None
 
 
 def build_stall(found: Standstill, places: Mapping[int, str]) -> Stall:
@@ -189,12 +189,12 @@ class StallControl:
         self.found: list[Stall] = []  # those that were reported
         self._stall: Standstill | None = None
         self._asked_t: float | None = None  # when the ranks were asked for their stacks
-        self._killed: Failure | None = None
+        self.failure: Failure | None = None  # the stall for which the ranks were killed
 
     def take(self, event: Event) -> None:
         """Process an event of a rank."""
         if isinstance(event, Started):
-            self._killed = None  # torchrun has started it again
+            self.failure = None  # torchrun has started it again
             if event.restart:
                 self._pauses = begin_again(self._pauses)
 
@@ -224,10 +224,6 @@ class StallControl:
         """Return how long there was no step; ``None`` if not longer than usual."""
         standing_s = find_unusual_pause(self._pauses)
         return None if standing_s is None else f"no optimizer step for {seconds_text(standing_s)}"
-
-    def failure(self) -> Failure | None:
-        """Return the stall for which the ranks were killed; ``None`` if they were not."""
-        return self._killed
 
     def _collect(self, progress: Progress, waited_s: float, *, goes_on: bool) -> None:
         """Report the stacks once all are complete, or the time to answer is over."""
@@ -260,7 +256,7 @@ class StallControl:
             return "The ranks could not be killed: their processes are unknown"
         used_up = progress.ranks.generation >= self._max_restarts
         text = f"stalled: {stall.describe()}" + ("; no restart was left" if used_up else "")
-        self._killed = Failure(None, text, ReasonCode.STALLED, cause="stalled")
+        self.failure = Failure(None, text, ReasonCode.STALLED, cause="stalled")
         self._stall = None
         self._pauses = begin_again(self._pauses)
         left = "no restart is left (launch.max_restarts)" if used_up else "torchrun restarts them"

@@ -1,6 +1,6 @@
 """Decides whether a running trial goes on, or how it is stopped, and carries it out.
 
-The rules are a pure function, ``supervise``; ``Stopping`` gives it the signals and requests.
+The rules are a pure function, ``find_stop``; ``Stopping`` gives it the signals and requests.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ class StopOrder:
         return self.cause is not ReasonCode.TARGET_REACHED or self.level >= StopLevel.TERMINATE
 
 
-_CANCELLED: dict[ReasonCode | None, str] = {
+_CANCELLED = {
     ReasonCode.CANCELLED: "cancelled by 'zeusrun cancel'",
     ReasonCode.REPLACED: "a newer run of the job took its place",
 }
 BY_SIGNAL = {
-    *(ReasonCode.SIGNAL, ReasonCode.PREEMPTED, ReasonCode.CANCELLED, ReasonCode.REPLACED),
+    ReasonCode.SIGNAL,
+    ReasonCode.PREEMPTED,
+    ReasonCode.CANCELLED,
+    ReasonCode.REPLACED,
 }
 
 
@@ -91,16 +94,16 @@ class StopRules:
     needs_metric: str | None = None  # the first ``EPOCHS_WITHOUT_METRIC`` epochs must report it
 
 
-def supervise(
+def find_stop(
     progress: Progress,
     rules: StopRules,
     signals: Sequence[int],
-    verdict: StopOrder | None = None,
+    policy_order: StopOrder | None = None,
     cancelled: ReasonCode | None = None,
 ) -> StopOrder | None:
     """Decide whether the run goes on (``None``) or how to stop it.
 
-    ``verdict`` is the policy's; ``cancelled``: why another zeusrun has sent the signals.
+    ``policy_order`` is the policy's; ``cancelled``: why another zeusrun has sent the signals.
     """
     if signals:
         level = StopLevel.TERMINATE if len(signals) == 1 else StopLevel.KILL
@@ -122,7 +125,7 @@ def supervise(
         return None
     if progress.may_have_reached:
         return None
-    return verdict or _without_metric(progress, rules) or _past_bound(progress, rules)
+    return policy_order or _without_metric(progress, rules) or _past_bound(progress, rules)
 
 
 def _may_be_saving(progress: Progress) -> bool:
@@ -170,7 +173,7 @@ class Stopping:
         self._signals, self._grace_s = signals, spec.launch.grace_period_s
         self._cancelled: ReasonCode | None = None  # by another zeusrun
         self.order: StopOrder | None = None  # the one that counts
-        self.verdict: StopOrder | None = None  # the policy's
+        self.policy_order: StopOrder | None = None
         self.rules = StopRules(
             cost_bound_j,
             None if spec.timeout_s is None else spec.timeout_s - (trial.time_s or 0.0),
@@ -182,7 +185,7 @@ class Stopping:
     def may_ask_policy(self) -> bool:
         """Whether the policy is still asked; not if the run will be stopped anyway."""
         ordered = self.order is not None and self.order.cause is not ReasonCode.TARGET_REACHED
-        return not (ordered or self.verdict is not None or self._signals.received)
+        return not (ordered or self.policy_order is not None or self._signals.received)
 
     @property
     def preempted(self) -> bool:
@@ -213,7 +216,7 @@ class Stopping:
     def _find_order(self, progress: Progress, pause: str | None) -> StopOrder | None:
         self._read_cancel()
         signals, cancelled = self._signals.received, self._cancelled
-        order = supervise(progress, self.rules, signals, self.verdict, cancelled)
+        order = find_stop(progress, self.rules, signals, self.policy_order, cancelled)
         if order is None:
             return None
         if (

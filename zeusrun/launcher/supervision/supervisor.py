@@ -1,4 +1,4 @@
-"""Supervises one running trial: at every tick, reads what came, decides, and shows it."""
+"""Supervises one running trial: at every tick, reads new events, decides, and shows them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MAX_BACKLOG_BYTES = 256 << 10  # about 5,000 lines, a third of a second to prin
 
 @dataclass
 class Supervised:
-    """One running trial: what was seen of it, and who looks after what."""
+    """One running trial: its progress, and the objects that supervise it."""
 
     submission: Submission
     begun: Begun
@@ -70,7 +70,7 @@ class Supervised:
     progress: Progress
     find_remarks: Callable[[Progress, Trial], dict[str, str]]  # warnings that hold now, by kind
     write_live_at_t: float = 0.0
-    live_order: StopOrder | None = None  # the order that ``live.json`` knows
+    live_order: StopOrder | None = None  # the order when ``live.json`` was last written
 
     @property
     def shared(self) -> bool | None:
@@ -170,7 +170,7 @@ def start_ranks(run: Supervised) -> Iterator[None]:
 
 
 def supervise(run: Supervised) -> None:
-    """Look after a training until its ranks have ended."""
+    """Supervise a training until its ranks have ended."""
     running = True
     while running:
         _observe(run)
@@ -187,7 +187,7 @@ def supervise(run: Supervised) -> None:
 def _observe(run: Supervised, *, final: bool = False) -> None:
     """Read what the ranks wrote, and show it."""
     meter, trial, order, before = run.meter, run.begun.trial, run.stopping.order, run.progress
-    progress, events, came = run.observer.observe(before, meter.energy_between, final=final)
+    progress, events, reported = run.observer.observe(before, meter.energy_between, final=final)
     for event in events:
         run.stalls.take(event)
         if isinstance(event, Applied):
@@ -205,8 +205,8 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
     progress = take_time(progress, time.monotonic())  # later than all that was read
     if progress.training_t is not None and not final:
         progress = charge(progress, before, trial, meter)
-    if came or progress.training_t is not None:
-        _ask_policy(run, progress, epoch=came, final=final)
+    if reported or progress.training_t is not None:
+        _ask_policy(run, progress, epoch=reported, final=final)
     run.progress = progress = _write_live(run, progress, final=final)
     _show_logs(run.logs, run.messages, final=final)
     if (text := run.neighbours.check(progress)) is not None:
@@ -236,14 +236,14 @@ def _ask_policy(run: Supervised, progress: Progress, *, epoch: bool, final: bool
         return
     answer = run.policy.check_speed(progress, run.limits.stepped_under)
     if isinstance(answer, StopOrder):
-        run.stopping.verdict = answer
+        run.stopping.policy_order = answer
         return
     if answer is not None:
         run.stopping.bound(answer.cost_bound_j)
         run.messages.emit(BoundChanged(answer.cost_bound_j))
         run.messages.note(f"its speed is known, and it continues: {answer.why}")
     if epoch:
-        run.stopping.verdict = run.policy.review(progress)
+        run.stopping.policy_order = run.policy.review(progress)
 
 
 def _write_live(run: Supervised, progress: Progress, *, final: bool) -> Progress:
@@ -283,7 +283,7 @@ def conclude(run: Supervised) -> Outcome:
         exit_=exit_,
         stop=run.stopping.order,
         failure=run_deleted(paths)
-        or run.stalls.failure()
+        or run.stalls.failure
         or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask),
         meter=run.meter,
         shared=run.shared,
