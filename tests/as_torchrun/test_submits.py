@@ -143,7 +143,8 @@ def test_a_submit_of_ddp_leaves_what_torchrun_leaves_if_it_does_not_abort(
 
 @pytest.mark.parametrize("instrument", [True, False], ids=["hooked", "bare"])
 def test_a_process_that_detaches_itself_is_ended_with_its_run(instrument, zeusrun, places):
-    seen = submit(zeusrun, named(DETACHED), places("submit"), instrument=instrument)
+    case = replace(named(DETACHED), left=0)  # a process that was killed may end a moment later
+    seen = submit(zeusrun, case, places("submit"), instrument=instrument)
     assert (seen.code, seen.left, list(seen.files)) == (0, 0, ["daemon.txt", "forks_daemon.py"])
 
 
