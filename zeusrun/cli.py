@@ -50,6 +50,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("current.cancel", "Stop a run, or give up a preempted one."),
         "logs": ("runs.logs", "Print the output of the ranks of a run."),
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
+        "join": ("node.join", "Give this host to a job that waits for it."),
+        "node": ("node.node", ""),
         "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {

@@ -29,6 +29,7 @@ class ReasonCode(str, Enum):
     USAGE_ERROR = "usage_error"  # exit code 2, for wrong arguments
     CANNOT_IMPORT = "cannot_import"  # the script, a module or a package
     STALLED = "stalled"
+    HOST_LOST = "host_lost"  # one of several
     RUN_DELETED = "run_deleted"  # the script deleted its run directory
     ENDED_BY_SIGNAL = "ended_by_signal"  # that zeusrun did not send
     PROCESS_ENDED = "process_ended"  # that of a Zeus client

@@ -22,7 +22,7 @@ from tests.as_torchrun.test_ranks import (
     without_allowed,
 )
 from tests.forks import torch_forks
-from zeusrun.launcher.processes.command import place_ranks
+from zeusrun.launcher.processes.command import Place
 
 NOT_STARTED = {"missing", "folder-without-main", "zip-without-main"}
 """Cases that the job file refuses before anything starts."""
@@ -76,7 +76,7 @@ def run_torchrun(zeusrun, case, place, nproc=1):
     first, *rest = case.words
     command = [first if first == "-m" else str(place.work / first), *rest]
     # Torchrun replaces ${local_rank} and $$ in each word.
-    words = [*place_ranks(nproc, "case"), *(word.replace("$", "$$") for word in command)]
+    words = [*Place(nproc).flags("case"), *(word.replace("$", "$$") for word in command)]
     environment = {**zeusrun.environment, **case.env, **place.environment}
     with place.log.open("ab") as log:
         torchrun = torch_forks().start(TORCHRUN, words, environment, place.work, log)

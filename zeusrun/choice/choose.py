@@ -292,6 +292,7 @@ def draft_trial(
         eta_knob=problem.eta_knob,
         default_batch_size=problem.default,
         host=machine.host,
+        hosts=machine.hosts,
         variant=spec.variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
         uuid=moment.uuid,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.registry import Policy
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.lever import Lever
-    from zeusrun.trial import Hardware, Trial
+    from zeusrun.trial import Hardware, HostShare, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Machine:
 
     host: str | None = None
     hardware: Hardware
+    hosts: tuple[HostShare, ...] = ()  # if they are several
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none
     max_power_w: float | None = None  # summed over the devices
     levers: tuple[Lever, ...] = ()  # to choose from, ascending; empty: nothing may be set

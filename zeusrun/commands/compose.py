@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from zeusrun.launcher.context import Submission, job_devices
 from zeusrun.launcher.processes.command import find_torchrun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.choice.problem import Forced
@@ -29,14 +30,18 @@ def compose(
     gpus: Sequence[str] | None = None,
     *,
     place: tuple[Path, History] | None = None,
+    signals: Sequence[int] = (),
+    show: Callable[[str], None] = lambda _text: None,
 ) -> Submission:
-    """Build everything that a submit needs.
+    """Build everything that a submit needs. With ``run_on``, connect to the other hosts.
 
     Args:
         spec: The job.
         forced: The user's own choice; ``None`` to ask the policy.
         gpus: UUIDs; ``None`` for all visible ones.
         place: The home and the history; ``None`` for those of the job, to read them.
+        signals: Those that have come; they end the wait for other hosts.
+        show: Shows a sentence to the user.
     """
     home, history = place or open_own(spec)
     inherited = dict(os.environ)
@@ -47,17 +52,33 @@ def compose(
             spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
     # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
     environment = {**inherited, **spec.env}
-    devices, world_size = job_devices(spec.launch.nproc_per_node, environment)
-    spec.check_world_size(world_size)
-    return Submission(
-        spec=spec,
-        history=history,
-        policy=create_policy(spec.policy.name),
-        devices=devices,
-        world_size=world_size,
-        torchrun=find_torchrun(),
-        home=home,
-        environment=inherited,
-        forced=forced,
-        tariffs=load_tariffs(spec, home),
-    )
+    per_node, cluster = spec.launch.nproc_per_node, None
+    with contextlib.ExitStack() as stack:
+        if spec.run_on is not None:
+            from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
+
+            cluster, per_node = hosts.open_cluster(spec, signals, show)
+            stack.callback(cluster.close)
+        devices, world_size = job_devices(per_node, environment)
+        for device in devices:
+            stack.callback(device.close)
+        if cluster is not None:
+            hosts.prepare(cluster, spec, home, devices, world_size)
+            devices = [*devices, *(device for node in cluster.nodes for device in node.devices)]
+            world_size += sum(len(node.ranks) for node in cluster.nodes)
+        spec.check_world_size(world_size)
+        submission = Submission(
+            spec=spec,
+            history=history,
+            policy=create_policy(spec.policy.name),
+            devices=devices,
+            world_size=world_size,
+            torchrun=find_torchrun(),
+            home=home,
+            environment=inherited,
+            forced=forced,
+            tariffs=load_tariffs(spec, home),
+            cluster=cluster,
+        )
+        stack.pop_all()
+    return submission

@@ -154,6 +154,7 @@ def _simulate_own(
     submission = compose(load_spec(path))
     trials = submission.history.trials(submission.spec.name, NEWEST)
     specs, machine = [submission.spec], submission.measure()
+    submission.close()
     if overrides:
         specs.append(_changed(submission, load_spec(path, list(overrides)), overrides))
     found, done = [], itertools.count(1)
@@ -241,6 +242,7 @@ def explain(
     trials = submission.history.trials(spec.name, NEWEST)
     policy, machine = submission.policy, submission.measure()
     moment = submission.read_moment(trials)
+    submission.close()
     number = next_recurrence(trials, moment.unrecorded)
     problem = build_problem(spec, machine, trials, number, moment.fingerprint)
     changes = describe_eras(compare_training(moment.fingerprint, trials), moment.script)

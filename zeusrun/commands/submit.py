@@ -92,7 +92,8 @@ def submit(
     spec = load_spec(job, overrides or [])
     forced = None if batch_size is None else Forced(batch_size, "chosen by --batch-size")
     if dry_run:
-        _show_plan(compose(spec, forced), as_json=as_json)
+        with contextlib.closing(compose(spec, forced)) as submission:
+            _show_plan(submission, as_json=as_json)
         return
     run = functools.partial(
         run_recurrence,
@@ -241,7 +242,14 @@ def run_recurrence(
             ) as gpus:
                 begun()
                 submission = replace(
-                    compose(spec, forced, gpus, place=(home, history)),
+                    compose(
+                        spec,
+                        forced,
+                        gpus,
+                        place=(home, history),
+                        signals=signals.received,
+                        show=lambda text: view.show(Noted(text)),
+                    ),
                     describe_machine=functools.partial(_describe_machine, home),
                 )
                 with contextlib.closing(submission):

@@ -33,13 +33,15 @@ class Reading:
     """One reading of one device. ``None`` is unknown.
 
     ``energy_j`` is cumulative, with an arbitrary origin; ``power_w`` is the power now, averaged
-    over at most about a second; ``power_limit_w`` is the limit in force.
+    over at most about a second; ``power_limit_w`` is the limit in force. ``t`` is the monotonic
+    second of a reading of another host; ``None``: now.
     """
 
     energy_j: float | None
     power_w: float | None
     power_limit_w: float | None
     health: Health | None = None
+    t: float | None = None
 
 
 class Device(Protocol):

@@ -31,6 +31,9 @@ class Meter(Protocol):
     def accounts_j(self, since_s: float, until_s: float) -> Accounts:
         """Return the joules of a window by counters and by sampled power."""
 
+    def host_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
+        """Return the joules of a window by host; the name of this host is empty."""
+
     def limit_w(self, since_s: float, until_s: float) -> float | None:
         """Return the power limit per GPU in force for most of a window; the lowest of all GPUs."""
 

@@ -104,6 +104,10 @@ class EnergyMonitor(Meter):
                     found += [(track.name, text) for text in track.miss(time_s, str(error))]
                 continue
             limits_w[place] = reading.power_limit_w
+            if reading.t is not None:
+                time_s = max(reading.t, self._started_s)
+                if track.last_s is not None and time_s <= track.last_s:
+                    continue  # it is the last one again
             with self._lock:
                 found += [(track.name, text) for text in track.add(time_s, reading)]
                 power_w, cumulative_j = track.power_w(), track.cumulative_j
@@ -128,6 +132,15 @@ class EnergyMonitor(Meter):
             return {
                 device.uuid: track.energy_j(since_s, until_s) for device, track in self._metered
             }
+
+    def host_energies_j(self, since_s: float, until_s: float) -> dict[str, float | None]:
+        """See ``Meter``."""
+        found: dict[str, list[float | None]] = {}
+        with self._lock:
+            for device, track in self._metered:
+                parts = found.setdefault(getattr(device, "host", ""), [])
+                parts.append(track.energy_j(since_s, until_s))
+        return {host: _sum(parts) for host, parts in found.items()}
 
     def accounts_j(self, since_s: float, until_s: float) -> Accounts:
         """See ``Meter``. Each account is ``None`` if any device lacks it."""

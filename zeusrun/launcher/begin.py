@@ -69,7 +69,7 @@ def begin(submission: Submission, made: Sequence[Attempt], emit: Emit) -> Begun 
             begin the next recurrence.
         emit: Gets the events of the trial.
     """
-    check_descriptors(submission.world_size)
+    check_descriptors(submission.own_ranks)
     history, job = submission.history, submission.spec.name
     while True:
         snapshot = history.snapshot(job, NEWEST)
@@ -120,7 +120,9 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
         raise UsageError(choice.reason)
     trial = choice.trial
     notes = () if choice.note is None else (choice.note,)
-    command = submission.command(trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits)
+    command, *_ = submission.commands(
+        trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits
+    )
     return trial, command, (*notes, *choice.about_history)
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import platform
 import resource
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,13 +18,14 @@ from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.files.home import runs_directory
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.launcher.processes.command import build_command
+from zeusrun.launcher.nodes.mirror import node_paths
+from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs
-from zeusrun.trial import Hardware, TrialStatus
+from zeusrun.trial import Hardware, HostShare, TrialStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.nodes.cluster import Cluster
+    from zeusrun.launcher.nodes.remote import JoinedLimits, RemoteNode
     from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.trial import Trial
 
@@ -53,23 +56,57 @@ class Submission:
     home: Path  # contains the run directories
     environment: Mapping[str, str]  # inherited by the ranks
     forced: Forced | None = None  # ``None`` to ask the policy
-    limits: LimitHolder | None = None  # holds power limits while it is entered
+    limits: LimitHolder | JoinedLimits | None = None  # holds power limits while it is entered
     host: str = field(default_factory=platform.node)  # name of this machine
     tariffs: Tariffs = field(default_factory=Tariffs)
     describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
+    cluster: Cluster | None = None  # the other hosts, if there are several
 
     @property
     def gpus(self) -> list[Device]:
         """The GPUs among the devices."""
         return [device for device in self.devices if device.is_gpu]
 
-    def command(self, trial: Trial, paths: RunPaths, fitting: int | None = None) -> Command:
-        """Return the command that runs a trial, with all ranks on this host.
+    @property
+    def nodes(self) -> Sequence[RemoteNode]:
+        """The other hosts."""
+        return () if self.cluster is None else self.cluster.nodes
+
+    @property
+    def own_ranks(self) -> int:
+        """The number of ranks on this host, the first ones."""
+        return self.world_size - sum(len(node.ranks) for node in self.nodes)
+
+    @property
+    def host_shares(self) -> tuple[HostShare, ...]:
+        """All hosts, without energy; none if the job runs on this one alone."""
+        others = [HostShare(node.name, len(node.ranks)) for node in self.nodes]
+        return (HostShare(self.host, self.own_ranks), *others) if others else ()
+
+    def commands(
+        self, trial: Trial, paths: RunPaths, fitting: int | None = None
+    ) -> tuple[Command, ...]:
+        """Return the commands that run a trial, that of this host first.
 
         ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
         """
-        environment = self.environment
-        return build_command(self.spec, trial, paths, self.torchrun, environment, fitting=fitting)
+        places = [Place(self.world_size)] if self.cluster is None else self.cluster.places()
+        return tuple(self._command(trial, paths, fitting, place) for place in places)
+
+    def _command(self, trial: Trial, paths: RunPaths, fitting: int | None, place: Place) -> Command:
+        torchrun, environment = self.torchrun, self.environment
+        if place.number:  # its launcher adds its own torchrun and its own environment
+            torchrun, environment = replace(torchrun, argv=()), {}
+        command = build_command(
+            self.spec, trial, paths, torchrun, environment, fitting=fitting, place=place
+        )
+        if not place.number:
+            return command
+        own = node_paths(paths, place.number)
+        files = {"ZEUSRUN_RUN_DIR": str(own.run_dir), "ZEUSRUN_SIDECAR": str(own.sidecar)}
+        return replace(
+            command, env={**command.env, "ZEUSRUN_HOME": str(self.home), **files}, ranks=None
+        )
 
     @property
     def chooser(self) -> Chooser:
@@ -85,7 +122,13 @@ class Submission:
         optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
         return Machine(
             host=self.host,
-            hardware=Hardware(self.world_size, gpus[0].model if gpus else None, len(gpus)),
+            hardware=Hardware(
+                self.world_size,
+                " + ".join(dict.fromkeys(gpu.model for gpu in gpus)) or None,
+                len(gpus),
+                1 + len(self.nodes),
+            ),
+            hosts=self.host_shares,
             energy_measured=all(device.energy_source.measured for device in self.devices)
             if self.devices
             else None,
@@ -116,7 +159,9 @@ class Submission:
         )
 
     def close(self) -> None:
-        """Close the devices."""
+        """Close the devices, and end the launchers of other hosts."""
+        if self.cluster is not None:
+            self.cluster.close()
         for device in self.devices:
             device.close()
 

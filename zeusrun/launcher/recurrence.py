@@ -13,6 +13,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.nodes.remote import JoinedLimits
 from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import clean_up
@@ -58,14 +59,15 @@ def submit(submission: Submission, emit: Emit) -> SubmitResult:
     with CaughtSignals() as signals:
         clean_up(submission, emit)
         exposed = find_exposed(spec.secrets, spec.source)
-        for text in [*exposed, *find_script_warnings(spec)]:
+        remarks = [] if submission.cluster is None else submission.cluster.remarks
+        for text in [*exposed, *find_script_warnings(spec), *remarks]:
             emit(Warned(text))
         with _limits(submission, emit) as limits:
             return _recur(replace(submission, limits=limits), emit, signals)
 
 
 @contextlib.contextmanager
-def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
+def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | JoinedLimits | None]:
     """Hold the GPUs' power limits, and restore the original ones at the end."""
     mode, fixed_w = submission.spec.power_limit.mode, submission.spec.power_limit.watts
     shared = [text for device in submission.gpus if (text := device.caveat) is not None]
@@ -79,7 +81,12 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | None]:
         mode = "observe"
     # The job's own ZEUSD_SOCK_PATH counts for the guard as it does for the devices.
     environment = {**submission.environment, **submission.spec.env}
+    holder: LimitHolder | JoinedLimits | None
     holder = open_limits(mode, submission.devices, submission.home, environment)
+    if mode != "observe" and any(
+        device.is_gpu for node in submission.nodes for device in node.devices
+    ):
+        holder = JoinedLimits(holder, submission.nodes, mode)
     if holder is None:
         if fixed_w is not None:
             emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))

@@ -8,6 +8,7 @@ from zeusrun.trial.values import CurvePoint as CurvePoint
 from zeusrun.trial.values import Decision as Decision
 from zeusrun.trial.values import EnergySource as EnergySource
 from zeusrun.trial.values import Hardware as Hardware
+from zeusrun.trial.values import HostShare as HostShare
 from zeusrun.trial.values import Interruption as Interruption
 from zeusrun.trial.values import PowerPoint as PowerPoint
 from zeusrun.trial.values import SizeChange as SizeChange

@@ -13,6 +13,7 @@ from zeusrun.trial.values import (
     CurvePoint,
     EnergySource,
     Hardware,
+    HostShare,
     Interruption,
     NoisePoint,
     PowerPoint,
@@ -76,6 +77,7 @@ class Outcome:
     by_reports: bool = False  # whether its epochs are only the numbers of its reports
     reason_code: ReasonCode | None = None  # what ``reason`` says, for programs
     stalls: tuple[Stall, ...] = ()
+    hosts: tuple[HostShare, ...] = ()  # of a run on several
 
     def after(self, trial: Trial) -> Outcome:
         """Return this outcome of the last part of a trial with the parts before its preemptions.
@@ -175,6 +177,8 @@ class Trial:
     by_reports: bool = False
     reason_code: ReasonCode | None = None
     stalls: tuple[Stall, ...] = ()
+    host_count: int = 1
+    hosts: tuple[HostShare, ...] = ()
 
     @property
     def last_batch_size(self) -> int:
@@ -184,7 +188,7 @@ class Trial:
     @property
     def hardware(self) -> Hardware:
         """What it trains on."""
-        return Hardware(self.world_size, self.gpu_model, self.gpu_count)
+        return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
 
     @property
     def teaches(self) -> bool:
@@ -202,6 +206,7 @@ class Trial:
         values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
         if outcome.power_limit_w is None:
             del values["power_limit_w"]
+        values["hosts"] = outcome.hosts or self.hosts
         ended = replace(self, **values)
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
         may_change = self.status in {TrialStatus.DISPATCHED, TrialStatus.LOST} or is_cancelled
@@ -334,6 +339,17 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         warnings=(*trial.warnings, *outcome.warnings),
         stalls=(*trial.stalls, *outcome.stalls),
         interruptions=interruptions,
+        hosts=_join_hosts(trial.hosts, outcome.hosts),
+    )
+
+
+def _join_hosts(
+    before: tuple[HostShare, ...], last: tuple[HostShare, ...]
+) -> tuple[HostShare, ...]:
+    """Add what each host used; a host that was not there all the time has no known part."""
+    earlier = {(share.name, share.ranks): share.energy_j for share in before}
+    return tuple(
+        share._replace(energy_j=_sum(earlier.get(share[:2]), share.energy_j)) for share in last
     )
 
 

@@ -37,6 +37,15 @@ class Hardware(NamedTuple):
     world_size: int = 1  # ranks
     gpu_model: str | None = None
     gpu_count: int = 0  # 0: it runs on the CPU
+    host_count: int = 1
+
+
+class HostShare(NamedTuple):
+    """One of several hosts of a run, and its part of the energy."""
+
+    name: str
+    ranks: int
+    energy_j: float | None = None  # of the span, as that of the run
 
 
 @dataclass(frozen=True)

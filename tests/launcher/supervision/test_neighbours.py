@@ -13,7 +13,6 @@ import pytest
 
 from tests.bandit.scripts import problem
 from tests.factories import DONE, build_trial
-from tests.launcher.values import LAUNCHED
 from tests.runs import only_trial, wait_for
 from zeusrun.bandit.reinterpret import read_trial
 from zeusrun.energy.sharing import Load
@@ -22,7 +21,6 @@ from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.supervision import neighbours as module
 from zeusrun.launcher.supervision.neighbours import Neighbours, disturbs
-from zeusrun.metrics.seen import Ranks
 
 WAITS = """
 import os, sys, zeusrun
@@ -57,30 +55,25 @@ def other(tmp_path):
         process.kill()
 
 
-def at(now_t, **changes):
-    return replace(LAUNCHED, **{"now_t": now_t, "training_t": 101.0, **changes})
-
-
 def test_only_what_is_beside_the_training_itself_counts(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other()
     for n in range(3):
-        assert neighbours.check(at(100.0 + n, training_t=None)) is None
-        assert neighbours.check(at(200.0 + n, ranks=Ranks(1, exit_codes={0: 0}))) is None
+        assert neighbours.check(100.0 + n, trains=False) is None
     assert neighbours.shared is None
 
 
 def test_a_run_beside_it_is_found_once_two_looks_have_seen_it(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     path = other()
-    assert neighbours.check(at(100.0)) is None
+    assert neighbours.check(100.0, trains=True) is None
     for suffix in (".json", ".lock"):  # that one has gone, and another one come
         path.with_suffix(suffix).rename(path.with_name(f"9{suffix}"))
-    assert neighbours.check(at(102.0)) is None
+    assert neighbours.check(102.0, trains=True) is None
     assert neighbours.shared is None
-    assert "other trains on this CPU at the same time" in neighbours.check(at(104.0))
+    assert "other trains on this CPU at the same time" in neighbours.check(104.0, trains=True)
     assert neighbours.shared is True
-    assert neighbours.check(at(106.0)) is None
+    assert neighbours.check(106.0, trains=True) is None
 
 
 def test_a_killed_submit_does_not_count_although_its_pid_is_in_use(tmp_path, other):
@@ -89,7 +82,7 @@ def test_a_killed_submit_does_not_count_although_its_pid_is_in_use(tmp_path, oth
     dead = path.with_suffix(".lock")
     dead.rename(dead.with_suffix(".held"))
     for _ in range(2):  # without the file of its lock, and with it
-        assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+        assert [neighbours.check(100.0 + 2 * n, trains=True) for n in range(3)] == [None] * 3
         dead.touch()
     assert neighbours.shared is None
 
@@ -99,7 +92,7 @@ def test_whatever_a_ticket_holds_looking_never_fails(tmp_path, other, changes):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other(**changes)
     other(job="whole")
-    told = [neighbours.check(at(100.0 + 2 * n)) for n in range(2)]
+    told = [neighbours.check(100.0 + 2 * n, trains=True) for n in range(2)]
     assert told[0] is None
     assert "whole" in told[1]
 
@@ -107,7 +100,7 @@ def test_whatever_a_ticket_holds_looking_never_fails(tmp_path, other, changes):
 def test_where_tickets_cannot_be_listed_nobody_is_found(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     (tmp_path / "submits").touch()
-    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(100.0 + 2 * n, trains=True) for n in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("changes", [{"pid": os.getpid()}, {"on_cpu": False}, {"host": "another"}])
@@ -116,14 +109,14 @@ def test_its_own_ticket_and_those_of_gpu_and_other_machines_submits_do_not_count
 ):
     neighbours = Neighbours(tmp_path, on_cpu=True)
     other(**changes)
-    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(100.0 + 2 * n, trains=True) for n in range(3)] == [None] * 3
     assert neighbours.shared is None
 
 
 def test_a_run_on_gpus_asks_the_gpus(tmp_path, other):
     neighbours = Neighbours(tmp_path, on_cpu=False)
     other()
-    assert [neighbours.check(at(100.0 + 2 * n)) for n in range(3)] == [None] * 3
+    assert [neighbours.check(100.0 + 2 * n, trains=True) for n in range(3)] == [None] * 3
     assert neighbours.shared is None
 
 
@@ -183,7 +176,7 @@ def load(seconds, others, idle=0.0):
 def after_checks(tmp_path, *loads, on_cpu=True):
     neighbours = Neighbours(tmp_path, on_cpu=on_cpu, others=Machine(*loads))
     for n in range(len(loads)):
-        assert neighbours.check(at(100.0 + 2 * n)) is None
+        assert neighbours.check(100.0 + 2 * n, trains=True) is None
     return neighbours
 
 
@@ -223,18 +216,18 @@ def test_what_was_measured_stays_if_the_counters_can_no_longer_be_read(tmp_path,
 def test_the_load_is_measured_from_the_first_step_to_the_end(tmp_path, judged):
     machine = Machine(None, load(60.0, 0.0))
     neighbours = Neighbours(tmp_path, on_cpu=True, others=machine)
-    neighbours.check(at(100.0, training_t=None))
+    neighbours.check(100.0, training_t=None, trains=True)
     assert machine.begun == 0
-    neighbours.check(at(102.0))
-    neighbours.check(at(104.0))
-    neighbours.check(at(106.0, ranks=Ranks(1, exit_codes={0: 0})))
+    neighbours.check(102.0, trains=True)
+    neighbours.check(104.0, trains=True)
+    neighbours.check(106.0, trains=False)
     assert (machine.begun, machine.loads, neighbours.shared) == (1, [], False)
 
 
 def test_beside_another_run_the_load_is_not_said_again(tmp_path, judged, other):
     neighbours = Neighbours(tmp_path, on_cpu=True, others=Machine(*[load(9.0, 0.5)] * 2))
     other()
-    assert [neighbours.check(at(100.0 + 2 * n)) is None for n in range(2)] == [True, False]
+    assert [neighbours.check(100.0 + 2 * n, trains=True) is None for n in range(2)] == [True, False]
     assert (neighbours.shared, neighbours.conclude()) == (True, None)
 
 

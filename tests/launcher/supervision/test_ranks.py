@@ -9,18 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
 
-from tests.launcher.values import LAUNCHED
 from tests.runs import wait_for
 from tests.worker.rank import Rank
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.ranks import RunningRanks
-from zeusrun.metrics.advance import advance
-from zeusrun.metrics.seen import Ranks
 from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import STACK_SIGNAL
 
@@ -303,13 +299,13 @@ def test_without_descriptors_of_processes_a_rank_is_asked_all_the_same(
 
 def test_ranks_that_are_not_all_known_are_left_to_torchrun(start, paths):
     event, process = start("import time\n" + HANDLER)
-    ranks = RunningRanks(paths, world_size=2)
+    ranks = RunningRanks(paths, range(2))
     ranks.take(event)
     assert not ranks.ask_to_end()
     assert process.poll() is None
 
 
-def test_ranks_of_the_script_are_looked_for_more_and_more_rarely_until_a_step_is_seen(
+def test_ranks_of_the_script_are_looked_for_more_and_more_rarely(
     paths, monkeypatch
 ):
     looks, found = [], {}
@@ -317,18 +313,13 @@ def test_ranks_of_the_script_are_looked_for_more_and_more_rarely_until_a_step_is
     monkeypatch.setattr(
         "zeusrun.launcher.supervision.ranks.find_started_ranks", lambda _: looks.append(1) or found
     )
-    progress = replace(LAUNCHED, ranks=Ranks(1))
 
     def look(since, until):
         times = [100.0 + n / 10 for n in range(10 * since, 10 * until)]
-        return [each for t in times for each in ranks.find_others(replace(progress, now_t=t))]
+        return [each for t in times for each in ranks.find_others(t, 100.0)]
 
     assert look(0, 60) == []
     assert len(looks) == 9  # after 2 s, 3 s, 4.5 s, ...
     found[7] = 2
     (event,) = look(60, 80)
     assert (event.pid, event.world_size, event.followed) == (7, 2, False)
-    progress = advance(progress, event, None, None)
-    assert look(80, 1000) == []
-    progress = replace(progress, ranks=Ranks(1), steps=1)
-    assert look(1000, 2000) == []

@@ -258,7 +258,7 @@ class ControlledTraining:
             self.paths,
             self.warned.append,
             self.noted.append,
-            ranks=RunningRanks(self.paths, world_size=2),
+            ranks=RunningRanks(self.paths, range(2)),
         )
         self.progress = LAUNCHED
         self.stopping = False

@@ -14,6 +14,7 @@ from zeusrun.files.home import limits_directory
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.registry import open_device
+from zeusrun.launcher.nodes.remote import RemoteDevice
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
+    from zeusrun.launcher.nodes.remote import JoinedLimits
     from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
@@ -77,7 +79,7 @@ class LimitControl:
 
     def __init__(
         self,
-        holder: LimitHolder | None,
+        holder: LimitHolder | JoinedLimits | None,
         gpus: Sequence[Device],
         slowest: Callable[[], StepCount | None] | None,
         warn: Callable[[str], None],
@@ -166,7 +168,7 @@ class LimitControl:
 
     def _is_in_force(self, lever: Lever) -> bool | None:
         """Whether every GPU that has a limit has this one now; ``None`` if one does not answer."""
-        gpus = [gpu for gpu in self._gpus if isinstance(gpu, LimitableDevice)]
+        gpus = [gpu for gpu in self._gpus if isinstance(gpu, (LimitableDevice, RemoteDevice))]
         try:
             read_w = [gpu.power_limit_w() for gpu in gpus]
         except DeviceError:

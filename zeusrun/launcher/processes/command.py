@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.trial import Trial
 
-_WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
+WORKER = Path(zeusrun.__file__).parent / "worker" / "__main__.py"
 
 # "-m" would put the working directory first on sys.path: torchrun would import a random.py there.
 _MAIN = (
@@ -96,28 +96,67 @@ def _read(path: Path) -> str:
     return ""
 
 
-def place_ranks(ranks: int, rdzv_id: str) -> list[str]:
-    """Return torchrun's options that start so many ranks on this host."""
-    return [
-        "--nnodes=1",
-        f"--nproc-per-node={ranks}",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0",  # any free port, so that jobs do not clash
-        f"--rdzv-id={rdzv_id}",
-    ]
+@dataclass(frozen=True)
+class Place:
+    """Where the ranks of one torchrun are: all on this host, or its part of several.
+
+    ``endpoint`` is where host 0 serves the rendezvous; port 0 is any free one, so that jobs do not
+    clash. ``nic`` and ``address`` are those of the host itself.
+    """
+
+    ranks: int
+    number: int = 0
+    hosts: int = 1
+    endpoint: str = "localhost:0"
+    nic: str = ""
+    address: str = ""
+
+    def flags(self, rdzv_id: str) -> list[str]:
+        """Return torchrun's options."""
+        flags = [
+            f"--nnodes={self.hosts}",
+            f"--nproc-per-node={self.ranks}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={self.endpoint}",
+            f"--rdzv-id={rdzv_id}",
+        ]
+        if self.hosts == 1:
+            return flags
+        # torch 2.13 compares the endpoint with the addresses of the host's name, which is often
+        # the loopback: then nobody would serve it. It gives out the ranks in the order of these
+        # addresses as texts, and uses only that of rank 0. So rank 0 is on host 0.
+        address = self.address if self.number == 0 else f"node{self.number:04}.{self.address}"
+        is_host = int(self.number == 0)
+        return [*flags, f"--rdzv-conf=is_host={is_host}", f"--local-addr={address}"]
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which the ranks find the others."""
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if self.nic else ()
+        return dict.fromkeys(names, self.nic)
 
 
 @dataclass(frozen=True)
 class Command:
     """What to start: argument vector, whole environment, working directory.
 
-    ``ranks``: of this host; a single one keeps the terminal.
+    ``ranks``: of this host; a single one keeps the terminal. ``secrets``: names within ``env``.
     """
 
     argv: tuple[str, ...] = field(repr=False)  # these two may contain secrets
     env: Mapping[str, str] = field(repr=False)
     cwd: Path
     ranks: int | None = None
+    script: Path | None = None
+    secrets: tuple[str, ...] = ()
+
+
+def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what an outer zeusrun has set for its ranks."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
+    }
 
 
 def placeholder_values(spec: JobSpec, trial: Trial, paths: RunPaths) -> dict[str, str]:
@@ -153,22 +192,24 @@ def build_command(
     environment: Mapping[str, str],
     *,
     fitting: int | None = None,
+    place: Place | None = None,
 ) -> Command:
     """Return the torchrun command of a trial, in the given environment less an outer zeusrun's.
 
     ``fitting``: how far its batch size may grow; ``None``: as far as the job file allows.
-    Raises ``JobFileError`` if a placeholder has no value in this trial.
+    ``place``: ``None`` for all ranks on this host. Raises ``JobFileError`` if a placeholder has no
+    value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
-    ranks = trial.world_size
-    flags = [*place_ranks(ranks, trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
+    place = place or Place(trial.world_size)
+    flags = [*place.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
     if "--monitor-interval" in torchrun.flags:
         flags.append(f"--monitor-interval={_MONITOR_INTERVAL_S}")
     # By its path: "-m" would put the working directory before the standard library.
-    worker = [str(_WORKER), *([] if spec.instrument else ["--plain"])]
+    worker = [str(WORKER), *([] if spec.instrument else ["--plain"])]
     env = {name: expand_placeholders(text, values) for name, text in spec.env.items()}
     if not spec.launch.distributed:
         flags.append("--no-python")
@@ -181,11 +222,7 @@ def build_command(
     # torchrun replaces ${local_rank} and $$ in each word of the script's command.
     script_command = [word.replace("$", "$$") for word in (*worker, *target, *args)]
     secrets = {name for section, name in spec.secrets if section == "env"}
-    inherited = {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith("ZEUSRUN_") or name == "ZEUSRUN_HOME"
-    }
+    inherited = without_own_variables(environment)
     if (columns := inherited.get("COLUMNS", "")).isdecimal():
         inherited["COLUMNS"] = str(max(1, int(columns) - PREFIX_COLUMNS))
     return Command(
@@ -194,7 +231,8 @@ def build_command(
         env={
             **(_RESTARTABLE if spec.launch.max_restarts else {}),
             # As torchrun would, which also prints four lines of warning.
-            **({"OMP_NUM_THREADS": "1"} if ranks > 1 else {}),
+            **({"OMP_NUM_THREADS": "1"} if place.ranks > 1 else {}),
+            **place.env(),
             **inherited,
             **env,
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_s),
@@ -207,7 +245,9 @@ def build_command(
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
         cwd=spec.workdir_path(values),
-        ranks=ranks,
+        ranks=place.ranks,
+        script=script,
+        secrets=tuple(sorted(secrets)),
     )
 
 

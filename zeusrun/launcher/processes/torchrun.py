@@ -160,6 +160,11 @@ class TorchrunProcess:
         """Whether torchrun still ran when ``wait`` returned last."""
         return self.ended_t is None
 
+    @property
+    def failed(self) -> bool:
+        """Whether torchrun has ended, and not with 0."""
+        return self.ended_t is not None and self._code != 0
+
     def stop(self, level: StopLevel, ask_ranks: Callable[[], bool]) -> None:
         """End the run as firmly as ``level`` says; called at every tick. The level never falls.
 

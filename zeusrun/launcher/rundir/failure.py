@@ -91,10 +91,15 @@ def read_failure(
     Errors before the last of ``restarts`` are not the cause. ``oom_kills`` are the kernel's out-of-
     memory kills during the run; ``None`` if unknown.
     """
-    log = _read_tail(paths.torchrun_log, mask)
-    recorded = _from_worker(paths.error, restarts, oom_kills, mask)
-    certain = recorded is not None and (recorded.out_of_memory or not recorded.lost_peer)
-    found = recorded if certain else _killed(log, oom_kills) or recorded or _from_torchrun(log)
+    logs = [_read_tail(path, mask) for path in paths.all_torchrun_logs]
+    errors = (_from_worker(path, restarts, oom_kills, mask) for path in paths.all_errors)
+    recorded = [each for each in errors if each is not None]
+    certain = [each for each in recorded if each.out_of_memory or not each.lost_peer]
+    killed = (_killed(log, oom_kills) for log in logs if not certain)
+    found = next(
+        filter(None, (*certain, *killed, *recorded, *map(_from_torchrun, logs))),
+        None,
+    )
     if found is None or found.rank is None:
         return found
     printed = _read_tail(paths.rank_log(found.rank), mask)
@@ -130,6 +135,11 @@ def _needs_terminal(printed: str) -> bool:
     return raised != "" and (stty_failed or _ASKS_FOR_SIZE.search(trace) is not None)
 
 
+def lost_host(why: str | None) -> Failure | None:
+    """Return the failure of a training that has lost a host; ``why`` names it."""
+    return None if why is None else Failure(None, why, ReasonCode.HOST_LOST)
+
+
 def run_deleted(paths: RunPaths) -> Failure | None:
     """Return the failure of a training that has deleted its run directory, else ``None``."""
     try:
@@ -152,7 +162,7 @@ def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> R
 
 def torchrun_was_signalled(paths: RunPaths) -> bool:
     """Whether torchrun's log says that a signal ended torchrun."""
-    return "SignalException" in _read_tail(paths.torchrun_log)
+    return any("SignalException" in _read_tail(path) for path in paths.all_torchrun_logs)
 
 
 def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
@@ -160,7 +170,10 @@ def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:
 
     What torchrun says about a signal that it got is not the cause.
     """
-    trace = mask.text(str((_read_record(paths.error) or {}).get("traceback") or ""))
+    records = [_read_record(path) or {} for path in paths.all_errors]
+    records.sort(key=lambda record: _LOST_PEER.search(str(record.get("message"))) is not None)
+    traces = (mask.text(str(record.get("traceback") or "")) for record in records)
+    trace = next(filter(None, traces), "")
     log = "" if torchrun_was_signalled(paths) else _read_tail(paths.torchrun_log, mask)
     return trace or "\n".join(log.splitlines()[-20:]) or None
 

@@ -72,6 +72,16 @@ class RunPaths:
         """The files that a launcher leaves only if it is killed."""
         return self.reserve, temporary_path(self.live), self.stop_ending
 
+    @property
+    def all_torchrun_logs(self) -> list[Path]:
+        """The log of torchrun, then those that were copied from other hosts."""
+        return [self.torchrun_log, *sorted(self.logs.glob("torchrun.*.log"))]
+
+    @property
+    def all_errors(self) -> list[Path]:
+        """The record of the first failure, then those of other hosts."""
+        return [self.error, *sorted(self.run_dir.glob("error.*.json"))]
+
     def rank_clock(self, rank: int) -> Path:
         """Return the step clock of a rank."""
         return self.clocks / f"rank{rank}"

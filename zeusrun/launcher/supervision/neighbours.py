@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.energy.sharing import Load
-    from zeusrun.metrics.progress import Progress
 
 _PERIOD_S = 1.0
 MIN_MEASURED_S = 3.0
@@ -53,12 +52,11 @@ class Neighbours:
             return True
         return None if self._load is None else disturbs(self._load)
 
-    def check(self, progress: Progress) -> str | None:
+    def check(self, now_t: float, *, trains: bool) -> str | None:
         """Check if it is time and the run is training; return a warning once runs are found."""
-        trains = progress.training_t is not None and not progress.ranks.exit_codes
-        if not self._on_cpu or not trains or progress.now_t < self._due_t:
+        if not self._on_cpu or not trains or now_t < self._due_t:
             return None
-        self._due_t = progress.now_t + _PERIOD_S
+        self._due_t = now_t + _PERIOD_S
         self._measure()
         return None if self._found else self._find_runs()
 

@@ -59,7 +59,9 @@ class RunObserver:
         return PollResult(progress, events, reported)
 
     def _read(self, progress: Progress, *, final: bool) -> list[Event]:
-        events: list[Event] = [] if final else [*self.ranks.find_others(progress)]
+        events: list[Event] = []
+        if not (final or progress.ranks.spawned) and progress.steps is None:
+            events += self.ranks.find_others(progress.now_t, progress.launched_t)
         for name, source in self.sources.items():
             with self.messages.reading(name):
                 events += source.read(final=final)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.processes.torchrun import ProcessExit
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.metrics.progress import Progress
-    from zeusrun.trial import PowerPoint, Trial
+    from zeusrun.trial import HostShare, PowerPoint, Trial
 
 # What may be tried once more. A signal to torchrun was sent on purpose.
 _CRASHES = {
@@ -58,6 +58,7 @@ def build_outcome(
     limits: LimitsReport = NO_LIMITS,
     earlier: Sequence[Trial] = (),
     stalls: tuple[Stall, ...] = (),
+    hosts: tuple[HostShare, ...] = (),
 ) -> Outcome:
     """Return the outcome of a run.
 
@@ -102,6 +103,23 @@ def build_outcome(
             *(_fell_back(trial, progress) if status is TrialStatus.REACHED else ()),
         ),
         stalls=stalls,
+        hosts=_share_energy(hosts, progress, outcome, meter),
+    )
+
+
+def _share_energy(
+    hosts: tuple[HostShare, ...], progress: Progress, outcome: Outcome, meter: Meter
+) -> tuple[HostShare, ...]:
+    """Return the hosts of a run with the energy of each over the span."""
+    begun_t, time_s = progress.training_t, outcome.time_s
+    if not hosts or begun_t is None or time_s is None:
+        return hosts
+    parts_j = meter.host_energies_j(begun_t, begun_t + time_s)
+    others = {share.name for share in hosts[1:]}
+    own_j = next((j for name, j in parts_j.items() if name not in others), None)
+    return (
+        hosts[0]._replace(energy_j=own_j),
+        *(share._replace(energy_j=parts_j.get(share.name)) for share in hosts[1:]),
     )
 
 

@@ -14,18 +14,22 @@ import psutil
 
 from zeusrun.files.private import open_for_reading
 from zeusrun.launcher.processes.descendants import find_started_ranks
-from zeusrun.launcher.processes.torchrun import ProcessExit, TorchrunProcess
+from zeusrun.launcher.processes.torchrun import (
+    TICK_S,
+    ProcessExit,
+    StopLevel,
+    TorchrunProcess,
+)
 from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import read_step_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from zeusrun.launcher.nodes.remote import RemoteNode
     from zeusrun.launcher.processes.command import Command
-    from zeusrun.launcher.processes.torchrun import StopLevel
     from zeusrun.launcher.rundir.layout import RunPaths
-    from zeusrun.metrics.progress import Progress
     from zeusrun.sidecar.events import Event
     from zeusrun.sidecar.step_clock import StepCount
 
@@ -38,16 +42,20 @@ _SIGNALS_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 class RunningRanks:
-    """The ranks of one run, as torchrun on this host runs them.
+    """The ranks of one run: ``own`` are those of torchrun on this host, others are of ``nodes``.
 
-    Their processes are known from their events, and are checked before every signal.
+    The processes of this host are known from their events, and are checked before every signal.
+    The files of all ranks are in this run directory.
     """
 
     exit: ProcessExit
 
-    def __init__(self, paths: RunPaths, world_size: int = 1) -> None:
+    def __init__(
+        self, paths: RunPaths, own: range = range(1), nodes: Sequence[RemoteNode] = ()
+    ) -> None:
         """Prepare; nothing runs, and no rank is known yet."""
-        self._paths, self._run_dir, self.world = paths, str(paths.run_dir), range(world_size)
+        self._paths, self._run_dir, self._own, self._nodes = paths, str(paths.run_dir), own, nodes
+        self.world = (*own, *(rank for node in nodes for rank in node.ranks))
         self._oom_kills: int | None = None  # of the machine before the run
         self._torchrun: TorchrunProcess | None = None
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
@@ -61,17 +69,29 @@ class RunningRanks:
         self._scan_after_s = _FIRST_SCAN_S
 
     @contextlib.contextmanager
-    def run(self, command: Command, grace_period_s: float) -> Iterator[None]:
-        """Start torchrun; on leaving, nothing of the run is left, and ``exit`` is known.
+    def run(
+        self, command: Command, grace_period_s: float, others: Sequence[Command] = ()
+    ) -> Iterator[None]:
+        """Start torchrun, with ``others`` on the nodes; on leaving, nothing of the run is left.
 
-        Raises:
-            LaunchError: If it could not be started.
+        ``exit`` is known then. Raises ``LaunchError`` if one could not be started.
         """
         self._oom_kills = count_oom_kills()
         self._torchrun = TorchrunProcess(command, self._paths, grace_period_s)
-        with self._torchrun:
-            yield
-        self.exit = self._torchrun.exit
+        try:
+            for node, its in zip(self._nodes, others, strict=True):
+                node.start(its, self._paths, grace_period_s)
+            for node in self._nodes:
+                node.wait_until_started()
+            with self._torchrun:
+                try:
+                    yield
+                finally:  # each is asked to end before any is waited for
+                    for node in self._nodes:
+                        node.stop(StopLevel.TERMINATE)
+        finally:
+            exits = [node.finish(grace_period_s) for node in self._nodes]
+        self.exit = _join_exits([self._torchrun.exit, *exits])
 
     @property
     def torchrun(self) -> TorchrunProcess:
@@ -81,14 +101,39 @@ class RunningRanks:
         return self._torchrun
 
     def step(self, level: StopLevel) -> bool:
-        """End the run as firmly as ``level`` says, wait a tick; return whether it still runs."""
+        """End the run as firmly as ``level`` says, wait a tick; return whether it still runs.
+
+        If torchrun has failed on one host, the ranks of the others may wait for it for ever.
+        """
+        if self._nodes and (self.torchrun.failed or any(node.failed for node in self._nodes)):
+            level = max(level, StopLevel.TERMINATE)
         self.torchrun.stop(level, self.ask_to_end)
+        for node in self._nodes:
+            node.stop(level)
         self.torchrun.wait()
-        return self.torchrun.is_running()
+        running = [node for node in self._nodes if node.is_running]
+        if running and not self.torchrun.is_running():
+            running[0].ended.wait(TICK_S)
+        return bool(running) or self.torchrun.is_running()
+
+    @property
+    def lost(self) -> str | None:
+        """Which host was lost first, and why, as a sentence; ``None`` if none was."""
+        return next((node.lost for node in self._nodes if node.lost is not None), None)
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether others compute on the other hosts; ``None`` if unknown for any."""
+        found = {node.shared for node in self._nodes}
+        return True if True in found else None if None in found else False
+
+    def _node_of(self, rank: int) -> RemoteNode | None:
+        return next((node for node in self._nodes if rank in node.ranks), None)
 
     def count(self, rank: int = 0) -> StepCount | None:
         """Return the step clock of a rank; ``None`` before its first step."""
-        return read_step_clock(self._paths.rank_clock(rank))
+        node = self._node_of(rank)
+        return read_step_clock(self._paths.rank_clock(rank)) if node is None else node.count(rank)
 
     def counts(self) -> dict[int, StepCount]:
         """Return the step clocks of the ranks that have made a step."""
@@ -105,13 +150,17 @@ class RunningRanks:
     def oom_kills(self) -> int | None:
         """Return how many processes the kernel has killed for memory since; ``None``: unknown."""
         now, before = count_oom_kills(), self._oom_kills
-        return None if now is None or before is None else now - before
+        own = None if now is None or before is None else now - before
+        counts = [own, *(node.oom_kills for node in self._nodes)]
+        return None if None in counts else sum(count or 0 for count in counts)
 
     def take(self, event: Event) -> None:
         """Remember the process of a rank that starts, or of one that trains in its place.
 
         Or that the script of a rank has ended.
         """
+        if isinstance(event, (Started, Ended)) and event.rank not in self._own:
+            return  # its pid is of another host
         if isinstance(event, Ended):
             self._ended.add(event.rank)
         if isinstance(event, Started):
@@ -127,13 +176,14 @@ class RunningRanks:
                 else:
                     self._training.add(process)
 
-    def find_others(self, progress: Progress) -> list[Spawned]:
-        """Return the ranks that the script has started, as long as no process of ours trains."""
-        now_t = progress.now_t
-        waited = now_t - progress.launched_t < self._scan_after_s
-        if waited or progress.steps is not None or progress.ranks.spawned:
+    def find_others(self, now_t: float, launched_t: float) -> list[Spawned]:
+        """Return the ranks that the scripts of this host have started.
+
+        Call it as long as no process of ours trains.
+        """
+        if now_t - launched_t < self._scan_after_s:
             return []
-        self._scan_after_s = _BACKOFF * (now_t - progress.launched_t)
+        self._scan_after_s = _BACKOFF * (now_t - launched_t)
         found = find_started_ranks(self._processes.values())
         return [Spawned(now_t, pid, size) for pid, size in found.items()]
 
@@ -151,7 +201,7 @@ class RunningRanks:
         left = {rank: each for rank, each in self._processes.items() if _state(each) is not None}
         died = self._gone - self._ended - left.keys()  # its last events have been read since
         self._gone = self._processes.keys() - left.keys()
-        if len(self._processes) < len(self.world) or died:
+        if len(self._processes) < len(self._own) or died:
             return False
         training = {process for process in self._training if _state(process) is not None}
         able = [each for each in training.union(left.values()) if _handles(each, signal.SIGTERM)]
@@ -186,17 +236,30 @@ class RunningRanks:
 
     def all_live(self) -> bool:
         """Whether no known rank has ended. If one has, torchrun is about to act."""
-        return all(_state(process) is not None for process in self._processes.values())
+        own = all(_state(process) is not None for process in self._processes.values())
+        return own and all(node.all_live for node in self._nodes)
 
     def state(self, rank: int) -> str | None:
         """Return the process state of a rank as psutil names it; ``None`` if gone or unknown."""
+        if (node := self._node_of(rank)) is not None:
+            return node.states.get(rank)
         process = self._processes.get(rank)
         return None if process is None else _state(process)
+
+    @property
+    def states(self) -> dict[int, str]:
+        """The process state of each rank whose process is alive."""
+        found = ((rank, self.state(rank)) for rank in self.world)
+        return {rank: state for rank, state in found if state is not None}
 
     def ask_for_stacks(self) -> None:
         """Ask every rank to write its stacks into a file."""
         sizes = {rank: _size_of(self._paths.rank_stack(rank)) for rank in self.world}
-        self._offsets = {rank: sizes[rank] for rank in self.world if self.ask_for_stack(rank)}
+        asked = {rank for rank in self._own if self.ask_for_stack(rank)}
+        for node in self._nodes:
+            node.ask_for_stacks()
+            asked.update(node.ranks)
+        self._offsets = {rank: sizes[rank] for rank in self.world if rank in asked}
         self._sizes = dict(self._offsets)
 
     def ask_for_stack(self, rank: int) -> bool:
@@ -238,7 +301,19 @@ class RunningRanks:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        for node in self._nodes:
+            node.kill_ranks()
         return bool(found)
+
+
+def _join_exits(exits: Sequence[ProcessExit]) -> ProcessExit:
+    """Return how the torchruns of all hosts ended: with the first code that is not 0."""
+    return ProcessExit(
+        next((each.code for each in exits if each.code), 0),
+        max(each.ended_t for each in exits),
+        tuple(name for each in exits for name in each.outlived),
+        tuple(name for each in exits for name in each.left),
+    )
 
 
 def _state(process: psutil.Process) -> str | None:

@@ -192,6 +192,10 @@ class Stopping:
         """Whether a scheduler is ending the run."""
         return self.order is not None and self.order.cause is ReasonCode.PREEMPTED
 
+    def take_signal(self, number: int) -> None:
+        """Take a signal that the launcher of another host got."""
+        self._signals.received.append(number)
+
     def bound(self, cost_bound_j: float | None) -> None:
         """Take another cost bound, in joules; ``None`` for none."""
         self.rules = replace(self.rules, cost_bound_j=cost_bound_j)

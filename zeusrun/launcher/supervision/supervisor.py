@@ -16,7 +16,12 @@ from zeusrun.launcher.events import Advanced, BoundChanged, Messages, Printed, W
 from zeusrun.launcher.power.control import LimitControl
 from zeusrun.launcher.processes.command import placeholder_values
 from zeusrun.launcher.processes.torchrun import StopLevel
-from zeusrun.launcher.rundir.failure import read_failure, run_deleted, torchrun_was_signalled
+from zeusrun.launcher.rundir.failure import (
+    lost_host,
+    read_failure,
+    run_deleted,
+    torchrun_was_signalled,
+)
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.launcher.rundir.logs import log_tails, read_text_lines
 from zeusrun.launcher.rundir.record import write_live
@@ -76,7 +81,10 @@ class Supervised:
     def shared(self) -> bool | None:
         """Whether others used the devices at the same time; ``None`` if unknown."""
         on_cpu = self.neighbours.shared
-        return self.meter.shared if on_cpu is None else on_cpu
+        found = {self.meter.shared if on_cpu is None else on_cpu}
+        if self.submission.nodes:
+            found.add(self.ranks.shared)
+        return True if True in found else None if None in found else False
 
     @property
     def found_stalls(self) -> tuple[Stall, ...]:
@@ -91,7 +99,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
     spec, choice, paths, trial = submission.spec, begun.choice, begun.paths, begun.trial
     messages, values = Messages(begun.emit), placeholder_values(spec, trial, paths)
     meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
-    ranks = RunningRanks(paths, trial.world_size)
+    ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
     policy = PolicyControl(submission, choice, meter)
     folder = spec.workdir_path(values)
     sources = open_sources(
@@ -151,13 +159,14 @@ def start_ranks(run: Supervised) -> Iterator[None]:
     the training.
     """
     begun, ended = run.begun, False
-    command = run.submission.command(begun.trial, begun.paths, begun.choice.largest_that_fits)
+    fitting, grace_s = begun.choice.largest_that_fits, run.submission.spec.launch.grace_period_s
+    command, *others = run.submission.commands(begun.trial, begun.paths, fitting)
     try:
         run.limits.begin()
         with run.meter:
             now_t = time.monotonic()
             run.progress = replace(run.progress, launched_t=now_t, now_t=now_t)
-            with run.ranks.run(command, run.submission.spec.launch.grace_period_s):
+            with run.ranks.run(command, grace_s, others):
                 try:
                     yield
                 finally:
@@ -187,6 +196,7 @@ def supervise(run: Supervised) -> None:
 def _observe(run: Supervised, *, final: bool = False) -> None:
     """Read what the ranks wrote, and show it."""
     meter, trial, order, before = run.meter, run.begun.trial, run.stopping.order, run.progress
+    _hear_nodes(run)
     progress, events, reported = run.observer.observe(before, meter.energy_between, final=final)
     for event in events:
         run.stalls.take(event)
@@ -209,11 +219,23 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
         _ask_policy(run, progress, epoch=reported, final=final)
     run.progress = progress = _write_live(run, progress, final=final)
     _show_logs(run.logs, run.messages, final=final)
-    if (text := run.neighbours.check(progress)) is not None:
+    trains = progress.training_t is not None and not progress.ranks.exit_codes
+    if (text := run.neighbours.check(progress.now_t, trains=trains)) is not None:
         run.messages.warn(text)
     for kind, text in run.find_remarks(progress, trial).items():
         run.messages.warn_once(kind, text)
     run.messages.emit(Advanced(progress))
+
+
+def _hear_nodes(run: Supervised) -> None:
+    """Show what the launchers of other hosts say; a signal to one of them ends the run."""
+    for node in run.submission.nodes:
+        while node.notices:
+            run.messages.warn(node.notices.popleft())
+        while node.signals:
+            number = node.signals.popleft()
+            run.messages.warn(f"host {node.name}: its launcher got signal {number}")
+            run.stopping.take_signal(number)
 
 
 def _show_logs(tails: Mapping[int, LineTail], messages: Messages, *, final: bool = False) -> None:
@@ -282,11 +304,13 @@ def conclude(run: Supervised) -> Outcome:
         progress=run.progress,
         exit_=exit_,
         stop=run.stopping.order,
-        failure=run_deleted(paths)
+        failure=lost_host(run.ranks.lost)
+        or run_deleted(paths)
         or run.stalls.failure
         or read_failure(paths, restarts, run.ranks.oom_kills(), run.begun.mask),
         meter=run.meter,
         shared=run.shared,
+        hosts=run.submission.host_shares,
         finished_at=timestamp(),
         signalled=torchrun_was_signalled(paths),
         limits=run.limits.report(run.policy.speed),

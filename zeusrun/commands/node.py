@@ -1,0 +1,60 @@
+"""The verbs of a node: ``node``, which a fan-out starts, and ``join``, which a person does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Annotated
+
+import typer
+from typer import Argument
+
+from zeusrun.errors import LaunchError, UsageError
+from zeusrun.launcher.nodes.channel import MARK, Channel, ChannelError, exchange_nonces, write_all
+from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE
+from zeusrun.launcher.nodes.server import NodeLauncher
+
+_CONNECT_S = 60.0
+
+
+def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) -> None:
+    """Run the ranks of a job on this host, for the zeusrun at the other end of the pipes."""
+    # What anything here prints must not be taken for messages.
+    reading, writing = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    write_all(writing, MARK)
+    NodeLauncher(Channel(reading, writing, number)).serve()
+
+
+def join(
+    endpoint: Annotated[
+        str, Argument(metavar="HOST:PORT", help="As the waiting `zeusrun submit` shows it.")
+    ],
+) -> None:
+    """Give this host to a job whose `zeusrun submit` waits for it (run_on.fan_out: join)."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{endpoint} is no HOST:PORT, such as 10.0.0.1:29400")
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is None and sys.stdin.isatty():
+        token = typer.prompt("Token", hide_input=True, err=True)
+    if not token:
+        raise UsageError(f"set {TOKEN_VARIABLE} to the token of the run, as the submit shows it")
+    try:
+        sock = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
+        sock.setblocking(True)
+        seal = exchange_nonces(sock.fileno(), token, head=False)
+    except (OSError, OverflowError) as error:
+        raise LaunchError(f"{endpoint} cannot be reached: {error}") from error
+    except ChannelError as error:
+        raise LaunchError(f"{endpoint}: {error}") from error
+    descriptor = sock.detach()
+    launcher = NodeLauncher(Channel(descriptor, descriptor, 0, seal))
+    typer.echo(f"joined {endpoint}")
+    launcher.serve()
+    if not launcher.was_prepared:
+        raise LaunchError(
+            f"{endpoint} has refused this host: the token is another one, or the run has ended"
+        )

@@ -1,0 +1,1 @@
+"""Several hosts: the launcher of each node, the channel to it, and the head's side of both."""

@@ -1,0 +1,198 @@
+"""Messages between the head and a node launcher: length-prefixed JSON over pipes or one socket.
+
+A message is a JSON object with ``kind``, and ``node``: the number of the node that it is for or
+from. Some fan-outs, such as srun, give their standard input to every node. Pipes have been
+authenticated by the fan-out. A socket has not: there, each message carries an HMAC (RFC 2104) by
+the token of the run, over its direction and number as well, so it cannot be forged or replayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import struct
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zeusrun.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Message: TypeAlias = "dict[str, Any]"
+
+MARK = b"\nzeusrun node: messages follow\n"
+"""What a node launcher writes first. A login shell may have written something before."""
+
+_LENGTH = struct.Struct(">I")
+_MAX_BYTES = 16 << 20
+_MAX_NOISE_BYTES = 64 << 10
+_NONCE_BYTES = 16
+_MAC_BYTES = hashlib.sha256().digest_size
+_JOIN_S = 5.0
+
+
+class ChannelError(LaunchError):
+    """The other end sent what is no message of the run."""
+
+
+class Seal:
+    """The HMACs of one socket. Both ends draw a nonce, so no two connections have the same key."""
+
+    def __init__(self, token: str, own: bytes, other: bytes, *, head: bool) -> None:
+        nonces = own + other if head else other + own
+        self._key = hmac.digest(token.encode(), nonces, "sha256")
+        self._directions = (b"h", b"n") if head else (b"n", b"h")
+        self._sent = self._received = 0
+
+    def close(self, payload: bytes) -> bytes:
+        """Return a payload with its HMAC."""
+        self._sent += 1
+        return self._digest(self._directions[0], self._sent, payload) + payload
+
+    def open(self, sealed: bytes) -> bytes:
+        """Return the payload; raises ``ChannelError`` if the HMAC is wrong."""
+        self._received += 1
+        mac, payload = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
+        expected = self._digest(self._directions[1], self._received, payload)
+        if not hmac.compare_digest(mac, expected):
+            raise ChannelError("the other end has another token")
+        return payload
+
+    def _digest(self, direction: bytes, number: int, payload: bytes) -> bytes:
+        return hmac.digest(self._key, direction + struct.pack(">Q", number) + payload, "sha256")
+
+
+class Channel:
+    """One end of a connection. ``send`` never waits: a thread writes, in order.
+
+    The descriptors belong to the channel. ``close`` closes them.
+    """
+
+    def __init__(self, reading: int, writing: int, node: int = 0, seal: Seal | None = None) -> None:
+        self.node = node
+        self._reading, self._writing, self._seal = reading, writing, seal
+        self._unsent: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self.backlog = 0  # bytes that are not written yet
+        self._thread = threading.Thread(target=self._write, name="zeusrun-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the fan-out's pipes carry it; a socket is not encrypted."""
+        return self._seal is None
+
+    def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - of a message
+        """Send a message; if the other end is gone, do nothing: ``receive`` shows it."""
+        payload = json.dumps({"kind": kind, "node": self.node, **fields}).encode()
+        with self._changed:
+            if self._seal is not None:
+                payload = self._seal.close(payload)
+            self._unsent.append(_LENGTH.pack(len(payload)) + payload)
+            self.backlog += len(payload)
+            self._changed.notify()
+
+    def receive(self) -> Message | None:
+        """Wait for the next message; ``None`` at the end. Raises ``ChannelError`` for others."""
+        payload = receive_frame(self._reading)
+        if payload is None:
+            return None
+        if self._seal is not None:
+            payload = self._seal.open(payload)
+        try:
+            message = json.loads(payload)
+            if isinstance(message["kind"], str) and isinstance(message["node"], int):
+                return dict(message)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            pass
+        raise ChannelError("what was received is no message")
+
+    def skip_noise(self) -> bool:
+        """Read up to the mark of a node launcher; return false if the connection ends before."""
+        seen = b""
+        while not seen.endswith(MARK):
+            part = _read_exactly(self._reading, 1)
+            if part is None or len(seen) > _MAX_NOISE_BYTES:
+                return False
+            seen += part
+        return True
+
+    def close(self) -> None:
+        """Write what is not written yet, for a few seconds at most, and close the descriptors."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_JOIN_S)
+        for descriptor in {self._reading, self._writing}:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # the other end is gone
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._unsent or self._closing)
+                    if not self._unsent:
+                        return
+                    frame = self._unsent.popleft()
+                write_all(self._writing, frame)
+                with self._changed:
+                    self.backlog -= len(frame) - _LENGTH.size
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes; raises ``OSError``."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def receive_frame(descriptor: int) -> bytes | None:
+    """Return the payload of the next frame; ``None`` at the end of the connection."""
+    head = _read_exactly(descriptor, _LENGTH.size)
+    if head is None:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > _MAX_BYTES:
+        raise ChannelError("what was received is no message")
+    return _read_exactly(descriptor, length)
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes | None:
+    parts, left = [], size
+    while left:
+        try:
+            part = os.read(descriptor, left)
+        except OSError:  # reset, or closed by this end
+            return None
+        if not part:
+            return None
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def exchange_nonces(descriptor: int, token: str, *, head: bool) -> Seal:
+    """Return the seal of a new socket; raises ``ChannelError`` if the other end is no zeusrun."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    write_all(descriptor, MARK + own)
+    received = _read_exactly(descriptor, len(MARK) + _NONCE_BYTES) or b""
+    if not received.startswith(MARK):
+        raise ChannelError("the other end is no zeusrun")
+    return Seal(token, own, received[len(MARK) :], head=head)
+
+
+def receive_all(channel: Channel, take: Callable[[Message], None]) -> str | None:
+    """Give each message to ``take`` until the connection ends; return what was wrong, if it was."""
+    try:
+        while (message := channel.receive()) is not None:
+            take(message)
+    except ChannelError as error:
+        return str(error)
+    return None

@@ -1,0 +1,125 @@
+"""Copies what the ranks of a node write into the run directory of the head, while they write it.
+
+The node's own files are in ``nodes/<number>`` of the run directory, on its own disk or on a shared
+one. So nobody depends on a shared file system, and no two hosts append to one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from zeusrun.files.private import (
+    make_folder,
+    open_for_reading,
+    open_for_writing,
+    write_file,
+)
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+_CHUNK_BYTES = 512 << 10
+_NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank\d{1,9}\.(log|stack))")
+
+
+def node_paths(paths: RunPaths, number: int) -> RunPaths:
+    """Return the files of a node's own part of a run."""
+    return RunPaths(paths.run_dir / "nodes" / str(number))
+
+
+def create_node_folders(paths: RunPaths, number: int) -> RunPaths:
+    """Create the folders of a node's part of a run, empty; raises ``OSError``."""
+    own = node_paths(paths, number)
+    shutil.rmtree(own.run_dir, ignore_errors=True)
+    for folder in (paths.checkpoints, own.logs, own.clocks):
+        make_folder(folder)
+    return own
+
+
+def remove_node_folders(paths: RunPaths, number: int) -> None:
+    """Remove a node's part of a run that the head has copied, and folders that are empty then."""
+    own = node_paths(paths, number)
+    shutil.rmtree(own.run_dir, ignore_errors=True)
+    for folder in (own.run_dir.parent, paths.checkpoints, paths.run_dir):
+        if not has_checkpoint(paths.run_dir):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class FileReader:
+    """Reads what is new in the files of a node's ranks."""
+
+    def __init__(self, paths: RunPaths, ranks: Iterable[int]) -> None:
+        self._paths = paths
+        per_rank = (each(rank) for rank in ranks for each in (paths.rank_log, paths.rank_stack))
+        self._offsets = dict.fromkeys((paths.sidecar, paths.torchrun_log, *per_rank), 0)
+        self._error = b""
+
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the name of each file with new content, and a part of it: of events, whole lines.
+
+        The record of a failure is replaced after a restart, so it is always whole.
+        """
+        for path, offset in self._offsets.items():
+            data = _read_from(path, offset)
+            if path == self._paths.sidecar:
+                data = data[: data.rfind(b"\n") + 1]
+            if data:
+                self._offsets[path] = offset + len(data)
+                yield str(path.relative_to(self._paths.run_dir)), data
+        error = _read_from(self._paths.error, 0)
+        if error != self._error:
+            self._error = error
+            yield self._paths.error.name, error
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        descriptor = open_for_reading(path)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, _CHUNK_BYTES, offset)
+    finally:
+        os.close(descriptor)
+
+
+def write_copy(
+    paths: RunPaths, number: int, name: str, data: bytes, to_own_time: Callable[[float], float]
+) -> None:
+    """Write what a node has read into the run directory; raises ``OSError``.
+
+    The time of each event becomes that of this host's clock. Each node has a log of torchrun and a
+    record of its failure; all other files are of one rank, or are appended to.
+    """
+    path = paths.run_dir / name
+    if not _NAME.fullmatch(name):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+    if path in {paths.torchrun_log, paths.error}:
+        path = path.with_suffix(f".{number}{path.suffix}")
+    if name == paths.error.name:
+        write_file(path, data)
+        return
+    if name == paths.sidecar.name:
+        data = b"".join(_with_own_time(each, to_own_time) for each in data.splitlines(True))
+    descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, data)  # one write, so that lines of several hosts do not mix
+    finally:
+        os.close(descriptor)
+
+
+def _with_own_time(line: bytes, to_own_time: Callable[[float], float]) -> bytes:
+    with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
+        record: dict[str, Any] = json.loads(line)
+        record["t"] = to_own_time(float(record["t"]))
+        return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
+    return line

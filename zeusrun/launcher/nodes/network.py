@@ -1,0 +1,111 @@
+"""The network interfaces of this host, and the addresses by which hosts reach each other."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from zeusrun.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ANY_PORT = 9  # of a datagram socket that sends nothing
+_INTERNET = {socket.AF_INET, socket.AF_INET6}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where this host is reached: the name of the interface, and its address."""
+
+    nic: str
+    address: str
+
+
+def list_interfaces() -> dict[str, list[str]]:
+    """Return the addresses of each interface of this host, IPv4 first."""
+    found: dict[str, list[str]] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        own = [each for each in addresses if each.family in _INTERNET]
+        own.sort(key=lambda each: each.family != socket.AF_INET)
+        if own:
+            found[name] = [each.address for each in own]
+    return found
+
+
+def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
+    """Return where this host is reached by ``peer``, a name or an address.
+
+    Args:
+        host: The name of this host, for messages.
+        nic: The interface that the user names; ``None``: the one that leads to ``peer``.
+        peer: Another host.
+
+    Raises:
+        LaunchError: If there is no such interface, or no way to ``peer``.
+    """
+    interfaces = list_interfaces()
+    if nic is not None:
+        if nic not in interfaces:
+            raise LaunchError(
+                f"host {host} has no interface {nic}; it has {', '.join(interfaces)}. Correct "
+                "run_on.nic in the job file"
+            )
+        return Endpoint(nic, interfaces[nic][0])
+    address = _address_towards(host, peer)
+    own = _interface_of(address, interfaces)
+    if own is None:
+        raise LaunchError(f"host {host}: no interface has its address {address}; set run_on.nic")
+    return Endpoint(own, address)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a name or an address is of this host."""
+    bare = name.rpartition("@")[2]
+    if bare in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0]}:
+        return True
+    own = {address for each in list_interfaces().values() for address in each}
+    with contextlib.suppress(OSError):
+        found = {str(each[4][0]) for each in socket.getaddrinfo(bare, None)}
+        return any(each in own or ipaddress.ip_address(each).is_loopback for each in found)
+    return False
+
+
+def find_free_port(address: str, within: tuple[int, int] | None) -> int:
+    """Return a port on which nobody listens; raises ``LaunchError`` if there is none."""
+    for port in (0,) if within is None else range(within[0], within[1] + 1):
+        with contextlib.suppress(OSError), listen(address, port) as sock:
+            return int(sock.getsockname()[1])
+    span = "" if within is None else f" within run_on.port_range, {within[0]}-{within[1]}"
+    raise LaunchError(f"no port of {address} is free{span}")
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises ``OSError``."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
+def _address_towards(host: str, peer: str) -> str:
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(
+            peer.rpartition("@")[2], _ANY_PORT, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(target)  # finds the route; nothing is sent
+            return str(sock.getsockname()[0])
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LaunchError(
+            f"host {host} finds no way to {peer}: {why}. Name the network interface under "
+            "run_on.nic in the job file"
+        ) from error
+
+
+def _interface_of(address: str, interfaces: Mapping[str, list[str]]) -> str | None:
+    return next((name for name, own in interfaces.items() if address in own), None)

@@ -1,0 +1,458 @@
+"""The head's side of a node launcher: its ranks, its devices, its power limits."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from zeusrun import errors
+from zeusrun.energy.device import Health, Reading
+from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
+from zeusrun.launcher.nodes.channel import receive_all
+from zeusrun.launcher.nodes.mirror import write_copy
+from zeusrun.launcher.processes.command import WORKER
+from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
+from zeusrun.launcher.rundir.layout import has_checkpoint
+from zeusrun.lever import POWER, Lever
+from zeusrun.sidecar.step_clock import StepCount
+from zeusrun.trial import EnergySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from zeusrun.gpu.power_limits.holder import LimitHolder
+    from zeusrun.launcher.nodes.channel import Channel, Message
+    from zeusrun.launcher.processes.command import Command
+    from zeusrun.launcher.rundir.layout import RunPaths
+
+_ANSWER_S = 30.0  # a node that prepares opens its GPUs
+_MARGIN_S = 70.0  # after the grace of the ranks, for the rest of their files
+_KEPT_PINGS = 30  # of the last ones, the fastest tells the difference of the clocks
+_STALE_S = 1.0  # a device is read ten times a second
+
+
+class RemoteNode:
+    """One other host of a submit, from its first message to its last. A thread reads them.
+
+    Attributes:
+        number: Of the node; the head's host is 0.
+        name: Of the host, as the user calls it.
+        ranks: Of this host, once it is prepared.
+        states: The process state of each of its live ranks, as psutil names it.
+        lost: Why the host is lost, as a sentence; ``None`` if it is not.
+        shared: Whether others computed on its devices in this run; ``None`` if unknown.
+        notices: Sentences of the node for the user, oldest first; whoever shows one removes it.
+    """
+
+    def __init__(
+        self, number: int, name: str, channel: Channel, explain_end: Callable[[], str] = lambda: ""
+    ) -> None:
+        """Start to read; ``explain_end`` returns why the connection has ended, if that is known."""
+        self.number, self.name, self.channel = number, name, channel
+        self.ranks = range(0)
+        self.world_size = 0
+        self.address = self.nic = ""
+        self.devices: list[RemoteDevice] = []
+        self.hello: Message | None = None
+        self.lost: str | None = None
+        self.notices: deque[str] = deque()
+        self.signals: deque[int] = deque()  # that the node launcher got
+        self.limits = RemoteLimits(self)
+        self.ended = threading.Event()  # the present run has, or the host is lost
+        self._explain_end = explain_end
+        self._leaving = False
+        self._calls = itertools.count(1)
+        self._answers: dict[int, Message] = {}
+        self._answered = threading.Condition()
+        self._pings: deque[tuple[float, float]] = deque(maxlen=_KEPT_PINGS)  # round trip, offset
+        self.heard_t = time.monotonic()
+        self._begin_run(None)
+        self._thread = threading.Thread(target=self._read, name=f"zeusrun-{name}", daemon=True)
+        self._thread.start()
+
+    def _begin_run(self, paths: RunPaths | None) -> None:
+        self._paths = paths
+        self._started = 0
+        self._exit: ProcessExit | None = None
+        self._level = StopLevel.NONE
+        self._counts: dict[int, StepCount] = {}
+        self.states: dict[int, str] = {}
+        self.all_live, self.oom_kills, self.shared = True, None, None
+        self.ended.clear()
+
+    # Messages
+
+    def call(self, kind: str, timeout_s: float = _ANSWER_S, **fields: Any) -> Message:  # noqa: ANN401
+        """Ask the node, and wait for its answer; raises what the node raises."""
+        return self.wait_for(self.ask(kind, **fields), timeout_s)
+
+    def ask(self, kind: str, **fields: Any) -> int:  # noqa: ANN401 - of a message
+        """Ask the node; return the number of the call."""
+        number = next(self._calls)
+        self.channel.send(kind, call=number, **fields)
+        return number
+
+    def wait_for(self, call: int, timeout_s: float = _ANSWER_S) -> Message:
+        """Return the answer to a call; raises what the node raises, with the name of the host."""
+        with self._answered:
+            self._answered.wait_for(
+                lambda: call in self._answers or self.lost is not None, timeout_s
+            )
+            answer = self._answers.pop(call, None)
+        if answer is None:
+            raise LaunchError(self.lost or f"host {self.name} has not answered for {timeout_s:g} s")
+        if (text := answer.get("error")) is not None:
+            kind = getattr(errors, str(answer.get("type")), LaunchError)
+            known = isinstance(kind, type) and issubclass(kind, ZeusrunError)
+            own = text.startswith(f"host {self.name}")
+            raise (kind if known else LaunchError)(text if own else f"host {self.name}: {text}")
+        return answer
+
+    def wait_for_hello(self, timeout_s: float) -> Message | None:
+        """Return the first message of the node; ``None`` if the connection ended or is late."""
+        with self._answered:
+            self._answered.wait_for(
+                lambda: self.hello is not None or self.lost is not None, timeout_s
+            )
+        return self.hello
+
+    def ping(self) -> None:
+        """Ask for a sign of life, which also measures the difference of the clocks."""
+        self.channel.send("ping", t=time.monotonic())
+
+    def to_own_time(self, t: float) -> float:
+        """Return a time of the node's clock by the clock of this host; never later than now."""
+        offset_s = min(self._pings, default=(0.0, math.nan))[1]
+        now_t = time.monotonic()
+        return now_t if math.isnan(offset_s) else min(t + offset_s, now_t)
+
+    def lose(self, why: str) -> None:
+        """Give the host up."""
+        with self._answered:
+            if self.lost is None:
+                self.lost = why
+            self.ended.set()
+            self._answered.notify_all()
+
+    def leave(self) -> None:
+        """Tell the node to end, and close the connection."""
+        self._leaving = True
+        self.channel.send("bye")
+        self._thread.join(_STALE_S)
+        self.channel.close()
+
+    def _read(self) -> None:
+        problem = None
+        if not self.channel.is_private or self.channel.skip_noise():
+            problem = receive_all(self.channel, self._take)
+        why = problem or self._explain_end() or "its node launcher has ended"
+        if not self._leaving:
+            self.lose(f"host {self.name} is lost: {why}")
+
+    def _take(self, message: Message) -> None:
+        self.heard_t = time.monotonic()
+        kind = message["kind"]
+        if kind in {"hello", "answer"}:
+            with self._answered:
+                if kind == "hello":
+                    self.hello = message
+                else:
+                    self._answers[message["call"]] = message
+                self._answered.notify_all()
+        elif kind == "pong":
+            round_trip_s = self.heard_t - message["t"]
+            self._pings.append((round_trip_s, message["t"] + round_trip_s / 2 - message["own_t"]))
+        elif kind == "readings":
+            self._take_readings(message["readings"])
+        elif kind == "file":
+            self._take_file(message["name"], message["data"].encode("latin-1"))
+        elif kind == "state":
+            self._take_state(message)
+        elif kind == "warning":
+            self.notices.append(f"host {self.name}: {message['text']}")
+        elif kind == "signal":
+            self.signals.append(message["number"])
+        elif kind == "ended":
+            self._take_end(*message["exit"], kept=message["kept"])
+
+    def _take_file(self, name: str, data: bytes) -> None:
+        if self._paths is not None:
+            try:
+                write_copy(self._paths, self.number, name, data, self.to_own_time)
+            except OSError as error:
+                self.notices.append(f"{error.filename or name}: {error.strerror}")
+
+    def _take_end(
+        self,
+        code: int,
+        ended_t: float,
+        outlived: Sequence[str],
+        left: Sequence[str],
+        *,
+        kept: str | None,
+    ) -> None:
+        if kept is not None:
+            self.notices.append(
+                f"host {self.name} shares no files with this one: what its ranks have saved is "
+                f"there, in {kept}"
+            )
+        names = self._named(outlived), self._named(left)
+        self._exit = ProcessExit(code, self.to_own_time(ended_t), *names)
+        self.ended.set()
+
+    def _named(self, processes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(f"{name} on {self.name}" for name in processes)
+
+    def _take_state(self, message: Message) -> None:
+        self.states = {int(rank): state for rank, state in message["states"].items()}
+        self.all_live, self.oom_kills = message["all_live"], message["oom_kills"]
+        self.shared = message["shared"]
+        if message["limits"]:
+            self.limits.take(message["limits"])
+        for rank, (steps, first_t, last_t, _, *more) in message["counts"].items():
+            times = self.to_own_time(first_t), self.to_own_time(last_t)
+            self._counts[int(rank)] = StepCount(steps, *times, *more)
+
+    def _take_readings(self, readings: Sequence[Any]) -> None:
+        for device, reading in zip(self.devices, readings, strict=False):
+            device.take(reading, self.to_own_time)
+
+    # The preparation
+
+    def prepare(self, answer: Message, first_rank: int) -> None:
+        """Take what the node says of its host."""
+        self.ranks = range(first_rank, first_rank + answer["ranks"])
+        self.nic, self.address = answer["nic"], answer["address"]
+        self.devices = [RemoteDevice(self.name, each) for each in answer["devices"]]
+        self._take_readings(answer["readings"])
+
+    # One run
+
+    def start(self, command: Command, paths: RunPaths, grace_period_s: float) -> None:
+        """Let the node start torchrun; ``wait_until_started`` says whether it could."""
+        self._begin_run(paths)
+        env, unsent = dict(command.env), () if self.channel.is_private else command.secrets
+        for name in unsent:
+            del env[name]
+        self._started = self.ask(
+            "start",
+            run_dir=str(paths.run_dir),
+            ranks=[self.ranks.start, len(self.ranks)],
+            argv=command.argv,
+            worker=str(WORKER),
+            env=env,
+            own_env=unsent,
+            cwd=str(command.cwd),
+            script=None if command.script is None else str(command.script),
+            grace_s=grace_period_s,
+            continues=has_checkpoint(paths.run_dir),
+        )
+
+    def wait_until_started(self) -> None:
+        """Wait until torchrun runs there; raises ``LaunchError`` with the name of the host."""
+        call, self._started = self._started, 0
+        self.wait_for(call)
+        self._started = call
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its torchrun runs."""
+        return bool(self._started) and not self.ended.is_set()
+
+    @property
+    def failed(self) -> bool:
+        """Whether its torchrun has ended, and not with 0, or the host is lost."""
+        return self.lost is not None or (self._exit is not None and self._exit.code != 0)
+
+    def stop(self, level: StopLevel) -> None:
+        """End its ranks as firmly as ``level`` says; it never falls."""
+        if level > self._level and self._started:
+            self._level = level
+            self.channel.send("stop", level=int(level))
+
+    def finish(self, grace_period_s: float) -> ProcessExit:
+        """Wait for the end of the run there, and return how it ended."""
+        if self._started and not self.ended.wait(grace_period_s + _MARGIN_S):
+            self.lose(f"host {self.name} is lost: its ranks did not end")
+        if self._exit is None:
+            return ProcessExit(1, time.monotonic(), ())
+        return self._exit
+
+    def count(self, rank: int) -> StepCount | None:
+        """Return the step clock of a rank; ``None`` before its first step."""
+        return self._counts.get(rank)
+
+    def ask_for_stacks(self) -> None:
+        """Ask its ranks to write their stacks, which are copied as its logs are."""
+        self.channel.send("stacks")
+
+    def kill_ranks(self) -> None:
+        """Kill its ranks, so that torchrun restarts them."""
+        self.channel.send("kill")
+
+
+class RemoteDevice:
+    """A device of another host. Its node launcher reads it, and says whether others use it."""
+
+    def __init__(self, host: str, described: Mapping[str, Any]) -> None:
+        self.host = host
+        self.is_gpu = bool(described["is_gpu"])
+        self.uuid = str(described["uuid"]) if self.is_gpu else f"{host}/{described['uuid']}"
+        self.model = str(described["model"])
+        self.max_power_w: float | None = described["max_power_w"]
+        self.energy_source = EnergySource(described["energy_source"])
+        self.caveat: str | None = described["caveat"]
+        self.is_metered = True  # ``False``: its energy cannot be added to that of the others
+        self._last: Reading | str = f"host {host} has sent no reading"
+
+    def take(self, reading: str | list[Any], to_own_time: Callable[[float], float]) -> None:
+        """Take a reading of the node; a text says why there is none."""
+        if isinstance(reading, str):
+            self._last = f"host {self.host}: {reading}"
+            return
+        t, energy_j, power_w, limit_w, health = reading
+        if not self.is_metered:
+            energy_j = power_w = None
+        sensors = None if health is None else Health(**health)
+        self._last = Reading(energy_j, power_w, limit_w, sensors, to_own_time(t))
+
+    def compute_processes(self) -> frozenset[int]:
+        """Return none: their ids are of another host, and its launcher checks them."""
+        return frozenset()
+
+    def read(self) -> Reading:
+        """Return the last reading; raises ``DeviceError`` if there is none of the last second."""
+        last = self._last
+        if isinstance(last, str):
+            raise DeviceError(last)
+        if last.t is not None and time.monotonic() - last.t > _STALE_S:
+            raise DeviceError(f"host {self.host} sends no readings")
+        return last
+
+    def power_limit_w(self) -> float | None:
+        """Return the limit in force at the last reading; ``None`` if the device has none."""
+        return self.read().power_limit_w
+
+    def close(self) -> None:
+        """Do nothing: the node closes the device."""
+
+
+class RemoteLimits:
+    """The power limits of another host, which its launcher holds; see ``LimitHolder``."""
+
+    def __init__(self, node: RemoteNode) -> None:
+        self._node = node
+        self.levers: tuple[Lever, ...] | None = None  # ``None``: it has no GPU to limit
+        self.refused: str | None = None
+        self.taken: str | None = None
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Take the state of the limits there."""
+        watts = state["levers"]
+        self.levers = None if watts is None else tuple(Lever(POWER, each) for each in watts)
+        name = self._node.name
+        self.refused, self.taken = (
+            None if text is None else f"host {name}: {text}"
+            for text in (state["refused"], state["taken"])
+        )
+
+    def set(self, watts: float | None, trial: str | None) -> None:
+        """Hold a limit for a trial, or check it without one; restore for ``None``."""
+        if self.levers is not None:
+            self.take(self._node.call("limit", watts=watts, trial=trial))
+
+
+class JoinedLimits:
+    """The power limits of all hosts as one ``LimitHolder``: a limit is held on each or on none.
+
+    ``own`` is that of this host, ``None`` without a GPU to limit. The node launchers restore the
+    limits of their hosts when the submit ends, also if the head or a node dies.
+    """
+
+    def __init__(self, own: LimitHolder | None, nodes: Sequence[RemoteNode], mode: str) -> None:
+        self._own, self._nodes, self._mode = own, nodes, mode
+        self._remote = [node.limits for node in nodes]
+
+    def __enter__(self) -> Self:
+        if self._own is not None:
+            self._own.__enter__()
+        calls = [node.ask("hold_limits", mode=self._mode) for node in self._nodes]
+        for node, call in zip(self._nodes, calls, strict=True):
+            node.limits.take(node.wait_for(call))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for limits in self._remote:
+            with contextlib.suppress(ZeusrunError):  # its launcher restores them when it ends
+                limits.set(None, None)
+        if self._own is not None:
+            self._own.__exit__(*error)
+
+    @property
+    def levers(self) -> tuple[Lever, ...]:
+        """The limits that every GPU accepts, ascending."""
+        found = [
+            each.levers for each in (self._own, *self._remote) if each and each.levers is not None
+        ]
+        return tuple(lever for lever in found[0] if all(lever in each for each in found))
+
+    @property
+    def refused(self) -> str | None:
+        """Why the limits are not changed, on the first host of which that is true."""
+        return self._first("refused")
+
+    @property
+    def taken(self) -> str | None:
+        """A sentence on a limit that somebody else has set meanwhile."""
+        return self._first("taken")
+
+    @property
+    def unrestored(self) -> str | None:
+        """What could not be restored on this host."""
+        return None if self._own is None else self._own.unrestored
+
+    def _first(self, name: str) -> str | None:
+        found = (getattr(each, name) for each in (self._own, *self._remote) if each is not None)
+        return next((text for text in found if text is not None), None)
+
+    def hold(self, lever: Lever, trial: str) -> None:
+        """Hold a limit on every GPU; see ``LimitHolder.hold``."""
+        try:
+            if self._own is not None:
+                self._own.hold(lever, trial)
+            for limits in self._remote:
+                limits.set(lever.value, trial)
+        except ZeusrunError as error:
+            with contextlib.suppress(DeviceError):
+                self.restore()
+            raise error if isinstance(error, DeviceError) else DeviceError(str(error)) from error
+
+    def keep_guarded(self) -> None:
+        """Keep the guard of this host running; the other launchers keep theirs."""
+        if self._own is not None:
+            self._own.keep_guarded()
+
+    def check(self, lever: Lever) -> None:
+        """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
+        if self._own is not None:
+            self._own.check(lever)
+        for limits in self._remote:
+            limits.set(lever.value, None)
+
+    def restore(self) -> None:
+        """Restore the original limits everywhere; raises ``DeviceError``."""
+        try:
+            for limits in self._remote:
+                limits.set(None, None)
+        except LaunchError as error:
+            raise DeviceError(str(error)) from error
+        finally:
+            if self._own is not None:
+                self._own.restore()

@@ -1,0 +1,421 @@
+"""The launcher of one node: runs what depends on local processes and devices, for a head elsewhere.
+
+It decides nothing. It starts torchrun when the head says so, copies to the head what the ranks
+write, sends it the readings of the devices, and passes stops on. If the connection ends, the head
+is dead, and the ranks are killed, as the watchdog of a head does it. If the head is silent for the
+heartbeat, the link is cut: then the ranks have their grace to save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zeusrun import __version__
+from zeusrun.energy.sharing import ForeignProcesses, Sharing
+from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
+from zeusrun.launcher.context import check_descriptors, job_devices
+from zeusrun.launcher.nodes.channel import receive_all
+from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remove_node_folders
+from zeusrun.launcher.nodes.network import find_endpoint
+from zeusrun.launcher.power.control import open_limits
+from zeusrun.launcher.processes.command import WORKER, Command, find_torchrun, without_own_variables
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.processes.torchrun import TICK_S, StopLevel
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
+from zeusrun.launcher.supervision.neighbours import Neighbours
+from zeusrun.launcher.supervision.ranks import RunningRanks
+from zeusrun.lever import POWER, Lever
+from zeusrun.metrics.base import SidecarReader
+from zeusrun.sidecar.events import append_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from zeusrun.energy.device import Device
+    from zeusrun.gpu.power_limits.holder import LimitHolder
+    from zeusrun.launcher.nodes.channel import Channel, Message
+
+_MAX_BACKLOG_BYTES = 4 << 20  # while the link is slow, the ranks write on and nothing is read
+_COPY_S = 60.0  # for the rest of the files, once the ranks have ended
+_STATE_S = 1.0  # between two messages with the same state
+
+
+def versions() -> dict[str, str]:
+    """Return what must be the same on all hosts of a run; raises ``LaunchError`` without torch."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"zeusrun": __version__, "torch": find_torchrun().version, "Python": python}
+
+
+class NodeLauncher:
+    """The launcher of one node, from the connection to its end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._heard_t = time.monotonic()
+        self._heartbeat_s = 60.0  # until the head says what the job file says
+        self._devices: list[Device] = []
+        self._home = Path()
+        self._environment: dict[str, str] = {}
+        self._sampler: _Sampler | None = None
+        self._holder: LimitHolder | None = None
+        self._open = contextlib.ExitStack()  # devices, sampler, limits
+        self._run: _NodeRun | None = None
+        self._leaving = False
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether the head has ever used this host."""
+        return self._sampler is not None
+
+    def serve(self) -> None:
+        """Serve the head until it is done, is gone, or is silent."""
+        threading.Thread(target=self._receive, name="zeusrun-head", daemon=True).start()
+        with self._open, CaughtSignals() as signals:
+            self._channel.send("hello", **_hello())
+            told = 0
+            while not self._leaving or self._run is not None:
+                self._handle_all(TICK_S if self._run is None else 0.0)
+                for number in signals.received[told:]:
+                    self._channel.send("signal", number=number)
+                told = len(signals.received)
+                if time.monotonic() - self._heard_t > self._heartbeat_s:
+                    self._leave(StopLevel.TERMINATE)
+                if self._run is not None and not self._run.advance(self._guard_limits()):
+                    self._run = None
+        self._channel.close()
+
+    def _receive(self) -> None:
+        receive_all(self._channel, self._take)
+        self._messages.put(None)
+
+    def _take(self, message: Message) -> None:
+        self._channel.node = self._channel.node or message["node"]  # after a join, the head's
+        if message["node"] != self._channel.node:
+            return
+        self._heard_t = time.monotonic()
+        if message["kind"] == "ping":
+            self._channel.send("pong", t=message["t"], own_t=time.monotonic())
+        else:
+            self._messages.put(message)
+
+    def _handle_all(self, timeout_s: float) -> None:
+        """Handle the messages that have come; wait for the first one."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = (
+                    self._messages.get(timeout=timeout_s)
+                    if timeout_s
+                    else self._messages.get_nowait()
+                )
+                timeout_s = 0.0
+                if message is None:
+                    self._leave(StopLevel.KILL)
+                    return
+                self._handle(message)
+
+    def _leave(self, level: StopLevel) -> None:
+        self._leaving = True
+        if self._run is not None:
+            self._run.stop(level)
+
+    def _handle(self, message: Message) -> None:
+        kind, number = message["kind"], message.get("call")
+        if kind == "bye":
+            self._leave(StopLevel.KILL)
+        elif kind == "stop" and self._run is not None:
+            self._run.stop(StopLevel(message["level"]))
+        elif kind in {"stacks", "kill"} and self._run is not None:
+            ranks = self._run.ranks
+            (ranks.ask_for_stacks if kind == "stacks" else ranks.kill)()
+        elif number is not None:
+            handlers: dict[str, Callable[[Message], dict[str, Any]]] = {
+                "prepare": self._prepare,
+                "hold_limits": self._enter_limits,
+                "limit": self._limit,
+                "start": self._start,
+            }
+            try:
+                answer = handlers[kind](message)
+            except ZeusrunError as error:
+                answer = {"error": str(error), "type": type(error).__name__}
+            self._channel.send("answer", call=number, **answer)
+
+    def _prepare(self, message: Message) -> dict[str, Any]:
+        """Open the devices, and return what the head has to know of this host."""
+        self._heartbeat_s = float(message["heartbeat_s"])
+        self._home = Path(message["home"])
+        endpoint = find_endpoint(message["host"], message["nic"], message["head"])
+        self._environment = {**os.environ, **message["env"]}
+        self._devices, ranks = job_devices(message["nproc_per_node"], self._environment)
+        check_descriptors(ranks)
+        for device in self._devices:
+            self._open.callback(device.close)
+        self._sampler = self._open.enter_context(_Sampler(self._channel, self._devices))
+        return {
+            "ranks": ranks,
+            "nic": endpoint.nic,
+            "address": endpoint.address,
+            "devices": [_describe(device) for device in self._devices],
+            "readings": self._sampler.read(),
+        }
+
+    def _enter_limits(self, message: Message) -> dict[str, Any]:
+        holder = open_limits(message["mode"], self._devices, self._home, self._environment)
+        if holder is not None:
+            self._holder = self._open.enter_context(holder)
+        return self._limit_state()
+
+    def _limit(self, message: Message) -> dict[str, Any]:
+        """Hold or check a limit, or restore the original ones if no watts are given."""
+        holder, watts = self._holder, message["watts"]
+        if holder is None:
+            raise DeviceError("it has no GPU whose power limit can be set")
+        if watts is None:
+            holder.restore()
+        elif message["trial"] is None:
+            holder.check(Lever(POWER, watts))
+        else:
+            holder.hold(Lever(POWER, watts), message["trial"])
+        return self._limit_state()
+
+    def _limit_state(self) -> dict[str, Any]:
+        holder = self._holder
+        if holder is None:
+            return {"levers": None, "refused": None, "taken": None}
+        watts = [lever.value for lever in holder.levers]
+        return {"levers": watts, "refused": holder.refused, "taken": holder.taken}
+
+    def _guard_limits(self) -> dict[str, Any]:
+        """Keep the guard of the limits running, and return their state."""
+        if self._holder is not None:
+            try:
+                self._holder.keep_guarded()
+            except DeviceError as error:
+                return {**self._limit_state(), "refused": str(error)}
+        return self._limit_state()
+
+    def _start(self, message: Message) -> dict[str, Any]:
+        if self._sampler is None:
+            raise LaunchError("it was not prepared")
+        run = _NodeRun(self._channel, message, self._sampler, self._home)
+        shared = run.begin(message, self._environment)
+        self._run = run
+        return {"shared_files": shared}
+
+
+class _NodeRun:
+    """The ranks of one trial on this host."""
+
+    def __init__(self, channel: Channel, message: Message, sampler: _Sampler, home: Path) -> None:
+        self._channel, self._sampler = channel, sampler
+        self._paths = RunPaths(Path(message["run_dir"]))
+        self._level = StopLevel.NONE
+        first, count = message["ranks"]
+        try:
+            own = create_node_folders(self._paths, channel.node)
+        except OSError as error:
+            raise LaunchError(
+                f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
+                "a folder that can be written on every host"
+            ) from error
+        self.ranks = RunningRanks(own, range(first, first + count))
+        self._own, self._files = own, FileReader(own, self.ranks.world)
+        self._events = SidecarReader(own.sidecar)
+        self._on_cpu = not any(device.is_gpu for device in sampler.devices)
+        self._neighbours = Neighbours(home, on_cpu=self._on_cpu)
+        self._stack = contextlib.ExitStack()
+        self._launched_t = time.monotonic()
+        self._ended = self._spawned = False
+        self._last_state: dict[str, Any] = {}
+        self._state_t = 0.0
+
+    def begin(self, message: Message, environment: dict[str, str]) -> bool:
+        """Start torchrun; return whether this host sees the files of the head."""
+        shared = self._paths.trial.exists()
+        cwd, script = Path(message["cwd"]), message["script"]
+        missing = next(
+            (each for each in (cwd, *([script] if script else [])) if not Path(each).exists()), None
+        )
+        if missing is not None:
+            raise LaunchError(
+                f"there is no {missing}. The script and its data need the same path on every host: "
+                "copy them, or put them on a shared file system"
+            )
+        if message["continues"] and not shared and not has_checkpoint(self._paths.run_dir):
+            raise LaunchError(
+                f"the run continues from {self._paths.checkpoints}, where this host has nothing. "
+                "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
+            )
+        lacking = [name for name in message["own_env"] if name not in environment]
+        if lacking:
+            raise LaunchError(
+                f"{', '.join(lacking)} is not set. zeusrun sends no secret over a connection that "
+                "is not encrypted: set it for `zeusrun join` on this host"
+            )
+        env = {
+            **without_own_variables(os.environ),
+            **{name: environment[name] for name in message["own_env"]},
+            **message["env"],
+        }
+        own_worker = {message["worker"]: str(WORKER)}
+        argv = [own_worker.get(word, word) for word in message["argv"]]
+        command = Command((*find_torchrun().argv, *argv), env, cwd)
+        self._sampler.sharing = None if self._on_cpu else Sharing(ForeignProcesses())
+        self._stack.enter_context(self.ranks.run(command, message["grace_s"]))
+        return shared
+
+    def stop(self, level: StopLevel) -> None:
+        """End the ranks as firmly as ``level`` says; it never falls."""
+        self._level = max(self._level, level)
+
+    def advance(self, limits: dict[str, Any]) -> bool:
+        """Do what is due, about ten times a second; return whether the run goes on."""
+        running = self.ranks.step(self._level)
+        self._look_around()
+        self._copy()
+        self._send_state(limits)
+        if running:
+            return True
+        self._end()
+        return False
+
+    def _look_around(self) -> None:
+        for event in self._events.read():
+            self.ranks.take(event)
+        now_t, trains = time.monotonic(), bool(self.ranks.counts())
+        if not (trains or self._spawned):
+            for spawned in self.ranks.find_others(now_t, self._launched_t):
+                self._spawned = True
+                append_event(self._own.sidecar, spawned)
+        if (text := self._neighbours.check(now_t, trains=trains)) is not None:
+            self._channel.send("warning", text=text)
+        if (text := self._sampler.warning) is not None:
+            self._sampler.warning = None
+            self._channel.send("warning", text=text)
+
+    def _copy(self) -> bool:
+        """Send what is new; return whether there was anything, or the link is busy."""
+        if self._channel.backlog > _MAX_BACKLOG_BYTES:
+            return True
+        found = False
+        for name, data in self._files.read():
+            found = True
+            self._channel.send("file", name=name, data=data.decode("latin-1"))
+        return found
+
+    def _send_state(self, limits: dict[str, Any]) -> None:
+        counts = {
+            rank: [each.steps, each.first_step_t, *each.place]
+            for rank, each in self.ranks.counts().items()
+        }
+        sharing = self._neighbours.shared if self._on_cpu else self._sampler.shared
+        state = {
+            "counts": counts,
+            "states": self.ranks.states,
+            "all_live": self.ranks.all_live(),
+            "oom_kills": self.ranks.oom_kills(),
+            "shared": sharing,
+            "limits": limits,
+        }
+        now_t = time.monotonic()
+        if state != self._last_state or now_t > self._state_t + _STATE_S:
+            self._last_state, self._state_t = state, now_t
+            self._channel.send("state", **state)
+
+    def _end(self) -> None:
+        """Leave nothing of the run, send the rest of its files, then how it ended."""
+        self._stack.close()
+        until_t = time.monotonic() + _COPY_S
+        copied = False
+        while not copied and time.monotonic() < until_t:
+            if not (copied := not self._copy()) and self._channel.backlog:
+                time.sleep(TICK_S)
+        if (text := self._neighbours.conclude()) is not None:
+            self._channel.send("warning", text=text)
+        if not copied:
+            self._channel.send(
+                "warning", text=f"its logs are too large to copy; they are in {self._own.logs}"
+            )
+        kept = None
+        if not self._paths.trial.exists() and has_checkpoint(self._paths.run_dir):
+            kept = str(self._paths.checkpoints)
+        if copied:
+            remove_node_folders(self._paths, self._channel.node)
+        self._send_state({})
+        exit_ = self.ranks.exit
+        self._channel.send(
+            "ended", exit=[exit_.code, exit_.ended_t, exit_.outlived, exit_.left], kept=kept
+        )
+
+
+class _Sampler:
+    """A thread that reads the devices and sends the readings. A context manager."""
+
+    def __init__(self, channel: Channel, devices: list[Device], period_s: float = 0.1) -> None:
+        self._channel, self.devices, self._period_s = channel, devices, period_s
+        self.sharing: Sharing | None = None  # of the present run
+        self.warning: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join(_STATE_S)
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether others compute on the GPUs; ``None`` if unknown."""
+        return None if self.sharing is None else self.sharing.shared
+
+    def read(self) -> list[Any]:
+        """Return the readings of all devices: an error is a text."""
+        return [_read(device) for device in self.devices]
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period_s):
+            self._channel.send("readings", readings=self.read())
+            sharing = self.sharing
+            if sharing is not None and sharing.is_due(time.monotonic()):
+                listed: dict[str, frozenset[int] | None] = {}
+                for device in filter(lambda each: each.is_gpu, self.devices):
+                    listed[device.model] = None
+                    with contextlib.suppress(DeviceError):
+                        listed[device.model] = device.compute_processes()
+                self.warning = sharing.check(listed) or self.warning
+
+
+def _read(device: Device) -> str | list[Any]:
+    try:
+        reading = device.read()
+    except DeviceError as error:
+        return str(error)
+    health = reading.health and vars(reading.health)
+    return [time.monotonic(), reading.energy_j, reading.power_w, reading.power_limit_w, health]
+
+
+def _describe(device: Device) -> dict[str, Any]:
+    names = ("uuid", "model", "is_gpu", "max_power_w", "caveat")
+    known = {name: getattr(device, name) for name in names}
+    return {**known, "energy_source": device.energy_source.value}
+
+
+def _hello() -> dict[str, Any]:
+    try:
+        return {"versions": versions(), "host": platform.node()}
+    except LaunchError as error:
+        return {"versions": {}, "host": platform.node(), "error": str(error)}

@@ -1,0 +1,71 @@
+"""Starts the node launcher of another host by a command such as ssh, with pipes to it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, cast
+
+from zeusrun.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
+
+_END_S = 5.0
+_LAST_BYTES = 4096
+
+
+class FanOutProcess:
+    """The fan-out command of one host. ``reading`` and ``writing`` are its pipes, the caller's."""
+
+    def __init__(self, words: Sequence[str], number: int) -> None:
+        """Start it; raises ``LaunchError``.
+
+        It gets a session of its own, so that Ctrl-C ends only the training, and that gracefully.
+        What it starts needs no environment of ours, so secrets are in no argument list.
+        """
+        own = (shlex.quote(sys.executable), "-m", "zeusrun", "node", str(number))
+        self._name = words[0]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+                [*words, *own],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                cwd="/",  # "-m" puts it before the standard library
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"run_on.fan_out: {self._name} could not be started: {error.strerror}"
+            ) from error
+        self.reading = os.dup(cast("IO[bytes]", self._process.stdout).fileno())
+        self.writing = os.dup(cast("IO[bytes]", self._process.stdin).fileno())
+        for pipe in (self._process.stdin, self._process.stdout):
+            cast("IO[bytes]", pipe).close()
+
+    def explain_end(self) -> str:
+        """Return how it has ended, with the last line of its errors; empty if it runs."""
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+        return f"{self._name} {how}" + (f": {last}" if last else "")
+
+    def end(self) -> None:
+        """Wait until it has ended, or kill it."""
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
