@@ -500,7 +500,7 @@ def test_the_settings_of_nanogpt_are_read_after_its_script(cli, zeusrun, script)
         (("python", "nope.py"), "there is no script nope.py"),
         (("python", "."), ". is not a file"),
         (("./train.sh",), "train.sh is not a Python script"),
-        (("torchrun", "--nnodes", "2", "train.py"), "zeusrun runs a job on one machine"),
+        (("torchrun", "--nnodes", "1:2", "train.py"), "give one number: --nnodes 1"),
         (("srun", "python", "train.py"), "'srun' is not a launcher that zeusrun knows"),
         (("python", "train.py", "\udcff"), "not UTF-8"),
     ],

@@ -415,9 +415,8 @@ def test_what_accelerate_tells_its_processes_goes_into_the_environment():
     ("command", "sentence"),
     [
         ("", "there is no command"),
-        ("torchrun --nnodes=2 train.py", "trains on 2 nodes"),
-        ("torchrun --nnodes 1:4 train.py", "trains on 1:4 nodes"),
-        ("accelerate launch --num_machines 2 t.py", "trains on 2 nodes"),
+        ("torchrun --nnodes two train.py", "--nnodes must be a whole number here, not 'two'"),
+        ("torchrun --nnodes 1:4 train.py", "trains on 1:4 machines.*: --nnodes 1$"),
         ("accelerate launch --use_deepspeed t.py", "--use_deepspeed needs accelerate's own"),
         ("torchrun --no-python train.sh", "only Python scripts and modules"),
         ("torchrun --frobnicate train.py", "names no script"),
@@ -438,6 +437,24 @@ def test_what_zeusrun_cannot_run_is_refused_in_one_sentence(command, sentence):
     with pytest.raises(UsageError, match=sentence) as caught:
         read_command(shlex.split(command))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nnodes=2 --node-rank 0 --nproc-per-node 4 t.py --per_device_train_batch_size 8",
+        "torchrun --nnodes=2:2 --nproc-per-node 4 t.py --per_device_train_batch_size 8",
+        "accelerate launch --num_machines 2 --num_processes 8 t.py --per_device_train_batch_size 8",
+    ],
+)
+def test_a_command_for_several_machines_gives_their_batch_size_and_asks_for_their_names(command):
+    guess = guess_of(command)
+    assert guess.launched.nproc_per_node == 4
+    assert guess.batch.default == 64
+    assert "trains on 2 machines; name them all" in guess.warnings[0]
+    draft = draft_of(command, guess)
+    assert "for 8 processes" in draft
+    assert "run_on: {hosts: [a, b]}" in draft.replace("\n# ", " ")
 
 
 def test_candidates_are_around_the_default_and_divide_among_the_processes():

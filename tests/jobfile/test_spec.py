@@ -41,11 +41,12 @@ def test_every_key_that_is_left_out_has_the_default_of_the_design(job_file):
         "args": (),
         "env": {},
         "instrument": True,
+        "run_on": None,
         "launch": {
             "nproc_per_node": 1,
             "gpus": "all",
             "distributed": True,
-            "nnodes": 1,
+            "nnodes": None,
             "max_restarts": 0,
             "grace_period_s": 30.0,
         },
@@ -287,7 +288,7 @@ def _sections_of(schema):
 def test_the_schema_knows_every_key_of_a_job_and_no_other(job_file):
     text = MINIMAL + "learning_rate: {base: 1}\nschedule: {cron: '@daily'}\n"
     text += "price: {per_kwh: 1, currency: EUR}\ncarbon: {g_per_kwh: 1}\n"
-    text += "watch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\n"
+    text += "run_on: {hosts: [a, b]}\nwatch: {noise_scale: {}}\nadapt: {batch_size: {policy: noise-scale}}\n"
     record = load_spec(job_file(text)).model_dump(mode="json")
     for name, section in _sections_of(spec_json_schema()):
         keys = record[name] if name else record

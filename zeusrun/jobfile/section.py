@@ -50,6 +50,8 @@ _OTHER_NAMES = {
     "goal": "objective.target",
     "gpus": "launch.nproc_per_node",
     "lr": "learning_rate.base",
+    "machines": "run_on.hosts",
+    "nodes": "run_on.hosts",
     "sizes": "batch_size.candidates",
     "timeout": "timeout_s",
     "world_size": "launch.nproc_per_node",

@@ -42,7 +42,7 @@ class Launch(Section):
     """How torchrun starts the processes, in torchrun's own words."""
 
     nproc_per_node: Processes = Field(
-        1, description="Processes on this machine: a number, or gpu, cpu or auto to count devices."
+        1, description="Processes on a machine: a number, or gpu, cpu or auto to count devices."
     )
     gpus: Annotated[Literal["all", "auto", "shared"], AfterValidator(_check_gpus)] = Field(
         "all",
@@ -54,7 +54,9 @@ class Launch(Section):
         description="false: one process without torchrun's variables (RANK and the like), which "
         "some scripts take for a distributed training.",
     )
-    nnodes: int = Field(1, ge=1, le=1, description="Number of machines. Only 1 is supported.")
+    nnodes: int | None = Field(
+        None, ge=1, description="Machines; only as many as run_on names. null: those of run_on."
+    )
     max_restarts: int = Field(
         0, ge=0, description="How many times torchrun may restart the processes within one trial."
     )

@@ -11,7 +11,7 @@ from zeusrun.jobfile.yaml_reader import parse_document
 _OF_POLICY = frozenset(
     {
         *("name", "learning_rate", "launch", "objective", "batch_size", "policy"),
-        *("early_stop", "attempts", "power_limit", "adapt"),
+        *("early_stop", "attempts", "power_limit", "adapt", "run_on"),
     }
 )
 _REST = {"module": "elsewhere", "source": Path("/job.yaml")}  # what stands for the rest

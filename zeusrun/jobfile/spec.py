@@ -25,6 +25,7 @@ from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
+from zeusrun.jobfile.run_on_section import LOCAL, RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
@@ -65,12 +66,18 @@ def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
     return instrument
 
 
+def _check_launch(launch: Launch, info: ValidationInfo) -> Launch:
+    if "run_on" in info.data:  # else it is itself wrong, and its own error counts
+        check_launch(launch, info.data["run_on"])
+    return launch
+
+
 def _check_batch_size(sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
-    launch = info.data.get("launch")
-    if launch is not None and isinstance(launch.nproc_per_node, int):
-        sizes.check_divisible(launch.nproc_per_node)
+    ranks = count_ranks(info.data)
+    if ranks is not None:
+        sizes.check_divisible(ranks)
         texts = [*info.data.get("args", ()), *info.data.get("env", {}).values()]
-        _check_shares(sizes, texts, launch.nproc_per_node)
+        _check_shares(sizes, texts, ranks)
     if sizes.apply == "dataloader" and info.data.get("instrument") is False:
         raise ValueError("has apply: dataloader, but no hook runs with instrument: false")
     return sizes
@@ -116,9 +123,9 @@ def _check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
     if data.get("instrument") is False:
         raise ValueError("changes the batch size, but no hook runs with instrument: false")
     adapt.check_range(data["batch_size"])
-    launch = data.get("launch")
-    if launch is not None and isinstance(launch.nproc_per_node, int):
-        adapt.check_divisible(launch.nproc_per_node)
+    ranks = count_ranks(data)
+    if ranks is not None:
+        adapt.check_divisible(ranks)
     return adapt
 
 
@@ -126,7 +133,7 @@ class JobSpec(Section):
     """One recurring training job; ``load_spec`` reads it.
 
     A validator sees only the fields above its own. So ``learning_rate`` comes before the texts
-    with placeholders, and ``launch`` before ``batch_size``.
+    with placeholders, ``run_on`` before ``launch``, and ``launch`` before ``batch_size``.
     """
 
     source: Path = Field(exclude=True, strict=False, description="The job file; absolute.")
@@ -167,7 +174,10 @@ class JobSpec(Section):
         description="Run the script under zeusrun's worker, which counts steps, records the "
         "cause of a crash, and stops gently.",
     )
-    launch: Launch = Launch()
+    run_on: Annotated[RunOn | None, BeforeValidator(read_run_on)] = Field(
+        None, description="Machines of the job; local or null: this one alone."
+    )
+    launch: Annotated[Launch, AfterValidator(_check_launch)] = Launch()
     objective: Objective
     batch_size: Annotated[BatchSizes, AfterValidator(_check_batch_size)]
     policy: PolicySection = PolicySection()
@@ -228,7 +238,7 @@ class JobSpec(Section):
     def check_world_size(self, world_size: int) -> None:
         """Raise ``JobFileError`` if so many processes cannot share every candidate evenly.
 
-        ``load_spec`` checks this itself if ``nproc_per_node`` is a number.
+        ``load_spec`` checks this itself if the job file says how many there are.
         """
         section = "batch_size"
         try:
@@ -289,6 +299,8 @@ class JobSpec(Section):
         for name, section in (("price", self.price), ("carbon", self.carbon)):
             if section is not None and section.csv is not None:
                 record[name]["csv"] = str(section.csv_path(self.source.parent))
+        if self.run_on is not None and self.run_on.hostfile is not None:
+            record["run_on"]["hostfile"] = str(self.run_on.hostfile_path(self.source.parent))
         return write_job_yaml(record)
 
 
@@ -359,6 +371,7 @@ def spec_json_schema() -> dict[str, Any]:
     schema["required"] = [name for name in schema["required"] if name not in _OWN]
     sections = schema["properties"]["history"]
     sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
+    schema["properties"]["run_on"]["anyOf"].append({"const": LOCAL})
     schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -50,7 +50,7 @@ def _check_process_count(value: object) -> object:
     raise ValueError("must be a whole number from 1, or gpu, cpu or auto")
 
 
-def _read_by(rule: Callable[[str], object]) -> BeforeValidator:
+def read_by(rule: Callable[[str], object]) -> BeforeValidator:
     """Keep a text that ``rule`` can read; ``rule`` also words the error for a number."""
 
     def check(value: object) -> object:
@@ -94,9 +94,9 @@ SourceName = Annotated[
 ]
 Processes = Annotated[int | str, BeforeValidator(_check_process_count), _any_of(*_COUNTS)]
 Event = Literal["reached", "missed", "failed", "lost", "regression", "recovered"]
-Size = Annotated[str, _read_by(size_bytes)]
-Duration = Annotated[str, _read_by(duration_s)]
-TimeOfDay = Annotated[str, _read_by(time_of_day)]
+Size = Annotated[str, read_by(size_bytes)]
+Duration = Annotated[str, read_by(duration_s)]
+TimeOfDay = Annotated[str, read_by(time_of_day)]
 
 _MAIN = ("__main__.py", "__main__.pyc")
 

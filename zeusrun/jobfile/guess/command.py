@@ -27,6 +27,10 @@ _VARIABLES = {
     "gpu_ids": "CUDA_VISIBLE_DEVICES",
     "cpu": "ACCELERATE_USE_CPU",
 }
+_NAME_HOSTS = (
+    "the command trains on {} machines; name them all in the job file, for example run_on: "
+    "{{hosts: [a, b]}}, or the job runs on this one alone"
+)
 _NO_LOSS = {
     *_VARIABLES, "num_processes", "num_machines", "main_process_ip", "main_process_port",
     "machine_rank", "module", "multi_gpu", "same_network", "debug", "quiet", "q",
@@ -42,6 +46,7 @@ class Launched:
     args: tuple[str, ...] = ()  # of the script
     nproc_per_node: int | str | None = 1  # as for torchrun; ``None`` if the command lacks it
     distributed: bool = True  # whether the script gets torchrun's variables
+    nnodes: int = 1
     max_restarts: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what has no effect under zeusrun, a sentence each
@@ -121,12 +126,18 @@ def _read_accelerate(words: list[str]) -> Launched:
             )
     values = {_VARIABLES[name]: value for name, value in options.items() if name in _VARIABLES}
     count = options.get("num_processes", "1" if "cpu" in options else None)
+    nproc = None if count is None else _processes(count)
+    if isinstance(nproc, int):  # accelerate counts those of all machines
+        nproc = max(1, nproc // launched.nnodes)
     lost = sorted(options.keys() - _NO_LOSS)
     return replace(
         launched,
-        nproc_per_node=None if count is None else _processes(count),
+        nproc_per_node=nproc,
         env={name: value or "true" for name, value in values.items() if value not in {"no", "all"}},
-        warnings=tuple(f"accelerate's --{name} has no effect under zeusrun" for name in lost),
+        warnings=(
+            *launched.warnings,
+            *(f"accelerate's --{name} has no effect under zeusrun" for name in lost),
+        ),
     )
 
 
@@ -146,20 +157,26 @@ def _take_options(words: list[str]) -> dict[str, str]:
 
 
 def _target(words: list[str], options: Mapping[str, str], nodes: str) -> Launched:
-    count = options.get(nodes, "1")
-    if set(count.split(":")) != {"1"}:
+    first, *last = options.get(nodes, "1").split(":")  # torchrun's MIN:MAX
+    nnodes = max(1, _whole(f"--{nodes}", first))
+    if last not in ([], [first]):
         raise UsageError(
-            f"the command trains on {count} nodes, but zeusrun runs a job on one machine; give "
-            f"the command for one: --{nodes} 1"
+            f"the command trains on {options[nodes]} machines, and zeusrun does not change their "
+            f"number during a run; give one number: --{nodes} {first}"
         )
     if "no_python" in options:
         raise UsageError("zeusrun runs only Python scripts and modules; remove --no-python")
     if not words:
         raise UsageError("the command names no script after the options of the launcher")
     target, *args = words
-    if "module" in options:
-        return Launched(module=target, args=tuple(args))
-    return Launched(script=target, args=tuple(args))
+    of_python = "module" in options
+    return Launched(
+        script=None if of_python else target,
+        module=target if of_python else None,
+        args=tuple(args),
+        nnodes=nnodes,
+        warnings=(_NAME_HOSTS.format(nnodes),) if nnodes > 1 else (),
+    )
 
 
 def _processes(text: str) -> int | str:

@@ -45,7 +45,8 @@ def write_draft(
     args, env = _values(guess, "secret_file")
     if script is not None and workdir != "." and not script.startswith("/"):
         script = f"{workdir}/{script}"
-    processes = "one process" if guess.ranks == 1 else f"{guess.ranks} processes"
+    ranks = guess.ranks * launched.nnodes
+    processes = "one process" if ranks == 1 else f"{ranks} processes"
     lines = [
         "# Written by `zeusrun init` for this command:",
         f"#   {_printable(shlex.join(mask_words(words)))}",
@@ -123,7 +124,7 @@ def _batch(guess: Guess) -> Iterator[str]:
         )
         yield "# batch_size: {default: 64, candidates: [16, 32, 64, 128, 256], apply: dataloader}"
         return
-    sizes = ", ".join(map(str, batch.candidates(guess.ranks)))
+    sizes = ", ".join(map(str, batch.candidates(guess.ranks * guess.launched.nnodes)))
     yield _line("batch_size:", "global: samples per optimizer step")
     yield _line(f"  default: {batch.default}", f"guessed from {batch.why}")
     yield _line(f"  candidates: [{sizes}]", "powers of two times the default")

@@ -90,7 +90,7 @@ class Guess:
     """The content of a job file; ``None`` for what was not found."""
 
     launched: Launched  # its arguments with placeholders
-    ranks: int  # processes that the batch sizes are for
+    ranks: int  # processes on each machine
     batch: Batch | None
     learning_rate: OptionValue | None
     scale: str  # how it grows with the batch size
@@ -116,7 +116,7 @@ def build_guess(launched: Launched, script: Script, *, gpus: int, cpus: int) -> 
     if nproc is None:  # accelerate takes every GPU
         nproc = "gpu" if gpus else 1
     ranks = nproc if isinstance(nproc, int) else {"cpu": cpus, "gpu": gpus}.get(nproc, gpus or cpus)
-    batch = _guess_batch(arguments, script, max(1, ranks))
+    batch = _guess_batch(arguments, script, max(1, ranks) * launched.nnodes)
     rate, scale = _guess_learning_rate(arguments, script, warnings)
     given = " ".join(launched.args)
     if script.library == "transformers" and "--do_eval" in given and "_strategy" not in given:

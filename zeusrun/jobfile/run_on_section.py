@@ -1,0 +1,170 @@
+"""The section ``run_on`` of a job file: the machines of a job, and how they are reached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from zeusrun.errors import JobFileError
+from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
+from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.values import read_by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from zeusrun.jobfile.sections import Launch
+
+LOCAL = "local"
+"""``run_on: local`` is the same as no section: this machine alone."""
+
+JOIN = "join"
+"""``fan_out: join`` starts nothing: a person runs ``zeusrun join`` on each other host."""
+
+_MAX_BYTES = 1 << 20  # of a hostfile: 10,000 hosts with a line for each of eight slots
+
+
+def _check_nic(nic: str) -> str:
+    if not re.fullmatch(r"[^\s/-][^\s/]{0,14}", nic):  # as Linux: IFNAMSIZ is 16, with the NUL
+        raise ValueError(f"must be the name of a network interface, such as eth0, not {nic!r}")
+    return nic
+
+
+def _read_ports(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1024 <= first < last <= 65535:
+        raise ValueError(f"must be two ports from 1024 to 65535, such as 29400-29499, not {text!r}")
+    return first, last
+
+
+def _check_fan_out(text: str) -> str:
+    words: list[str] = []
+    with contextlib.suppress(ValueError):  # a quote that does not end
+        words = shlex.split(text)
+    if words != [JOIN] and not any("{host}" in word for word in words[1:]):
+        raise ValueError(f"must be join, or a command such as 'ssh {{host}}', not {text!r}")
+    return text
+
+
+class RunOn(Section):
+    """The machines of a job, this one among them, and how the others are reached."""
+
+    hosts: Annotated[
+        tuple[Annotated[str, read_by(parse_host)], ...],
+        AfterValidator(lambda hosts: (parse_hosts(hosts), hosts)[1]),
+    ] = Field(
+        (),
+        strict=False,
+        description="The machines, this one among them: [a, b:4]. The number is that of the "
+        "processes there, instead of launch.nproc_per_node.",
+    )
+    hostfile: str | None = Field(
+        None,
+        min_length=1,
+        description="Instead of hosts: a file with a host on each line, relative to the job file.",
+    )
+    nic: Annotated[str, AfterValidator(_check_nic)] | None = Field(
+        None, description="Network interface; null: the one that leads to the other hosts."
+    )
+    port_range: Annotated[str, read_by(_read_ports)] | None = Field(
+        None, description="TCP ports to listen on, such as 29400-29499; null: any free ones."
+    )
+    fan_out: Annotated[str, AfterValidator(_check_fan_out)] = Field(
+        "ssh -o BatchMode=yes {host}",
+        description="Command that runs the words after it on {host}; join: start nothing.",
+    )
+    heartbeat_s: float = Field(
+        15, ge=2, description="Seconds without an answer after which a host counts as lost."
+    )
+
+    @model_validator(mode="after")
+    def _check_ways(self) -> Self:
+        if bool(self.hosts) == (self.hostfile is not None):
+            given = "both" if self.hosts else "neither"
+            raise ValueError(f"takes either hosts, such as [a, b], or hostfile; it has {given}")
+        return self
+
+    @property
+    def ports(self) -> tuple[int, int] | None:
+        """The first and the last port of ``port_range``."""
+        return None if self.port_range is None else _read_ports(self.port_range)
+
+    def fan_out_command(self, host: Host) -> list[str] | None:
+        """Return the words that start the words after them on a host; ``None``: ``join``."""
+        words = shlex.split(self.fan_out)
+        return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
+
+    def hostfile_path(self, folder: Path) -> Path | None:
+        """Return the absolute path of the hostfile; ``folder`` is that of the job file."""
+        if self.hostfile is None:
+            return None
+        return Path(os.path.normpath(folder / os.path.expanduser(self.hostfile)))  # noqa: PTH111 - never raises
+
+    def host_list(self, folder: Path, nnodes: int | None = None) -> tuple[Host, ...]:
+        """Return the hosts, those of the hostfile as it is now.
+
+        ``folder`` is that of the job file, ``nnodes`` the number that ``launch`` wants, if any.
+
+        Raises:
+            JobFileError: If the hostfile cannot be read, a line of it is wrong, or it has another
+                number of hosts.
+        """
+        path = self.hostfile_path(folder)
+        if path is None:
+            return parse_hosts(self.hosts)
+        try:
+            with path.open("rb") as file:  # it may be a pipe: <(scontrol show hostnames)
+                content = file.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise JobFileError(
+                    f"'run_on.hostfile': {path} is larger than {_MAX_BYTES >> 20} MiB"
+                )
+            hosts = parse_hostfile(content.decode("utf-8-sig", "backslashreplace"), f"{path}:")
+        except (OSError, ValueError) as error:  # ValueError also for a NUL in the name
+            reason = getattr(error, "strerror", None)
+            said = f"{path} cannot be read: {reason}" if reason else error
+            raise JobFileError(f"'run_on.hostfile': {said}") from error
+        if nnodes not in {None, len(hosts)}:
+            raise JobFileError(f"{path} has {len(hosts)} hosts, but launch.nnodes is {nnodes}")
+        return hosts
+
+
+def read_run_on(value: object) -> object:
+    """Return ``None`` for ``run_on: local``; raises ``ValueError`` for another text."""
+    if isinstance(value, str) and value != LOCAL:
+        raise ValueError(f"must be local, or a section such as {{hosts: [a, b]}}, not {value!r}")
+    return None if value == LOCAL else value
+
+
+def check_launch(launch: Launch, run_on: RunOn | None) -> None:
+    """Raise ``ValueError`` if a job cannot be launched so on these machines."""
+    named, given = 1 if run_on is None else len(run_on.hosts), f"has nnodes: {launch.nnodes}, but"
+    if run_on is None and launch.nnodes not in {None, 1}:
+        raise ValueError(f"{given} no machines are named; write run_on: {{hosts: [a, b]}}")
+    if named and launch.nnodes not in {None, named}:
+        raise ValueError(f"{given} run_on.hosts has {named}; remove nnodes")
+    if run_on is not None and not launch.distributed:
+        raise ValueError("has distributed: false, which is for one process; remove it, or run_on")
+    if run_on is not None and launch.gpus != "all":
+        raise ValueError(f"has gpus: {launch.gpus}, but with run_on, only gpus: all is possible")
+
+
+def count_ranks(values: Mapping[str, Any]) -> int | None:
+    """Return the processes of ``launch`` on all machines of ``run_on``.
+
+    ``None`` if the job file alone does not say it, or one of the two is absent because it is wrong.
+    """
+    if values.get("launch") is None or "run_on" not in values:
+        return None
+    hosts = ("this",) if values["run_on"] is None else values["run_on"].hosts
+    counts = [host.slots or values["launch"].nproc_per_node for host in map(parse_host, hosts)]
+    return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None
