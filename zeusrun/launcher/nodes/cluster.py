@@ -112,7 +112,7 @@ def open_cluster(
     run_on = spec.run_on
     if run_on is None:
         raise ValueError("the job runs on this host alone")
-    hosts = spec.host_list()
+    hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
     own = next((host for host in hosts if is_own_name(host.name)), None)
     if own is None:
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -243,6 +244,7 @@ class RemoteNode:
             del env[name]
         self._started = self.ask(
             "start",
+            pid=os.getpid(),
             run_dir=str(paths.run_dir),
             ranks=[self.ranks.start, len(self.ranks)],
             argv=command.argv,

@@ -233,7 +233,7 @@ class _NodeRun:
         self._own, self._files = own, FileReader(own, self.ranks.world)
         self._events = SidecarReader(own.sidecar)
         self._on_cpu = not any(device.is_gpu for device in sampler.devices)
-        self._neighbours = Neighbours(home, on_cpu=self._on_cpu)
+        self._neighbours = Neighbours(home, on_cpu=self._on_cpu, submit_pid=message["pid"])
         self._stack = contextlib.ExitStack()
         self._launched_t = time.monotonic()
         self._ended = self._spawned = False

@@ -34,9 +34,16 @@ class Neighbours:
     """
 
     def __init__(
-        self, home: Path, *, on_cpu: bool, others: Callable[[], OtherPrograms] = OtherPrograms
+        self,
+        home: Path,
+        *,
+        on_cpu: bool,
+        others: Callable[[], OtherPrograms] = OtherPrograms,
+        submit_pid: int | None = None,
     ) -> None:
+        """Prepare; ``submit_pid`` is the process of the submit, ``None`` for this one."""
         self._on_cpu = on_cpu
+        self._submit_pid = submit_pid or os.getpid()
         self._tickets = Tickets(home)
         self._due_t = 0.0
         self._before: frozenset[int] = frozenset()
@@ -91,7 +98,7 @@ class Neighbours:
         except (OSError, HistoryError):  # a newer zeusrun may have come meanwhile
             present = []
         here = [t for t in present if t.on_cpu and t.host == platform.node()]
-        found = [t for t in here if t.pid != os.getpid()]
+        found = [t for t in here if t.pid != self._submit_pid]
         again = sorted(ticket.job for ticket in found if ticket.number in self._before)
         self._before = frozenset(ticket.number for ticket in found)
         if not again:
