@@ -59,6 +59,7 @@ def compose(
 
             cluster, per_node = hosts.open_cluster(spec, signals, show)
             stack.callback(cluster.close)
+            cluster = cluster if cluster.nodes else None
         devices, world_size = job_devices(per_node, environment)
         for device in devices:
             stack.callback(device.close)

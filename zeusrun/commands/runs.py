@@ -288,7 +288,7 @@ def logs(
         lease = lease_of(found, paths) if follow and part is paths else None
         for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
             silent = False
-            prefix = "" if rank is not None else f"[rank{number}] "
+            prefix = "" if rank is not None else f"[{found.rank_label(number)}] "
             if raw:
                 typer.echo(os.fsencode(prefix + line))
             elif as_json:

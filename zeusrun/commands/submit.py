@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import shlex
 import sys
@@ -25,6 +26,7 @@ from zeusrun.commands.compose import compose
 from zeusrun.errors import BusyError, ExitCode, HistoryError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
@@ -84,12 +86,25 @@ def submit(
         str | None,
         Option(metavar="[HOST:]PORT", help="Serve Prometheus the running training, on loopback."),
     ] = None,
+    nodes_from: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Run on the hosts of an allocation: a hostfile of PBS, LSF, MPI or Flux; - reads "
+            "standard input.",
+        ),
+    ] = None,
+    fan_out: Annotated[
+        str | None,
+        Option(metavar="COMMAND", help="Starts its further words on {host}; see run_on.fan_out."),
+    ] = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Run the job once: choose, launch, meter, record."""
-    spec = load_spec(job, overrides or [])
+    changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
+    spec = load_spec(job, changes)
     forced = None if batch_size is None else Forced(batch_size, "chosen by --batch-size")
     if dry_run:
         with contextlib.closing(compose(spec, forced)) as submission:
@@ -116,6 +131,25 @@ def submit(
     with MetricsPort(spec.name, metrics_port) as port:
         code = run(note=f"metrics for Prometheus: {port.url}", emit=port.take)
     raise typer.Exit(code)
+
+
+def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
+    """Return the settings of ``--nodes-from`` and ``--fan-out`` as overrides of the job file."""
+    changes = [] if fan_out is None else [f"run_on.fan_out={json.dumps(fan_out)}"]
+    if nodes_from is None:
+        return changes
+    try:
+        text = sys.stdin.read() if nodes_from == "-" else Path(nodes_from).read_text("utf-8")
+        hosts = parse_hostfile(text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--nodes-from {nodes_from}: {why}") from error
+    listed = [f"[{each.name}]" if ":" in each.name else each.name for each in hosts]
+    words = [
+        name if each.slots is None else f"{name}:{each.slots}"
+        for name, each in zip(listed, hosts, strict=True)
+    ]
+    return ["run_on.hostfile=null", f"run_on.hosts={json.dumps(words)}", *changes]
 
 
 def rerun(

@@ -190,6 +190,15 @@ class Trial:
         """What it trains on."""
         return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
 
+    def rank_label(self, rank: int) -> str:
+        """Return what people call a rank, with the name of its host if there are several."""
+        first = 0
+        for share in self.hosts:
+            first += share.ranks
+            if rank < first:
+                return f"{share.name} rank{rank}"
+        return f"rank{rank}"
+
     @property
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""

@@ -95,9 +95,10 @@ class SubmitView:
 
     def _show_output(self, rank: int, lines: Sequence[str]) -> None:
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
+        label = f"rank{rank}" if self._run is None else self._run.trial.rank_label(rank)
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch adds this prefix to tracebacks
-            whole = Text.assemble((f"[rank{rank}] ", style), Text.from_ansi(plain_log_line(plain)))
+            whole = Text.assemble((f"[{label}] ", style), Text.from_ansi(plain_log_line(plain)))
             whole.no_wrap, whole.overflow = True, "ignore"  # keep the lines of a traceback
             self._print(whole)
 

@@ -77,6 +77,18 @@ def trial_sheet(
     return Group(*parts)
 
 
+def _host_rows(trial: Trial) -> list[tuple[str, str | None]]:
+    """Return each host of a run on several, with its ranks and its part of the energy."""
+    return [
+        (
+            "" if number else "hosts",
+            f"{share.name}: {units.plural(share.ranks, 'rank')}"
+            + ("" if share.energy_j is None else f", {units.energy(share.energy_j)}"),
+        )
+        for number, share in enumerate(trial.hosts)
+    ]
+
+
 def trial_rows(
     trial: Trial, sight: TrainingSummary | None = None, earlier: Sequence[Trial] = ()
 ) -> list[tuple[str, str | None]]:
@@ -97,6 +109,7 @@ def trial_rows(
         origin = f"from {seen_by(sight, trial.metric)}"
     return [
         ("batch size", f"{trial.global_batch_size} ({units.plural(trial.world_size, 'rank')})"),
+        *_host_rows(trial),
         ("adapted", None if trial.variant is None else f"{trial.variant}: {path}"),
         ("observed", observed_text(trial, sight)),
         ("chosen", f"{trial.stage.value}: {trial.why}"),

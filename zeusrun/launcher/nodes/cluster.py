@@ -73,8 +73,8 @@ class Cluster:
         self._ended.set()
         for node in self.nodes:
             node.leave()
-        for process in self.processes:
-            process.end()
+        for node, process in zip(self.nodes, self.processes, strict=True):
+            process.end(at_once=node.lost is not None)
 
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, with a port that is free now."""
@@ -113,7 +113,7 @@ def open_cluster(
     if run_on is None:
         raise ValueError("the job runs on this host alone")
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
-    own = next((host for host in hosts if is_own_name(host.name)), None)
+    own = next((host for host in hosts if is_own_name(host.address)), None)
     if own is None:
         raise UsageError(
             f"this host, {socket.gethostname()}, is none of the job's hosts: "
@@ -127,7 +127,7 @@ def open_cluster(
             "secret into env, and set it on each host; or use ssh"
         )
     per_node = spec.launch.nproc_per_node
-    slots = {host.name: host.slots or per_node for host in hosts}
+    slots = {host.address: host.slots or per_node for host in hosts}
     cluster = Cluster((), run_on.heartbeat_s, run_on.ports, slots=slots)
     try:
         if joins:
@@ -140,7 +140,7 @@ def open_cluster(
     except BaseException:
         cluster.close()
         raise
-    return cluster, slots[own.name]
+    return cluster, slots[own.address]
 
 
 def prepare(
@@ -189,7 +189,7 @@ def _start_all(cluster: Cluster, run_on: RunOn, hosts: Sequence[Host]) -> None:
         process = FanOutProcess(run_on.fan_out_command(host) or [], number)
         processes.append(process)
         channel = Channel(process.reading, process.writing, number)
-        node = RemoteNode(number, host.name, channel, process.explain_end)
+        node = RemoteNode(number, host.address, channel, process.explain_end)
         cluster.nodes = (*cluster.nodes, node)
 
 
@@ -218,7 +218,7 @@ def _wait_for_joins(
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
     if not hosts:
         return ()
-    endpoint = find_endpoint(own.name, run_on.nic, hosts[0].name)
+    endpoint = find_endpoint(own.address, run_on.nic, hosts[0].address)
     token = os.environ.get(TOKEN_VARIABLE)
     port = find_free_port(endpoint.address, run_on.ports)
     nodes: dict[int, RemoteNode] = {}
@@ -246,7 +246,7 @@ def _wait_for_joins(
                 except (OSError, ChannelError) as error:
                     show(f"a connection from {peer[0]} was refused: {error}")
                     continue
-                node = RemoteNode(number, hosts[number - 1].name, channel)
+                node = RemoteNode(number, hosts[number - 1].address, channel)
                 if node.wait_for_hello(_HANDSHAKE_S) is None:
                     show(f"{peer[0]} did not join: {node.lost or 'it does not answer'}")
                     node.leave()

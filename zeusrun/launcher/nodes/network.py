@@ -66,12 +66,11 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
 
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
-    bare = name.rpartition("@")[2]
-    if bare in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0]}:
+    if name in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0]}:
         return True
     own = {address for each in list_interfaces().values() for address in each}
     with contextlib.suppress(OSError):
-        found = {str(each[4][0]) for each in socket.getaddrinfo(bare, None)}
+        found = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
         return any(each in own or ipaddress.ip_address(each).is_loopback for each in found)
     return False
 
@@ -93,9 +92,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 def _address_towards(host: str, peer: str) -> str:
     try:
-        family, kind, _, _, target = socket.getaddrinfo(
-            peer.rpartition("@")[2], _ANY_PORT, type=socket.SOCK_DGRAM
-        )[0]
+        family, kind, _, _, target = socket.getaddrinfo(peer, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as sock:
             sock.connect(target)  # finds the route; nothing is sent
             return str(sock.getsockname()[0])

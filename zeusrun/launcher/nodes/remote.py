@@ -153,9 +153,10 @@ class RemoteNode:
         problem = None
         if not self.channel.is_private or self.channel.skip_noise():
             problem = receive_all(self.channel, self._take)
-        why = problem or self._explain_end() or "its node launcher has ended"
         if not self._leaving:
-            self.lose(f"host {self.name} is lost: {why}")
+            why = problem or self._explain_end()
+            ended = "its node launcher has ended, or the connection to it has"
+            self.lose(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
 
     def _take(self, message: Message) -> None:
         self.heard_t = time.monotonic()

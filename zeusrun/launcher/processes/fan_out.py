@@ -61,10 +61,10 @@ class FanOutProcess:
         how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
         return f"{self._name} {how}" + (f": {last}" if last else "")
 
-    def end(self) -> None:
-        """Wait until it has ended, or kill it."""
+    def end(self, *, at_once: bool) -> None:
+        """Wait until it has ended, or kill it; ``at_once``: nobody is at the other end."""
         try:
-            self._process.wait(_END_S)
+            self._process.wait(0.0 if at_once else _END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -115,7 +115,9 @@ def read_wish(spec: JobSpec, environment: Mapping[str, str]) -> GpuWish:
     launch = spec.launch
     if launch.gpus == "shared" or launch.nproc_per_node == "cpu":
         return GpuWish(shares=launch.nproc_per_node != "cpu")
-    ranks = launch.nproc_per_node if isinstance(launch.nproc_per_node, int) else None
+    # With hosts, the slots of this one may be others: it takes all GPUs.
+    per_node = launch.nproc_per_node
+    ranks = per_node if isinstance(per_node, int) and spec.run_on is None else None
     chooses = launch.gpus == "auto"
     gpus = gpus_of_job(environment, None if chooses else ranks)
     pool = tuple(gpu.uuid for gpu in gpus)

@@ -128,7 +128,8 @@ def _correct(end: End, trial: Trial, progress: Progress, *, signalled: bool) -> 
     done = progress.has_done(trial.max_epochs) and progress.ranks.scripts_ended
     if end.cause is ReasonCode.PREEMPTED and (done or progress.reached):
         return replace(end, stop=None, clean=True)
-    if signalled and not end.clean and not end.ordered:  # else zeusrun sent it
+    lost = end.failure.code is ReasonCode.HOST_LOST
+    if signalled and not (end.clean or end.ordered or lost):  # else zeusrun sent it
         number = -end.exit_.code if end.exit_.code < 0 else signal.SIGTERM
         text = f"a {signal_name(number)} that zeusrun did not send ended torchrun"
         return replace(end, failure=Failure(None, text, ReasonCode.ENDED_BY_SIGNAL))
