@@ -46,7 +46,7 @@ def join(
         sock = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
         sock.setblocking(True)
         seal = exchange_nonces(sock.fileno(), token, head=False)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise LaunchError(f"{endpoint} cannot be reached: {error}") from error
     except ChannelError as error:
         raise LaunchError(f"{endpoint}: {error}") from error

@@ -73,7 +73,7 @@ class Cluster:
         self._ended.set()
         for node in self.nodes:
             node.leave()
-        for node, process in zip(self.nodes, self.processes, strict=True):
+        for node, process in zip(self.nodes, self.processes, strict=False):  # no processes of a join
             process.end(at_once=node.lost is not None)
 
     def places(self) -> list[Place]:
@@ -271,7 +271,7 @@ def _number_of(address: str, hosts: Sequence[Host], taken: Mapping[int, object])
     """Return the number of the host that has an address, else the first that is free."""
     free = [number for number in range(1, len(hosts) + 1) if number not in taken]
     for number in free:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             name = hosts[number - 1].address
             if address in {each[4][0] for each in socket.getaddrinfo(name, None)}:
                 return number

@@ -20,14 +20,14 @@ from zeusrun.files.private import (
     open_for_writing,
     write_file,
 )
-from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
+from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _CHUNK_BYTES = 512 << 10
-_NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank\d{1,9}\.(log|stack))")
+_NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank[0-9]{1,9}\.(log|stack))")
 
 
 def node_paths(paths: RunPaths, number: int) -> RunPaths:
@@ -45,13 +45,16 @@ def create_node_folders(paths: RunPaths, number: int) -> RunPaths:
 
 
 def remove_node_folders(paths: RunPaths, number: int) -> None:
-    """Remove a node's part of a run that the head has copied, and folders that are empty then."""
+    """Remove a node's part of a run that the head has copied, and folders that are empty then.
+
+    Not those of the head on a shared file system: rank 0 may be about to save.
+    """
     own = node_paths(paths, number)
     shutil.rmtree(own.run_dir, ignore_errors=True)
-    for folder in (own.run_dir.parent, paths.checkpoints, paths.run_dir):
-        if not has_checkpoint(paths.run_dir):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    shared = paths.trial.exists()
+    for folder in (own.run_dir.parent, *(() if shared else (paths.checkpoints, paths.run_dir))):
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
 
 
 class FileReader:
@@ -66,12 +69,13 @@ class FileReader:
     def read(self) -> Iterator[tuple[str, bytes]]:
         """Yield the name of each file with new content, and a part of it: of events, whole lines.
 
+        A line that is longer than a part is in several, so that it does not stop those after it.
         The record of a failure is replaced after a restart, so it is always whole.
         """
         for path, offset in self._offsets.items():
             data = _read_from(path, offset)
             if path == self._paths.sidecar:
-                data = data[: data.rfind(b"\n") + 1]
+                data = data[: data.rfind(b"\n") + 1] or data[: len(data) // _CHUNK_BYTES * len(data)]
             if data:
                 self._offsets[path] = offset + len(data)
                 yield str(path.relative_to(self._paths.run_dir)), data

@@ -66,10 +66,10 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
 
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
-    if name in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0]}:
-        return True
     own = {address for each in list_interfaces().values() for address in each}
-    with contextlib.suppress(OSError):
+    if name in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0], *own}:
+        return True
+    with contextlib.suppress(OSError, UnicodeError):  # such as a..b
         found = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
         return any(each in own or ipaddress.ip_address(each).is_loopback for each in found)
     return False
@@ -96,8 +96,8 @@ def _address_towards(host: str, peer: str) -> str:
         with socket.socket(family, kind) as sock:
             sock.connect(target)  # finds the route; nothing is sent
             return str(sock.getsockname()[0])
-    except OSError as error:
-        why = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
         raise LaunchError(
             f"host {host} finds no way to {peer}: {why}. Name the network interface under "
             "run_on.nic in the job file"

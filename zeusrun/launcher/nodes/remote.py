@@ -384,11 +384,13 @@ class JoinedLimits:
         self._remote = [node.limits for node in nodes]
 
     def __enter__(self) -> Self:
-        if self._own is not None:
-            self._own.__enter__()
-        calls = [node.ask("hold_limits", mode=self._mode) for node in self._nodes]
-        for node, call in zip(self._nodes, calls, strict=True):
-            node.limits.take(node.wait_for(call))
+        with contextlib.ExitStack() as stack:  # if a host is busy, nothing stays locked here
+            if self._own is not None:
+                stack.enter_context(self._own)
+            calls = [node.ask("hold_limits", mode=self._mode) for node in self._nodes]
+            for node, call in zip(self._nodes, calls, strict=True):
+                node.limits.take(node.wait_for(call))
+            stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -404,7 +406,8 @@ class JoinedLimits:
         found = [
             each.levers for each in (self._own, *self._remote) if each and each.levers is not None
         ]
-        return tuple(lever for lever in found[0] if all(lever in each for each in found))
+        first = found[0] if found else ()
+        return tuple(lever for lever in first if all(lever in each for each in found))
 
     @property
     def refused(self) -> str | None:
@@ -452,10 +455,10 @@ class JoinedLimits:
     def restore(self) -> None:
         """Restore the original limits everywhere; raises ``DeviceError``."""
         try:
-            for limits in self._remote:
-                limits.set(None, None)
+            with contextlib.ExitStack() as stack:  # whatever fails, the others are restored
+                for limits in self._remote:
+                    stack.callback(limits.set, None, None)
+                if self._own is not None:
+                    stack.callback(self._own.restore)
         except LaunchError as error:
             raise DeviceError(str(error)) from error
-        finally:
-            if self._own is not None:
-                self._own.restore()

@@ -1,0 +1,294 @@
+"""The hosts of a submit: started by real fan-outs, joined by hand, and refused with a reason."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.factories import load_job
+from tests.launcher.nodes.ends import connect, prepare
+from zeusrun.errors import LaunchError, UsageError
+from zeusrun.launcher.nodes import cluster as module
+from zeusrun.launcher.nodes.channel import MARK
+from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, open_cluster
+from zeusrun.launcher.nodes.network import Endpoint
+from zeusrun.launcher.processes.fan_out import FanOutProcess
+from zeusrun.jobfile.hosts import Host
+
+SHELL = "sh -c '{what}' {{host}}"
+
+
+def job(tmp_path, **changes):
+    run_on = {"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "env HOST={host}", **changes}
+    return load_job(tmp_path, run_on=run_on)
+
+
+def refused(tmp_path, kind=LaunchError, **changes):
+    with pytest.raises(kind) as told:
+        open_cluster(job(tmp_path, **changes), [], pytest.fail)
+    return str(told.value)
+
+
+def test_a_fan_out_starts_a_launcher_on_each_other_host(tmp_path):
+    cluster, own = open_cluster(job(tmp_path, hosts=["localhost:2", "b:2"]), [], pytest.fail)
+    try:
+        (node,) = cluster.nodes
+        assert (node.name, node.number, own) == ("b", 1, 2)
+        assert cluster.slots == {"localhost": 2, "b": 2}
+        prepare(node, tmp_path, ranks=2, first=2)
+        cluster.own, cluster.own_ranks = Endpoint("lo", "127.0.0.1"), 2
+        first, second = cluster.places()
+        assert (first.ranks, second.ranks) == (2, 2)
+        assert first.endpoint == second.endpoint
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", first.endpoint)
+        assert (first.number, second.number, first.hosts, second.hosts) == (0, 1, 2, 2)
+    finally:
+        cluster.close()
+    assert cluster.processes[0]._process.returncode == 0
+    assert node.lost is None
+
+
+def test_this_host_must_be_among_them(tmp_path):
+    text = refused(tmp_path, UsageError, hosts=["b", "192.0.2.1"])
+    assert text == (
+        f"this host, {socket.gethostname()}, is none of the job's hosts: b, 192.0.2.1. Submit on one "
+        "of them, or add it to run_on"
+    )
+
+
+def test_alone_on_the_list_it_needs_nobody(tmp_path):
+    cluster, _ = open_cluster(job(tmp_path, hosts=["localhost"]), [], pytest.fail)
+    assert cluster.nodes == ()
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("fan_out", "said"),
+    [
+        ("/nonexistent/ssh {host}", r"^run_on.fan_out: /nonexistent/ssh could not be started: No such file"),
+        (
+            "sh -c 'echo noise; echo first >&2; echo no route to host >&2; exit 255' {host}",
+            r"^host b is lost: .* \(sh exited with code 255: no route to host\)\. Check run_on",
+        ),
+        ("sh -c 'kill -9 $$' {host}", r"^host b is lost: .* \(sh was ended by signal 9\)"),
+        ("sh -c 'exit 0' {host}", r"^host b is lost: .* \(sh exited with code 0\)"),
+    ],
+)
+def test_a_fan_out_that_fails_is_told(tmp_path, fan_out, said):
+    assert re.search(said, refused(tmp_path, fan_out=fan_out))
+
+
+def test_one_of_several_that_fails_ends_the_others(tmp_path):
+    fan_out = """sh -c '[ $0 = c ] && exit 3; exec "$@"' {host}"""
+    text = refused(tmp_path, hosts=["localhost:2", "b", "c"], fan_out=fan_out)
+    assert text.startswith("host c is lost")
+
+
+def test_secrets_among_the_arguments_are_not_sent_to_a_joined_host(tmp_path):
+    run_on = {"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "join"}
+    spec = load_job(tmp_path, run_on=run_on, args=["--api-key", "hf_0123456789"])
+    with pytest.raises(UsageError, match="args contain a secret"):
+        open_cluster(spec, [], pytest.fail)
+
+
+# zeusrun join
+
+
+class Joiner:
+    """A person who runs what the submit shows, first with a wrong token."""
+
+    def __init__(self, zeusrun):
+        self.zeusrun, self.shown, self.children = zeusrun, [], []
+
+    def __call__(self, text):
+        self.shown.append(text)
+        if found := re.search(r"(\w+)=(\S+) zeusrun join (\S+)$", text):
+            name, self.token, self.endpoint = found.groups()
+            assert name == TOKEN_VARIABLE
+            self.join("guess")
+        elif "did not join" in text:
+            self.join(self.token)
+
+    def join(self, token):
+        self.children.append(self.zeusrun.start("join", self.endpoint, **{TOKEN_VARIABLE: token}))
+
+
+@pytest.mark.torchrun  # its version is that of this process
+def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    joiner = Joiner(zeusrun)
+    cluster, _ = open_cluster(job(tmp_path, fan_out="join"), [], joiner)
+    try:
+        (node,) = cluster.nodes
+        assert not node.channel.is_private
+        prepare(node, tmp_path)
+        assert len(node.ranks) == 1
+    finally:
+        cluster.close()
+    refused, joined = joiner.children
+    assert joined.wait(60) == 0
+    assert "joined 127.0.0.1:" in joined.stdout.read()
+    assert refused.wait(60) == 5
+    assert "the token is another one" in refused.stdout.read()
+    waiting, did_not = joiner.shown
+    assert waiting.startswith("waiting for b; run there: ")
+    assert "another token" in did_not
+
+
+def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "of the user")
+    signals, shown = [], []
+
+    def show(text):
+        shown.append(text)
+        if found := re.search(r"zeusrun join (\S+):(\d+)$", text):
+            with socket.create_connection((found[1], int(found[2]))) as sock:
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + b"x" * len(MARK))
+                threading.Timer(0.1, signals.append, [15]).start()
+
+    with pytest.raises(LaunchError, match="^not joined: b$"):
+        open_cluster(job(tmp_path, fan_out="join"), signals, show)
+    assert "of the user" not in "".join(shown)
+    assert re.fullmatch(r"a connection from 127\.0\.0\.1 was refused: the other end is no zeusrun", shown[1])
+
+
+def test_a_host_that_joins_has_the_number_of_its_address():
+    hosts = [Host("nobody.invalid", None), Host("a..b", None), Host("127.0.0.1", None)]
+    assert _number_of("127.0.0.1", hosts, {}) == 3
+    assert _number_of("192.0.2.1", hosts, {}) == 1
+    assert _number_of("127.0.0.1", hosts, {1: None, 3: None}) == 2
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "code", "said"),
+    [
+        ("here", 2, "here is no HOST:PORT"),
+        (":1", 2, "is no HOST:PORT"),
+        ("a:b", 2, "is no HOST:PORT"),
+        ("127.0.0.1:1", 5, "127.0.0.1:1 cannot be reached: "),
+        ("127.0.0.1:99999", 5, "127.0.0.1:99999 cannot be reached: "),
+        ("a..b:29400", 5, "a..b:29400 cannot be reached: "),
+        ("[::1]:1", 5, "cannot be reached: "),
+    ],
+)
+def test_an_endpoint_that_cannot_be_joined_is_told(cli, monkeypatch, endpoint, code, said):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    exit_code, _, errors = cli("join", endpoint)
+    assert exit_code == code
+    assert said in " ".join(errors.split())
+
+
+def test_join_needs_a_token(cli, monkeypatch):
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.setattr(sys, "stdin", open("/dev/null"))  # noqa: SIM115
+    exit_code, _, errors = cli("join", "127.0.0.1:1")
+    assert exit_code == 2
+    assert TOKEN_VARIABLE in errors
+
+
+def test_what_listens_there_must_be_zeusrun(cli, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer():
+            sock, _ = server.accept()
+            with sock:
+                sock.sendall(b"220 smtp.example ESMTP\r\n" * 4)
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(100)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        exit_code, _, errors = cli("join", f"127.0.0.1:{port}")
+        thread.join()
+    assert exit_code == 5
+    assert "the other end is no zeusrun" in " ".join(errors.split())
+
+
+# zeusrun node
+
+
+def test_a_login_shell_may_print_before(hosts):
+    node, process = hosts.start(words=["sh", "-c", 'echo Welcome; echo "$USER"; exec "$@"', "sh"])
+    assert node.lost is None
+    node.leave()
+    process._process.wait(60)
+    assert process._process.returncode == 0
+
+
+def test_a_fan_out_has_a_session_of_its_own(hosts):
+    import os
+
+    _, process = hosts.start()
+    assert os.getsid(process._process.pid) == process._process.pid
+
+
+def test_no_argument_says_more_than_the_number(hosts):
+    from pathlib import Path
+
+    _, process = hosts.start("b", 4)
+    words = Path(f"/proc/{process._process.pid}/cmdline").read_bytes().split(b"\0")
+    assert words[1:] == [b"-m", b"zeusrun", b"node", b"4", b""]
+
+
+def test_a_launcher_that_nobody_answers_ends_with_its_input():
+    done = subprocess.run(
+        [sys.executable, "-m", "zeusrun", "node", "1"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith(MARK)
+    assert done.stderr == b""
+
+
+def test_a_fan_out_that_does_not_end_is_killed():
+    process = FanOutProcess(["sh", "-c", "exec sleep 600"], 1)
+    process.end(at_once=True)
+    assert process._process.returncode == -9
+
+
+# The end
+
+
+def test_close_leaves_every_node(hosts):
+    first, second = hosts.serve("b", 1), hosts.serve("c", 2)
+    process = FanOutProcess(["true"], 1)
+    cluster = Cluster((first, second), 5.0, None, [process, FanOutProcess(["true"], 2)])
+    cluster.watch()
+    cluster.close()
+    assert (first.lost, second.lost) == (None, None)
+
+
+def test_places_need_a_prepared_cluster():
+    with pytest.raises(RuntimeError):
+        Cluster((), 5.0, None).places()
+
+
+def test_the_rendezvous_is_on_a_port_of_the_range(hosts):
+    node = hosts.serve()
+    node.address, node.nic, node.ranks = "10.77.0.2", "eth0", range(2, 4)
+    port = module.find_free_port("127.0.0.1", None)
+    cluster = Cluster((node,), 5.0, (port, port), own=Endpoint("lo", "127.0.0.1"), own_ranks=2)
+    first, second = cluster.places()
+    assert first.endpoint == second.endpoint == f"127.0.0.1:{port}"
+    assert (second.address, second.nic, second.number) == ("10.77.0.2", "eth0", 1)
+    cluster.own = Endpoint("lo", "::1")
+    if "::1" in module.find_endpoint.__globals__["list_interfaces"]().get("lo", ()):
+        cluster.ports = None
+        assert cluster.places()[0].endpoint.startswith("[::1]:")
+
+
+def test_connections_are_closed_with_the_cluster():
+    import os
+
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        head, own = connect()
+        own.close()
+        head.close()
+    assert len(os.listdir("/proc/self/fd")) == before

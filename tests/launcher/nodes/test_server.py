@@ -1,0 +1,226 @@
+"""The launcher of a node, in a thread or a process of its own, with a small torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.launcher.nodes.ends import command, connect, events, frame, prepare, until
+from tests.runs import wait_for
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.nodes.channel import Channel, write_all
+from zeusrun.launcher.nodes.mirror import node_paths
+from zeusrun.launcher.nodes.server import NodeLauncher, versions
+from zeusrun.launcher.processes.command import Torchrun
+from zeusrun.launcher.processes.torchrun import StopLevel
+from zeusrun.launcher.rundir.layout import create_run
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """Let launchers in this process start the fake torchrun."""
+    from tests.factories import FAKE_TORCHRUN
+    from zeusrun.launcher.nodes import server
+
+    code = "import sys; sys.path[:] = filter(None, sys.path); from torch.distributed.run import main; main()"
+    import sys
+
+    found = Torchrun((sys.executable, "-c", code), "2", frozenset())
+    monkeypatch.setattr(server, "find_torchrun", lambda: found)
+    return {"PYTHONPATH": str(FAKE_TORCHRUN)}
+
+
+def run(node, paths, *script, **changes):
+    """Run a script to its end; return how it ended."""
+    node.start(command(paths, node, *script, **changes), paths, 5.0)
+    node.wait_until_started()
+    return node.finish(60.0)
+
+
+@pytest.fixture
+def node(hosts, tmp_path):
+    return prepare(hosts.serve(), tmp_path / "home", ranks=2, first=0)
+
+
+def test_it_says_its_versions_and_its_host(hosts):
+    node = hosts.serve()
+    assert node.hello["versions"] == versions()
+    assert versions().keys() == {"zeusrun", "torch", "Python"}
+
+
+def test_messages_for_another_node_are_ignored(hosts):
+    """Some fan-outs give standard input to every node."""
+    node = hosts.serve()
+    other = json.dumps({"kind": "prepare", "node": 2, "call": 7}).encode()
+    write_all(node.channel._writing, frame(other))
+    write_all(node.channel._writing, frame(json.dumps({"kind": "bye", "node": 2}).encode()))
+    before_t = node.heard_t
+    node.ping()
+    wait_for(lambda: node.heard_t > before_t, 30.0)
+    assert node._answers == {}
+    assert node.lost is None
+
+
+def test_what_it_prepares_is_told(node):
+    assert (node.ranks, node.nic, node.address) == (range(2), "lo", "127.0.0.1")
+    (device,) = node.devices
+    assert not device.is_gpu
+    assert device.uuid.startswith("b/")
+    assert device.read().energy_j >= 0
+
+
+def test_a_wrong_interface_is_refused_before_anything_starts(hosts, tmp_path):
+    with pytest.raises(LaunchError, match="^host b has no interface bogus0; it has .*lo"):
+        prepare(hosts.serve(), tmp_path, nic="bogus0")
+
+
+def test_readings_come_ten_times_a_second(node):
+    first = node.devices[0].read().t
+    wait_for(lambda: node.devices[0].read().t > first, 30.0)
+
+
+def test_nothing_starts_before_it_is_prepared(hosts, paths):
+    node = hosts.serve()
+    node.ranks = range(1, 2)
+    with pytest.raises(LaunchError, match="^host b: it was not prepared"):
+        run(node, paths, "well.py")
+
+
+def test_ranks_are_run_and_what_they_write_is_copied(node, paths, torchrun):
+    end = run(node, paths, "well.py", env=torchrun)
+    assert (end.code, node.failed) == (0, False)
+    found = [record["event"] for record in events(paths)]
+    assert found.count("started") == 2
+    for rank in (0, 1):
+        assert f"epoch 5 of rank {rank}\nthe end\n" in paths.rank_log(rank).read_text()
+    assert not paths.torchrun_log.exists()
+    assert not node_paths(paths, 1).run_dir.exists()
+
+
+def test_a_failure_there_is_told_with_its_record(node, paths, torchrun):
+    end = run(node, paths, "exits_7.py", env=torchrun)
+    assert end.code == 1
+    assert node.failed
+    record = json.loads((paths.run_dir / "error.1.json").read_text())
+    assert record["exit_code"] == 7
+    assert "FAILED" in (paths.logs / "torchrun.1.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cwd": "/nonexistent"}, "host b: there is no /nonexistent. The script and its data need the same path"),
+        ({"script": "/nonexistent/train.py"}, "host b: there is no /nonexistent/train.py"),
+        ({"own_env": ["TOKEN_OF_ZEUSRUN"]}, "host b: TOKEN_OF_ZEUSRUN is not set"),
+        ({"continues": True}, "host b: the run continues from .*, where this host has nothing"),
+    ],
+)
+def test_what_a_host_lacks_is_told_before_the_start(node, paths, changes, said, torchrun):
+    asked = {
+        "pid": os.getpid(),
+        "run_dir": str(paths.run_dir),
+        "ranks": [1, 2],
+        "argv": [],
+        "worker": "w",
+        "env": {},
+        "own_env": [],
+        "cwd": "/",
+        "script": None,
+        "grace_s": 5.0,
+        "continues": False,
+    }
+    with pytest.raises(LaunchError, match=f"^{said}"):
+        node.call("start", **{**asked, **changes})
+
+
+def test_a_folder_that_cannot_be_made_is_told(node, paths, torchrun):
+    (paths.run_dir / "nodes").write_text("in the way")
+    with pytest.raises(LaunchError, match="^host b: .*cannot be created there: .*ZEUSRUN_HOME"):
+        run(node, paths, "well.py", env=torchrun)
+
+
+def begin(node, paths, env):
+    """Start ranks that train for a long time."""
+    env = {**env, "ZEUSRUN_MAX_EPOCHS": "500"}
+    asked = command(paths, node, "well.py", "--epochs", 500, "--gain", 0, env=env)
+    node.start(asked, paths, 5.0)
+    node.wait_until_started()
+    wait_for(lambda: paths.sidecar.exists() and b"reported" in paths.sidecar.read_bytes(), 60.0)
+
+
+def test_a_stop_ends_the_ranks_gracefully(node, paths, torchrun):
+    begin(node, paths, env=torchrun)
+    node.stop(StopLevel.ASK)
+    end = node.finish(60.0)
+    assert end.code == 0
+    assert end.outlived == ()
+
+
+def pids_of(paths):
+    return [record["pid"] for record in events(paths) if record["event"] == "started"]
+
+
+def gone(pids):
+    return lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+
+def test_if_the_head_dies_the_ranks_are_killed(paths, tmp_path, hosts, torchrun):
+    import threading
+
+    head, own = connect()
+    launcher = NodeLauncher(own)
+    thread = threading.Thread(target=launcher.serve)
+    thread.start()
+    from zeusrun.launcher.nodes.remote import RemoteNode
+
+    node = prepare(RemoteNode(1, "b", head), tmp_path, ranks=2, first=0)
+    begin(node, paths, env=torchrun)
+    pids = pids_of(paths)
+    begun_t = time.monotonic()
+    os.close(head._writing)
+    wait_for(gone(pids), 60.0, "the end of the ranks")
+    assert time.monotonic() - begun_t < 4.0  # less than their grace
+    thread.join(60.0)
+    assert not thread.is_alive()
+    head._writing = os.open(os.devnull, os.O_WRONLY)
+    node.leave()
+
+
+def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, torchrun):
+    node = prepare(hosts.serve(), tmp_path, ranks=2, first=0)
+    begin(node, paths, env=torchrun)
+    again = node.call(
+        "prepare", host="b", nic="lo", head="127.0.0.1", heartbeat_s=0.3, home=str(tmp_path), env={}, nproc_per_node=1
+    )
+    assert again["ranks"] == 1
+    end = node.finish(60.0)
+    assert end.code == 0  # each has ended after its epoch
+    wait_for(lambda: node.lost, 30.0)  # the launcher has left, too
+
+
+def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    wait_for(lambda: node.signals, 30.0)
+    assert [*node.signals] == [signal.SIGUSR1]
+
+
+def test_what_ranks_save_without_a_shared_file_system_is_told(node, tmp_path, torchrun):
+    paths = create_run(tmp_path / "head", "job", "job-1-1")
+    there = create_run(tmp_path / "there", "job", "job-1-1")
+    (there.checkpoints / "model.pt").write_text("x")
+    # The node has another disk: what it writes there is copied into the head's directory.
+    asked = command(there, node, "well.py", "--epoch-s", 0, env=torchrun)
+    node.start(asked, there, 5.0)
+    node._paths = paths
+    node.wait_until_started()
+    assert node.finish(60.0).code == 0
+    assert [text for text in node.notices if "shares no files" in text] == [
+        f"host b shares no files with this one: what its ranks have saved is there, in {there.checkpoints}"
+    ]
+    assert (there.checkpoints / "model.pt").exists()
+    assert events(paths)
