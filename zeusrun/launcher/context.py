@@ -18,7 +18,6 @@ from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.files.home import runs_directory
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.launcher.nodes.mirror import node_paths
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own
@@ -96,16 +95,9 @@ class Submission:
     def _command(self, trial: Trial, paths: RunPaths, fitting: int | None, place: Place) -> Command:
         torchrun, environment = self.torchrun, self.environment
         if place.number:  # its launcher adds its own torchrun and its own environment
-            torchrun, environment = replace(torchrun, argv=()), {}
-        command = build_command(
+            torchrun, environment = replace(torchrun, argv=()), {"ZEUSRUN_HOME": str(self.home)}
+        return build_command(
             self.spec, trial, paths, torchrun, environment, fitting=fitting, place=place
-        )
-        if not place.number:
-            return command
-        own = node_paths(paths, place.number)
-        files = {"ZEUSRUN_RUN_DIR": str(own.run_dir), "ZEUSRUN_SIDECAR": str(own.sidecar)}
-        return replace(
-            command, env={**command.env, "ZEUSRUN_HOME": str(self.home), **files}, ranks=None
         )
 
     @property

@@ -20,38 +20,35 @@ from zeusrun.files.private import (
     open_for_writing,
     write_file,
 )
-from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from zeusrun.launcher.rundir.layout import RunPaths
+
 _CHUNK_BYTES = 512 << 10
 _NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank\d{1,9}\.(log|stack))")
 
 
-def node_paths(paths: RunPaths, number: int) -> RunPaths:
-    """Return the files of a node's own part of a run."""
-    return RunPaths(paths.run_dir / "nodes" / str(number))
-
-
-def create_node_folders(paths: RunPaths, number: int) -> RunPaths:
+def create_node_folders(paths: RunPaths, number: int) -> None:
     """Create the folders of a node's part of a run, empty; raises ``OSError``."""
-    own = node_paths(paths, number)
+    own = paths.of_node(number)
     shutil.rmtree(own.run_dir, ignore_errors=True)
     for folder in (paths.checkpoints, own.logs, own.clocks):
         make_folder(folder)
-    return own
 
 
 def remove_node_folders(paths: RunPaths, number: int) -> None:
     """Remove a node's part of a run that the head has copied, and folders that are empty then."""
-    own = node_paths(paths, number)
-    shutil.rmtree(own.run_dir, ignore_errors=True)
-    for folder in (own.run_dir.parent, paths.checkpoints, paths.run_dir):
-        if not has_checkpoint(paths.run_dir):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    own = paths.of_node(number).run_dir
+    shutil.rmtree(own, ignore_errors=True)
+    folders = [own.parent]
+    if not paths.trial.exists():  # else they are the head's
+        folders += [paths.checkpoints, paths.run_dir, paths.run_dir.parent]
+    with contextlib.suppress(OSError):  # one is not empty
+        for folder in folders:
+            folder.rmdir()
 
 
 class FileReader:

@@ -162,12 +162,7 @@ class RemoteNode:
         self.heard_t = time.monotonic()
         kind = message["kind"]
         if kind in {"hello", "answer"}:
-            with self._answered:
-                if kind == "hello":
-                    self.hello = message
-                else:
-                    self._answers[message["call"]] = message
-                self._answered.notify_all()
+            self._take_answer(message)
         elif kind == "pong":
             round_trip_s = self.heard_t - message["t"]
             self._pings.append((round_trip_s, message["t"] + round_trip_s / 2 - message["own_t"]))
@@ -183,6 +178,16 @@ class RemoteNode:
             self.signals.append(message["number"])
         elif kind == "ended":
             self._take_end(*message["exit"], kept=message["kept"])
+
+    def _take_answer(self, message: Message) -> None:
+        with self._answered:
+            if message["kind"] == "hello":
+                self.hello = message
+            else:
+                self._answers[message["call"]] = message
+                if message["call"] == self._started and "error" in message:
+                    self.ended.set()  # it did not start
+            self._answered.notify_all()
 
     def _take_file(self, name: str, data: bytes) -> None:
         if self._paths is not None:
@@ -243,8 +248,10 @@ class RemoteNode:
         env, unsent = dict(command.env), () if self.channel.is_private else command.secrets
         for name in unsent:
             del env[name]
-        self._started = self.ask(
+        self._started = next(self._calls)
+        self.channel.send(
             "start",
+            call=self._started,
             pid=os.getpid(),
             run_dir=str(paths.run_dir),
             ranks=[self.ranks.start, len(self.ranks)],
@@ -260,9 +267,7 @@ class RemoteNode:
 
     def wait_until_started(self) -> None:
         """Wait until torchrun runs there; raises ``LaunchError`` with the name of the host."""
-        call, self._started = self._started, 0
-        self.wait_for(call)
-        self._started = call
+        self.wait_for(self._started)
 
     @property
     def is_running(self) -> bool:

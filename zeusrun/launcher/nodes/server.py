@@ -222,13 +222,7 @@ class _NodeRun:
         self._paths = RunPaths(Path(message["run_dir"]))
         self._level = StopLevel.NONE
         first, count = message["ranks"]
-        try:
-            own = create_node_folders(self._paths, channel.node)
-        except OSError as error:
-            raise LaunchError(
-                f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
-                "a folder that can be written on every host"
-            ) from error
+        own = self._paths.of_node(channel.node)
         self.ranks = RunningRanks(own, range(first, first + count))
         self._own, self._files = own, FileReader(own, self.ranks.world)
         self._events = SidecarReader(own.sidecar)
@@ -257,6 +251,13 @@ class _NodeRun:
                 f"the run continues from {self._paths.checkpoints}, where this host has nothing. "
                 "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
             )
+        try:
+            create_node_folders(self._paths, self._channel.node)
+        except OSError as error:
+            raise LaunchError(
+                f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
+                "a folder that can be written on every host"
+            ) from error
         lacking = [name for name in message["own_env"] if name not in environment]
         if lacking:
             raise LaunchError(

@@ -90,6 +90,8 @@ class RunningRanks:
                     for node in self._nodes:
                         node.stop(StopLevel.TERMINATE)
         finally:
+            for node in self._nodes:
+                node.stop(StopLevel.TERMINATE)
             exits = [node.finish(grace_period_s) for node in self._nodes]
         self.exit = _join_exits([self._torchrun.exit, *exits])
 
