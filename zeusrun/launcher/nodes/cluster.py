@@ -139,7 +139,7 @@ def open_cluster(
     cluster = Cluster((), run_on.heartbeat_s, run_on.ports, slots=slots)
     try:
         if joins:
-            _wait_for_joins(cluster, spec, own, others, signals, show)
+            _wait_for_joins(cluster, spec, others, signals, show)
         else:
             _start_all(cluster, run_on, others)
         cluster.watch()
@@ -222,7 +222,6 @@ def _check_hello(node: RemoteNode, job: str, signals: Sequence[int]) -> None:
 def _wait_for_joins(
     cluster: Cluster,
     spec: JobSpec,
-    own: Host,
     hosts: Sequence[Host],
     signals: Sequence[int],
     show: Callable[[str], None],
@@ -231,7 +230,7 @@ def _wait_for_joins(
     run_on = spec.run_on
     if not hosts or run_on is None:
         return
-    endpoint = find_endpoint(own.address, run_on.nic, hosts[0].address)
+    endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
     token = os.environ.get(TOKEN_VARIABLE)
     port = find_free_port(endpoint.address, run_on.ports)
     nodes: dict[int, RemoteNode] = {}

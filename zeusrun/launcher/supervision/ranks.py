@@ -107,9 +107,12 @@ class RunningRanks:
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
+        own = level
         if self._nodes and (self.torchrun.failed or any(node.failed for node in self._nodes)):
-            level = max(level, StopLevel.TERMINATE)
-        self.torchrun.stop(level, self.ask_to_end)
+            own = level = max(level, StopLevel.TERMINATE)
+            if self._processes and not any(map(_state, self._processes.values())):
+                own = StopLevel.KILL  # torchrun would wait for the other agents
+        self.torchrun.stop(own, self.ask_to_end)
         for node in self._nodes:
             node.stop(level)
         self.torchrun.wait()
@@ -309,9 +312,12 @@ class RunningRanks:
 
 
 def _join_exits(exits: Sequence[ProcessExit]) -> ProcessExit:
-    """Return how the torchruns of all hosts ended: with the first code that is not 0."""
+    """Return how the torchruns of all hosts ended: with a code that is not 0, if one did.
+
+    A failure counts before a signal: zeusrun kills a torchrun that waits for one that has failed.
+    """
     return ProcessExit(
-        next((each.code for each in exits if each.code), 0),
+        max((each.code for each in exits if each.code), default=0),
         max(each.ended_t for each in exits),
         tuple(name for each in exits for name in each.outlived),
         tuple(name for each in exits for name in each.left),
