@@ -33,7 +33,7 @@ def join(
         str, Argument(metavar="HOST:PORT", help="As the waiting `zeusrun submit` shows it.")
     ],
 ) -> None:
-    """Give this host to a job whose `zeusrun submit` waits for it (run_on.fan_out: join)."""
+    """Give this host to a job that waits for it."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{endpoint} is no HOST:PORT, such as 10.0.0.1:29400")

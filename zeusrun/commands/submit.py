@@ -88,15 +88,11 @@ def submit(
     ] = None,
     nodes_from: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="Run on the hosts of an allocation: a hostfile of PBS, LSF, MPI or Flux; - reads "
-            "standard input.",
-        ),
+        Option(metavar="FILE", help="Run on the hosts of this hostfile; -: standard input."),
     ] = None,
     fan_out: Annotated[
         str | None,
-        Option(metavar="COMMAND", help="Starts its further words on {host}; see run_on.fan_out."),
+        Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
     ] = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,

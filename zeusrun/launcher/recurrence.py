@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
-    from zeusrun.launcher.nodes.remote import JoinedLimits
+    from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.nodes.channel import Channel, ChannelError, exchange_nonces
+from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.launcher.nodes.network import find_endpoint, find_free_port, is_own_name, listen
-from zeusrun.launcher.nodes.remote import JoinedLimits, RemoteNode
+from zeusrun.launcher.nodes.remote import RemoteNode
 from zeusrun.launcher.nodes.server import versions
 from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
@@ -82,7 +83,8 @@ class Cluster:
     def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits | None:
         """Return the power limits of all hosts, not entered yet; ``None`` without a GPU."""
         on_gpus = any(device.is_gpu for node in self.nodes for device in node.devices)
-        return JoinedLimits(own, self.nodes, mode) if own is not None or on_gpus else None
+        remote = [node.limits for node in self.nodes]
+        return JoinedLimits(own, remote, mode) if own is not None or on_gpus else None
 
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, with a port that is free now."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
-    from zeusrun.launcher.nodes.remote import JoinedLimits
+    from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
