@@ -30,7 +30,8 @@ def test_the_help_lists_the_commands_of_every_day_first(cli):
     _, daily, rare = re.split(r"^Commands for .*:$", out, flags=re.MULTILINE)
     names = [re.findall(r"^  ([a-z]+)  ", part, re.MULTILINE) for part in (daily, rare)]
     assert tuple(names[0]) == EVERY_DAY
-    assert sorted(names[0] + names[1]) == sorted([*VERBS["zeusrun"], *VERBS.keys() - {"zeusrun"}])
+    shown = [verb for verb, (_, text) in VERBS["zeusrun"].items() if text]
+    assert sorted(names[0] + names[1]) == sorted([*shown, *VERBS.keys() - {"zeusrun"}])
     assert "Run the job once: choose, launch, meter, record." in daily
 
 

@@ -368,7 +368,9 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
     if outcome.energy_j != 0:
         return outcome
     spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
-    unknown = dict.fromkeys(("energy_j", "energy_source", "price", "currency", "carbon_g"))
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("energy_j", "energy_source", "price", "currency", "carbon_g")
+    )
     return replace(outcome, cost_j=spent_j, **unknown)
 
 
