@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,9 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
 
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
-    if name in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0]}:
+    own_name = socket.gethostname()
+    slurm = os.environ.get("SLURMD_NODENAME")  # a node of Slurm may have another hostname
+    if name in {"localhost", own_name, own_name.partition(".")[0], slurm}:
         return True
     own = {address for each in list_interfaces().values() for address in each}
     with contextlib.suppress(OSError):
