@@ -67,7 +67,7 @@ class FileReader:
         """
         for path, offset in self._offsets.items():
             data = _read_from(path, offset)
-            if path == self._paths.sidecar:
+            if path == self._paths.sidecar and len(data) < _CHUNK_BYTES:  # else it may be one line
                 data = data[: data.rfind(b"\n") + 1]
             if data:
                 self._offsets[path] = offset + len(data)

@@ -338,8 +338,9 @@ class _NodeRun:
         self._stack.close()
         until_t = time.monotonic() + _COPY_S
         copied = False
-        while not copied and time.monotonic() < until_t:
-            if not (copied := not self._copy()) and self._channel.backlog:
+        while not (copied or self._channel.broken) and time.monotonic() < until_t:
+            copied = not self._copy()
+            if self._channel.backlog > _MAX_BACKLOG_BYTES:
                 time.sleep(TICK_S)
         if (text := self._neighbours.conclude()) is not None:
             self._channel.send("warning", text=text)
