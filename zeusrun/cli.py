@@ -121,7 +121,8 @@ class LazyGroup(TyperGroup):
         if self.name != "zeusrun":
             super().format_commands(ctx, formatter)
             return
-        rest = [name for name in self.list_commands(ctx) if name not in EVERY_DAY]
+        shown = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        rest = [name for name in shown if name not in EVERY_DAY]
         for when, names in (("every day", EVERY_DAY), ("now and then", rest)):
             with formatter.section(f"Commands for {when}"):
                 limit = formatter.width - 6 - max(map(len, names))

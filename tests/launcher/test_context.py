@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
-from zeusrun.launcher.context import check_descriptors, resolve_world_size
+from zeusrun.launcher.devices import check_descriptors, resolve_world_size
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def limit(monkeypatch):
 
     def put(count):
         monkeypatch.setattr(
-            "zeusrun.launcher.context.resource.getrlimit", lambda _which: (count, count)
+            "zeusrun.launcher.processes.torchrun.resource.getrlimit", lambda _which: (count, count)
         )
 
     return put

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.registry import create_policy
 from zeusrun.commands.options import open_own
 from zeusrun.jobfile.tariffs import load_tariffs
-from zeusrun.launcher.context import Submission, job_devices
+from zeusrun.launcher.context import Submission
+from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.processes.command import find_torchrun
 
 if TYPE_CHECKING:

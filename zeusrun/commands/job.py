@@ -27,7 +27,7 @@ from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.jobfile.tariffs import find_expired, load_tariffs
 from zeusrun.jobfile.values import POLICY_NAMES
-from zeusrun.launcher.context import job_devices
+from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.script_warnings import find_script_warnings
 from zeusrun.plain_text import plain_text
 from zeusrun.schedule.build import build_schedule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -15,7 +16,8 @@ from zeusrun.launcher.nodes.channel import MARK, Channel, ChannelError, exchange
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE
 from zeusrun.launcher.nodes.server import NodeLauncher
 
-_CONNECT_S = 60.0
+_CONNECT_S = 600.0
+_AGAIN_S = 1.0
 
 
 def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) -> None:
@@ -28,12 +30,27 @@ def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) 
     NodeLauncher(Channel(reading, writing, number)).serve()
 
 
+def _connect(host: str, port: int) -> socket.socket:
+    """Connect to a submit, which may start later; raises ``OSError``."""
+    until_t = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            sock = socket.create_connection((host, port), timeout=_CONNECT_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > until_t:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            sock.setblocking(True)
+            return sock
+
+
 def join(
     endpoint: Annotated[
         str, Argument(metavar="HOST:PORT", help="As the waiting `zeusrun submit` shows it.")
     ],
 ) -> None:
-    """Give this host to a job whose `zeusrun submit` waits for it (run_on.fan_out: join)."""
+    """Give this host to a job that waits for it."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{endpoint} is no HOST:PORT, such as 10.0.0.1:29400")
@@ -43,8 +60,7 @@ def join(
     if not token:
         raise UsageError(f"set {TOKEN_VARIABLE} to the token of the run, as the submit shows it")
     try:
-        sock = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
-        sock.setblocking(True)
+        sock = _connect(host.strip("[]"), int(port))
         seal = exchange_nonces(sock.fileno(), token, head=False)
     except (OSError, OverflowError, UnicodeError) as error:
         raise LaunchError(f"{endpoint} cannot be reached: {error}") from error
@@ -52,7 +68,6 @@ def join(
         raise LaunchError(f"{endpoint}: {error}") from error
     descriptor = sock.detach()
     launcher = NodeLauncher(Channel(descriptor, descriptor, 0, seal))
-    typer.echo(f"joined {endpoint}")
     launcher.serve()
     if not launcher.was_prepared:
         raise LaunchError(

@@ -25,7 +25,7 @@ from zeusrun.launcher.rundir.ownership import files_of, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, rank_label
 from zeusrun.view.export import all_records, csv_text, json_line, print_json, print_text, sight_json
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def logs(
         lease = lease_of(found, paths) if follow and part is paths else None
         for number, line in follow_logs(log_tails(part, ranks), lease, raw=raw):
             silent = False
-            prefix = "" if rank is not None else f"[{found.rank_label(number)}] "
+            prefix = "" if rank is not None else f"[{rank_label(found.hosts, number)}] "
             if raw:
                 typer.echo(os.fsencode(prefix + line))
             elif as_json:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -88,15 +89,11 @@ def submit(
     ] = None,
     nodes_from: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="Run on the hosts of an allocation: a hostfile of PBS, LSF, MPI or Flux; - reads "
-            "standard input.",
-        ),
+        Option(metavar="FILE", help="Run on the hosts of this hostfile; -: standard input."),
     ] = None,
     fan_out: Annotated[
         str | None,
-        Option(metavar="COMMAND", help="Starts its further words on {host}; see run_on.fan_out."),
+        Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
     ] = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
@@ -144,7 +141,7 @@ def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--nodes-from {nodes_from}: {why}") from error
-    listed = [f"[{each.name}]" if ":" in each.name else each.name for each in hosts]
+    listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
     words = [
         name if each.slots is None else f"{name}:{each.slots}"
         for name, each in zip(listed, hosts, strict=True)

@@ -17,8 +17,8 @@ from zeusrun.files.home import runs_directory, unwritable_home
 from zeusrun.files.private import make_folder, write_file
 from zeusrun.history.base import NEWEST, Conflict, OfflineError, Snapshot
 from zeusrun.history.rules import is_offline, offline_name
-from zeusrun.launcher.context import check_descriptors
 from zeusrun.launcher.processes.command import placeholder_values
+from zeusrun.launcher.processes.torchrun import check_descriptors
 from zeusrun.launcher.redact import copy_job, mask_events, mask_job
 from zeusrun.launcher.rundir.layout import RunPaths, create_run, reopen_run
 from zeusrun.launcher.rundir.ownership import find_own, lease_of, remove_run, remove_unbegun

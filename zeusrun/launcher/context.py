@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import platform
-import resource
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,17 +10,12 @@ from uuid import uuid4
 from zeusrun.choice.attempts import find_preempted
 from zeusrun.choice.problem import Chooser, Machine, Moment
 from zeusrun.clock import timestamp
-from zeusrun.energy.cpu import cpu_device
-from zeusrun.errors import SHORTAGES, DeviceError, LaunchError
 from zeusrun.files.home import runs_directory
-from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.jobfile.fingerprint import take_fingerprint
-from zeusrun.launcher.nodes.mirror import node_paths
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
-from zeusrun.plugins import create_plugin
 from zeusrun.tariff import Tariffs
 from zeusrun.trial import Hardware, HostShare, TrialStatus
 
@@ -38,7 +30,8 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.nodes.cluster import Cluster
-    from zeusrun.launcher.nodes.remote import JoinedLimits, RemoteNode
+    from zeusrun.launcher.nodes.limits import JoinedLimits
+    from zeusrun.launcher.nodes.remote import RemoteNode
     from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.trial import Trial
 
@@ -96,16 +89,9 @@ class Submission:
     def _command(self, trial: Trial, paths: RunPaths, fitting: int | None, place: Place) -> Command:
         torchrun, environment = self.torchrun, self.environment
         if place.number:  # its launcher adds its own torchrun and its own environment
-            torchrun, environment = replace(torchrun, argv=()), {}
-        command = build_command(
+            torchrun, environment = replace(torchrun, argv=()), {"ZEUSRUN_HOME": str(self.home)}
+        return build_command(
             self.spec, trial, paths, torchrun, environment, fitting=fitting, place=place
-        )
-        if not place.number:
-            return command
-        own = node_paths(paths, place.number)
-        files = {"ZEUSRUN_RUN_DIR": str(own.run_dir), "ZEUSRUN_SIDECAR": str(own.sidecar)}
-        return replace(
-            command, env={**command.env, "ZEUSRUN_HOME": str(self.home), **files}, ranks=None
         )
 
     @property
@@ -164,58 +150,6 @@ class Submission:
             self.cluster.close()
         for device in self.devices:
             device.close()
-
-
-def job_devices(
-    nproc_per_node: int | str, environment: Mapping[str, str]
-) -> tuple[list[Device], int]:
-    """Return the devices to meter for a job, which the caller closes, and its number of ranks.
-
-    One GPU for each rank, as far as there are GPUs; without any, the CPU. A kind of device that
-    zeusrun does not know is a plugin's. Raises ``DeviceError`` or ``UsageError`` if there is no
-    such device.
-    """
-    if isinstance(nproc_per_node, str) and nproc_per_node not in {"gpu", "cpu", "auto"}:
-        devices = create_plugin("zeusrun.devices", nproc_per_node, list, environment)
-        if not devices:
-            raise DeviceError(
-                f"launch.nproc_per_node is {nproc_per_node!r}, but no installed plugin finds such "
-                "a device; set launch.nproc_per_node to 'auto', 'cpu', 'gpu' or a number"
-            )
-        return devices, len(devices)
-    count = nproc_per_node if isinstance(nproc_per_node, int) else None
-    gpus = [] if nproc_per_node == "cpu" else gpus_of_job(environment, count)
-    world_size = resolve_world_size(nproc_per_node, len(gpus), len(os.sched_getaffinity(0)))
-    return gpus or [cpu_device(environment)], world_size
-
-
-def check_descriptors(world_size: int) -> None:
-    """Raise ``LaunchError`` if torchrun and this process may not open as many files as they need.
-
-    With 12 descriptors torchrun (torch 2.13) hangs without any output; with 24 it fails; 40 are
-    enough for two ranks.
-    """
-    needed = 32 + 4 * world_size
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY and allowed < needed:
-        raise LaunchError(
-            f"only {allowed} files may be open at once, and {world_size} "
-            f"rank{'' if world_size == 1 else 's'} need {needed}; {SHORTAGES[errno.EMFILE]}"
-        )
-
-
-def resolve_world_size(nproc_per_node: int | str, gpu_count: int, cpu_count: int) -> int:
-    """Return the number of ranks for ``--nproc-per-node``; raises ``DeviceError`` without a GPU."""
-    if isinstance(nproc_per_node, int):
-        return nproc_per_node
-    if nproc_per_node == "cpu":
-        return cpu_count
-    if nproc_per_node == "gpu" and gpu_count == 0:
-        raise DeviceError(
-            "launch.nproc_per_node is 'gpu', but no GPU is visible. Check 'nvidia-smi' and "
-            "CUDA_VISIBLE_DEVICES, or set launch.nproc_per_node to 'auto', 'cpu' or a number."
-        )
-    return gpu_count or cpu_count
 
 
 def _own_trials(

@@ -19,6 +19,7 @@ from zeusrun.trial.values import counts_from_zero as counts_from_zero
 from zeusrun.trial.values import epochs_of as epochs_of
 from zeusrun.trial.values import is_baseline as is_baseline
 from zeusrun.trial.values import join_changes as join_changes
+from zeusrun.trial.values import rank_label as rank_label
 from zeusrun.trial.values import scale_curve as scale_curve
 from zeusrun.trial.values import spread_samples as spread_samples
 from zeusrun.trial.values import thin_curve as thin_curve

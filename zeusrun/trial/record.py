@@ -23,6 +23,7 @@ from zeusrun.trial.values import (
     is_baseline,
     join_changes,
     join_curves,
+    join_hosts,
     spread_samples,
     thin_curve,
 )
@@ -106,7 +107,7 @@ class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
     ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says how the batch
-    size changed during the run. A policy learns nothing from runs of another variant.
+    size changed during the run; a policy learns nothing from runs of another one.
     ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
     ``uuid`` stays the same if a shared history numbers the trial later. ``fingerprint``: a hash of
     each part of the training; two joined by ``+`` if the part changed while it was preempted.
@@ -190,15 +191,6 @@ class Trial:
         """What it trains on."""
         return Hardware(self.world_size, self.gpu_model, self.gpu_count, self.host_count)
 
-    def rank_label(self, rank: int) -> str:
-        """Return what people call a rank, with the name of its host if there are several."""
-        first = 0
-        for share in self.hosts:
-            first += share.ranks
-            if rank < first:
-                return f"{share.name} rank{rank}"
-        return f"rank{rank}"
-
     @property
     def teaches(self) -> bool:
         """Whether a policy may learn from it about its batch size."""
@@ -213,10 +205,8 @@ class Trial:
         if not outcome.status.finished:
             raise ValueError(f"an outcome of {self.trial} cannot be {outcome.status.value}")
         values = {f.name: getattr(outcome, f.name) for f in fields(outcome)}
-        if outcome.power_limit_w is None:
-            del values["power_limit_w"]
-        values["hosts"] = outcome.hosts or self.hosts
-        ended = replace(self, **values)
+        stay = {name for name in ("power_limit_w", "hosts") if not values[name]}
+        ended = replace(self, **{name: values[name] for name in values.keys() - stay})
         is_cancelled = (self.status, ended.status) == (TrialStatus.PREEMPTED, TrialStatus.CANCELLED)
         may_change = self.status in {TrialStatus.DISPATCHED, TrialStatus.LOST} or is_cancelled
         if ended != self and not may_change:
@@ -348,17 +338,7 @@ def _join(trial: Trial, outcome: Outcome) -> Outcome:
         warnings=(*trial.warnings, *outcome.warnings),
         stalls=(*trial.stalls, *outcome.stalls),
         interruptions=interruptions,
-        hosts=_join_hosts(trial.hosts, outcome.hosts),
-    )
-
-
-def _join_hosts(
-    before: tuple[HostShare, ...], last: tuple[HostShare, ...]
-) -> tuple[HostShare, ...]:
-    """Add what each host used; a host that was not there all the time has no known part."""
-    earlier = {(share.name, share.ranks): share.energy_j for share in before}
-    return tuple(
-        share._replace(energy_j=_sum(earlier.get(share[:2]), share.energy_j)) for share in last
+        hosts=join_hosts(trial.hosts, outcome.hosts),
     )
 
 
@@ -388,15 +368,10 @@ def _without_empty_estimates(trial: Trial, outcome: Outcome) -> Outcome:
     if outcome.energy_j != 0:
         return outcome
     spent_j = cost_j(None, outcome.max_power_w, outcome.time_s, trial.eta_knob)
-    return replace(
-        outcome,
-        energy_j=None,
-        energy_source=None,
-        cost_j=spent_j,
-        price=None,
-        currency=None,
-        carbon_g=None,
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("energy_j", "energy_source", "price", "currency", "carbon_g")
     )
+    return replace(outcome, cost_j=spent_j, **unknown)
 
 
 def _same_source(first: EnergySource | None, second: EnergySource | None) -> EnergySource | None:

@@ -48,6 +48,24 @@ class HostShare(NamedTuple):
     energy_j: float | None = None  # of the span, as that of the run
 
 
+def join_hosts(before: tuple[HostShare, ...], last: tuple[HostShare, ...]) -> tuple[HostShare, ...]:
+    """Add what each host used; a host that was not there all the time has no known part."""
+    earlier = {(share.name, share.ranks): share.energy_j for share in before}
+    both = [(earlier.get(share[:2]), share.energy_j) for share in last]
+    sums = (None if then is None or now is None else then + now for then, now in both)
+    return tuple(share._replace(energy_j=joules) for share, joules in zip(last, sums, strict=True))
+
+
+def rank_label(hosts: Sequence[HostShare], rank: int) -> str:
+    """Return what people call a rank, with the name of its host if there are several."""
+    first = 0
+    for share in hosts:
+        first += share.ranks
+        if rank < first:
+            return f"{share.name} rank{rank}"
+    return f"rank{rank}"
+
+
 @dataclass(frozen=True)
 class Decision:
     """What a policy chose for one trial."""

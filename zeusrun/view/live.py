@@ -18,7 +18,7 @@ from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher import events
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, rank_label
 from zeusrun.view import units
 from zeusrun.view.console import Labelled, warning_lines
 from zeusrun.view.sheets import limit_text, target_text
@@ -95,7 +95,7 @@ class SubmitView:
 
     def _show_output(self, rank: int, lines: Sequence[str]) -> None:
         style = _RANK_STYLES[rank % len(_RANK_STYLES)]
-        label = f"rank{rank}" if self._run is None else self._run.trial.rank_label(rank)
+        label = rank_label(() if self._run is None else self._run.trial.hosts, rank)
         for line in lines:
             plain = line.removeprefix(f"[rank{rank}]: ")  # torch adds this prefix to tracebacks
             whole = Text.assemble((f"[{label}] ", style), Text.from_ansi(plain_log_line(plain)))

@@ -65,12 +65,23 @@ class Hosts:
         assert node.wait_for_hello(60.0)
         return node
 
-    def start(self, name="b", number=1, *, through=lambda reading, writing: (reading, writing), words=(), **env):
+    def start(
+        self,
+        name="b",
+        number=1,
+        *,
+        through=lambda reading, writing: (reading, writing),
+        words=(),
+        **env,
+    ):
         """Return a node whose launcher is a process, and that process."""
         variables = [f"{key}={value}" for key, value in env.items()]
         process = FanOutProcess([*words, "env", f"HOST={name}", *variables], number)
         node = RemoteNode(
-            number, name, Channel(*through(process.reading, process.writing), number), process.explain_end
+            number,
+            name,
+            Channel(*through(process.reading, process.writing), number),
+            process.explain_end,
         )
         self._stack.callback(process.end, at_once=False)
         self._stack.callback(node.leave)
@@ -112,10 +123,9 @@ def measure(node, times=3):
 def command(paths, node, *script, nnodes=1, **changes):
     """Return a command that runs a script on a node by the fake torchrun, as the head builds it."""
     from tests.factories import CHILDREN
-    from zeusrun.launcher.nodes.mirror import node_paths
     from zeusrun.launcher.processes.command import WORKER
 
-    own = node_paths(paths, node.number)
+    own = paths.of_node(node.number)
     words = [str(CHILDREN / script[0]), *map(str, script[1:])]
     env = {
         "ZEUSRUN_RUN_DIR": str(own.run_dir),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import socket
@@ -43,7 +44,9 @@ def feed(writing, chunks, done):
     unread = array.array("i", [0])
     for chunk in chunks:
         os.write(writing, chunk)
-        while not done.is_set() and not fcntl.ioctl(writing, termios.FIONREAD, unread) and unread[0]:
+        while (
+            not done.is_set() and not fcntl.ioctl(writing, termios.FIONREAD, unread) and unread[0]
+        ):
             time.sleep(0)
     os.close(writing)
 
@@ -54,7 +57,7 @@ def received(channel):
 
 def cut(data, places):
     places = sorted({place % len(data) for place in places} | {0, len(data)})
-    return [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
 def sent(messages):
@@ -62,7 +65,9 @@ def sent(messages):
     reading, writing = os.pipe()
     channel = Channel(os.open(os.devnull, os.O_RDONLY), writing, 1)
     parts = []
-    reader = threading.Thread(target=lambda: parts.extend(iter(lambda: os.read(reading, 1 << 16), b"")))
+    reader = threading.Thread(
+        target=lambda: parts.extend(iter(lambda: os.read(reading, 1 << 16), b""))
+    )
     reader.start()
     for message in messages:
         channel.send(**message)
@@ -74,10 +79,14 @@ def sent(messages):
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-MESSAGES = st.lists(st.fixed_dictionaries({"kind": st.text(max_size=8), "value": VALUES}), max_size=6)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"kind": st.text(max_size=8), "value": VALUES}), max_size=6
+)
 
 
 @settings(max_examples=40)
@@ -195,7 +204,9 @@ def seals(token="secret", other=None):
 
     def open_end(head):
         with ends[head]:
-            made[head] = exchange_nonces(ends[head].fileno(), (token, other or token)[head], head=bool(head))
+            made[head] = exchange_nonces(
+                ends[head].fileno(), (token, other or token)[head], head=bool(head)
+            )
 
     threads = [threading.Thread(target=open_end, args=(head,)) for head in (0, 1)]
     for thread in threads:
@@ -214,7 +225,10 @@ def test_what_one_end_seals_the_other_opens_in_order():
 
 @given(st.binary(max_size=50), st.integers(0, 10_000), st.integers(1, 255))
 def test_a_changed_byte_is_found(payload, place, change):
-    head, node = Seal("t", b"1" * 16, b"2" * 16, head=True), Seal("t", b"2" * 16, b"1" * 16, head=False)
+    head, node = (
+        Seal("t", b"1" * 16, b"2" * 16, head=True),
+        Seal("t", b"2" * 16, b"1" * 16, head=False),
+    )
     sealed = bytearray(head.close(payload))
     sealed[place % len(sealed)] ^= change
     with pytest.raises(ChannelError):
@@ -222,7 +236,12 @@ def test_a_changed_byte_is_found(payload, place, change):
 
 
 def test_a_message_that_is_cut_or_longer_is_found():
-    for change in (lambda text: text[:-1], lambda text: text + b" ", lambda text: text[:31], lambda _: b""):
+    for change in (
+        lambda text: text[:-1],
+        lambda text: text + b" ",
+        lambda text: text[:31],
+        lambda _: b"",
+    ):
         head, node = seals()
         with pytest.raises(ChannelError):
             node.open(change(head.close(b"stop")))
@@ -264,7 +283,9 @@ def test_another_token_is_refused_on_both_ends():
         head.open(node.close(b"hello"))
 
 
-@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"GET / HTTP/1.1\r\n\r\n" * 9, MARK])
+@pytest.mark.parametrize(
+    "greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"GET / HTTP/1.1\r\n\r\n" * 9, MARK]
+)
 def test_another_program_at_the_socket_is_told(greeting):
     own, other = socket.socketpair()
     with own, other:

@@ -12,13 +12,14 @@ import pytest
 
 from tests.factories import load_job
 from tests.launcher.nodes.ends import connect, prepare
-from zeusrun.errors import LaunchError, UsageError
+from zeusrun.commands import node as node_commands
+from zeusrun.errors import BusyError, LaunchError, UsageError
+from zeusrun.jobfile.hosts import Host
 from zeusrun.launcher.nodes import cluster as module
 from zeusrun.launcher.nodes.channel import MARK
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, open_cluster
 from zeusrun.launcher.nodes.network import Endpoint
 from zeusrun.launcher.processes.fan_out import FanOutProcess
-from zeusrun.jobfile.hosts import Host
 
 SHELL = "sh -c '{what}' {{host}}"
 
@@ -70,7 +71,10 @@ def test_alone_on_the_list_it_needs_nobody(tmp_path):
 @pytest.mark.parametrize(
     ("fan_out", "said"),
     [
-        ("/nonexistent/ssh {host}", r"^run_on.fan_out: /nonexistent/ssh could not be started: No such file"),
+        (
+            "/nonexistent/ssh {host}",
+            r"^run_on.fan_out: /nonexistent/ssh could not be started: No such file",
+        ),
         (
             "sh -c 'echo noise; echo first >&2; echo no route to host >&2; exit 255' {host}",
             r"^host b is lost: .* \(sh exited with code 255: no route to host\)\. Check run_on",
@@ -132,7 +136,6 @@ def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
         cluster.close()
     refused, joined = joiner.children
     assert joined.wait(60) == 0
-    assert "joined 127.0.0.1:" in joined.stdout.read()
     assert refused.wait(60) == 5
     assert "the token is another one" in refused.stdout.read()
     waiting, did_not = joiner.shown
@@ -151,10 +154,12 @@ def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeyp
                 sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + b"x" * len(MARK))
                 threading.Timer(0.1, signals.append, [15]).start()
 
-    with pytest.raises(LaunchError, match="^not joined: b$"):
+    with pytest.raises(BusyError, match=r"^job: ended by SIGTERM before it began$"):
         open_cluster(job(tmp_path, fan_out="join"), signals, show)
     assert "of the user" not in "".join(shown)
-    assert re.fullmatch(r"a connection from 127\.0\.0\.1 was refused: the other end is no zeusrun", shown[1])
+    assert re.fullmatch(
+        r"a connection from 127\.0\.0\.1 was refused: the other end is no zeusrun", shown[1]
+    )
 
 
 def test_a_host_that_joins_has_the_number_of_its_address():
@@ -178,6 +183,8 @@ def test_a_host_that_joins_has_the_number_of_its_address():
 )
 def test_an_endpoint_that_cannot_be_joined_is_told(cli, monkeypatch, endpoint, code, said):
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    monkeypatch.setattr(node_commands, "_CONNECT_S", 0.02)
+    monkeypatch.setattr(node_commands, "_AGAIN_S", 0.01)
     exit_code, _, errors = cli("join", endpoint)
     assert exit_code == code
     assert said in " ".join(errors.split())
@@ -239,7 +246,11 @@ def test_no_argument_says_more_than_the_number(hosts):
 
 def test_a_launcher_that_nobody_answers_ends_with_its_input():
     done = subprocess.run(
-        [sys.executable, "-m", "zeusrun", "node", "1"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "zeusrun", "node", "1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0
     assert done.stdout.startswith(MARK)

@@ -13,10 +13,9 @@ from tests.gpu.simulated import SimulatedDevice
 from zeusrun.energy.device import Reading
 from zeusrun.energy.monitor import EnergyMonitor
 from zeusrun.errors import DeviceError
-from zeusrun.launcher.nodes import remote, server
+from zeusrun.launcher.nodes import readings
 from zeusrun.launcher.nodes.cluster import _compare
-from zeusrun.launcher.nodes.remote import RemoteDevice
-from zeusrun.launcher.nodes.server import _describe, _read
+from zeusrun.launcher.nodes.readings import RemoteDevice, _read, describe_device
 from zeusrun.trial import EnergySource
 
 OFFSET_S = -1000.0  # the node's clock shows so much more
@@ -24,9 +23,8 @@ OFFSET_S = -1000.0  # the node's clock shows so much more
 
 @pytest.fixture(autouse=True)
 def clocks(clock, monkeypatch):
-    """Both launchers have the clock of the test, the node's with an offset."""
-    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock() - OFFSET_S))
+    """Both launchers have the clock of the test; ``send`` adds the offset of the node's."""
+    monkeypatch.setattr(readings, "time", SimpleNamespace(monotonic=clock))
 
 
 def to_own_time(t):
@@ -38,12 +36,15 @@ class Pair:
 
     def __init__(self, there, host="b"):
         self.there = there
-        self.here = RemoteDevice(host, json.loads(json.dumps(_describe(there))))
+        self.here = RemoteDevice(host, json.loads(json.dumps(describe_device(there))))
         self.send()
 
     def send(self):
         """Send a reading, as the launcher there does ten times a second."""
-        self.here.take(json.loads(json.dumps(_read(self.there))), to_own_time)
+        reading = json.loads(json.dumps(_read(self.there)))
+        if not isinstance(reading, str):
+            reading[0] -= OFFSET_S
+        self.here.take(reading, to_own_time)
 
 
 class RemoteContract(DeviceContract):
@@ -51,7 +52,9 @@ class RemoteContract(DeviceContract):
 
     @pytest.fixture
     def pair(self, clock):
-        return Pair(SimulatedDevice(clock, has_counter=self.has_counter, caveat="It is one half of a GPU."))
+        return Pair(
+            SimulatedDevice(clock, has_counter=self.has_counter, caveat="It is one half of a GPU.")
+        )
 
     @pytest.fixture
     def device(self, pair):
@@ -85,11 +88,11 @@ class TestRemoteDevice(RemoteContract):
         assert device.read().t == clock() - 0.9
         clock.advance(0.2)
         for ask in (device.read, device.power_limit_w):
-            with pytest.raises(DeviceError, match="^host b sends no readings$"):
+            with pytest.raises(DeviceError, match=r"^host b sends no readings$"):
                 ask()
 
     def test_before_the_first_reading_there_is_none(self, pair):
-        fresh = RemoteDevice("b", _describe(pair.there))
+        fresh = RemoteDevice("b", describe_device(pair.there))
         with pytest.raises(DeviceError, match="host b has sent no reading"):
             fresh.read()
 
@@ -108,7 +111,12 @@ class MonitorContract(MeterContract):
     def pairs(self, clock):
         parts = (("A", "b", 0.25), ("B", "c", 0.75))
         return [
-            Pair(SimulatedDevice(clock, uuid=uuid, demand_w=part * POWER_W, has_counter=self.has_counter), host)
+            Pair(
+                SimulatedDevice(
+                    clock, uuid=uuid, demand_w=part * POWER_W, has_counter=self.has_counter
+                ),
+                host,
+            )
             for uuid, host, part in parts
         ]
 
@@ -192,7 +200,10 @@ def test_a_host_that_sends_nothing_any_more_makes_the_energy_unknown(clock, moni
     watch(clock, monitor, pair, 2.0)
     watch(clock, monitor, pair, 8.0, every=0)
     assert monitor.energy_between(start_s, start_s + 10.0) is None
-    assert monitor.host_energies_j(start_s, start_s + 10.0) == {"": pytest.approx(1000.0), "b": None}
+    assert monitor.host_energies_j(start_s, start_s + 10.0) == {
+        "": pytest.approx(1000.0),
+        "b": None,
+    }
     assert monitor.energy_source is None
     assert [text for text in monitor.warnings if "host b sends no readings" in text]
 
@@ -274,7 +285,9 @@ def compare(monkeypatch):
     monkeypatch.setattr(cluster.socket, "gethostname", lambda: "a")
 
     def compare(own, other, own_ranks=1, ranks=1):
-        devices = [RemoteDevice("b", _describe(each)) for each in other]
+        devices = [RemoteDevice("b", describe_device(each)) for each in other]
+        for device, each in zip(devices, other, strict=True):  # with the answer to ``prepare``
+            device.take(_read(each), lambda t: t)
         return _compare(own, own_ranks, [node("b", devices, ranks)]), devices
 
     return compare
@@ -312,8 +325,10 @@ def test_measured_and_estimated_energies_are_not_added(compare, clock, measured)
     said, (device,) = compare([cpu(clock, measured=not measured)], [there])
     words = ("measured", "estimated") if measured else ("estimated", "measured")
     assert said == [
-        f"the energy of host b is {words[0]} and that of a is {words[1]}. They cannot be added, so "
-        "the energy of the run is unknown"
+        (
+            f"the energy of host b is {words[0]} and that of a is {words[1]}. They cannot be added, so "
+            "the energy of the run is unknown"
+        )
     ]
     check_unknown(clock, cpu(clock, measured=not measured), there, device)
 
@@ -332,8 +347,9 @@ def check_unknown(clock, own, there, device):
         start_s = clock()
         for _ in range(50):
             clock.advance(0.1)
-            device.take(_read(there), to_own_time)
+            device.take(_read(there), lambda t: t)
             monitor.sample()
-        assert monitor.energy_between(start_s, start_s + 4.0) is None
+            assert monitor.energy_between(start_s, clock()) is None
     assert monitor.energy_between(start_s, start_s + 4.0) is None
+    assert monitor.host_energies_j(start_s, start_s + 4.0)["b"] is None
     assert monitor.energy_source is None

@@ -21,7 +21,7 @@ from tests.runs import wait_for
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held
-from zeusrun.launcher.nodes.remote import JoinedLimits
+from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.lever import POWER, Lever
 
 FOUND_W, OWN_W = 312.345, 300.0
@@ -68,7 +68,7 @@ def holder(own, tmp_path):
 
 
 def test_a_limit_is_held_on_both_and_both_are_restored(own, holder, b):
-    with JoinedLimits(holder, [b.node], "optimize") as limits:
+    with JoinedLimits(holder, [b.node.limits], "optimize") as limits:
         assert limits.refused is None
         assert limits.levers
         assert {*limits.levers} <= {*holder.levers}
@@ -93,10 +93,10 @@ def test_a_limit_is_held_on_both_and_both_are_restored(own, holder, b):
 
 
 def test_a_limit_that_one_host_refuses_is_held_on_none(own, holder, b):
-    with JoinedLimits(holder, [b.node], "optimize") as limits:
+    with JoinedLimits(holder, [b.node.limits], "optimize") as limits:
         limits.hold(watts(150.0), "job-1-1")
         b.gpus.set_limit_w(1, 180.0)  # somebody else
-        with pytest.raises(LimitRefusedError, match="^host b: .*stays at 180 W"):
+        with pytest.raises(LimitRefusedError, match=r"^host b: .*stays at 180 W"):
             limits.hold(watts(200.0), "job-1-1")
         assert own.power_limit_w() == OWN_W
         assert b.limits_w() == {FOUND_W, 180.0}
@@ -106,16 +106,16 @@ def test_a_limit_that_one_host_refuses_is_held_on_none(own, holder, b):
 
 def test_without_permission_on_one_host_no_limit_is_changed(own, holder, hosts, b):
     b.gpus.set("permission", 0)
-    with JoinedLimits(holder, [b.node], "optimize") as limits:
+    with JoinedLimits(holder, [b.node.limits], "optimize") as limits:
         assert limits.refused.startswith("host b: ")
         assert limits.levers == ()
-        with pytest.raises(LimitRefusedError, match="host b: .*cannot be held"):
+        with pytest.raises(LimitRefusedError, match=r"host b: .*cannot be held"):
             limits.hold(watts(150.0), "job-1-1")
         assert own.power_limit_w() == OWN_W
 
 
 def test_of_a_host_that_dies_the_guard_there_restores_the_limits(own, holder, b, c):
-    with JoinedLimits(holder, [b.node, c.node], "optimize") as limits:
+    with JoinedLimits(holder, [b.node.limits, c.node.limits], "optimize") as limits:
         limits.hold(watts(150.0), "job-1-1")
         assert (own.power_limit_w(), b.limits_w(), c.limits_w()) == (150.0, {150.0}, {150.0})
         b.kill()
@@ -130,7 +130,7 @@ def test_of_a_host_that_dies_the_guard_there_restores_the_limits(own, holder, b,
 
 
 def test_if_the_head_dies_each_launcher_restores_its_limits(own, holder, b):
-    with JoinedLimits(holder, [b.node], "optimize") as limits:
+    with JoinedLimits(holder, [b.node.limits], "optimize") as limits:
         limits.hold(watts(150.0), "job-1-1")
         os.close(b.process.writing)
         wait_for(lambda: b.limits_w() == {FOUND_W}, 60.0)
@@ -141,8 +141,8 @@ def test_if_the_head_dies_each_launcher_restores_its_limits(own, holder, b):
 def test_where_another_host_is_busy_nothing_stays_locked_here(own, holder, tmp_path, hosts):
     node, there = hosts.play()
     there.send("answer", call=1, error="trial x holds its power limit", type="BusyError")
-    limits = JoinedLimits(holder, [node], "optimize")
-    with pytest.raises(BusyError, match="^host b: trial x"):
+    limits = JoinedLimits(holder, [node.limits], "optimize")
+    with pytest.raises(BusyError, match=r"^host b: trial x"):
         limits.__enter__()
     assert not is_held(own.uuid, tmp_path / "own")
 
@@ -150,7 +150,7 @@ def test_where_another_host_is_busy_nothing_stays_locked_here(own, holder, tmp_p
 def test_a_host_without_gpus_to_limit_has_no_say(own, holder, hosts):
     node, there = hosts.play()
     there.send("answer", call=1, levers=None, refused=None, taken=None)
-    with JoinedLimits(holder, [node], "optimize") as limits:
+    with JoinedLimits(holder, [node.limits], "optimize") as limits:
         assert limits.levers == holder.levers
         limits.hold(watts(150.0), "job-1-1")
         assert own.power_limit_w() == 150.0
@@ -162,7 +162,7 @@ def test_where_no_host_has_a_limit_there_are_no_levers(hosts):
     """Devices of a plugin, on both hosts."""
     node, there = hosts.play()
     there.send("answer", call=1, levers=None, refused=None, taken=None)
-    with JoinedLimits(None, [node], "optimize") as limits:
+    with JoinedLimits(None, [node.limits], "optimize") as limits:
         assert limits.levers == ()
         assert limits.refused is None
 
@@ -171,4 +171,4 @@ def test_a_host_that_is_lost_before_is_told(holder, hosts):
     node, there = hosts.play()
     there.close()
     with pytest.raises(LaunchError, match="host b is lost"):
-        JoinedLimits(holder, [node], "optimize").__enter__()
+        JoinedLimits(holder, [node.limits], "optimize").__enter__()

@@ -12,7 +12,6 @@ from zeusrun.launcher.nodes import mirror
 from zeusrun.launcher.nodes.mirror import (
     FileReader,
     create_node_folders,
-    node_paths,
     remove_node_folders,
     write_copy,
 )
@@ -28,7 +27,9 @@ def later(t):
 @pytest.fixture
 def own(tmp_path):
     """The node's part, on a disk of its own."""
-    return create_node_folders(RunPaths(tmp_path / "node" / "job-1-1"), 1)
+    paths = RunPaths(tmp_path / "node" / "job-1-1")
+    create_node_folders(paths, 1)
+    return paths.of_node(1)
 
 
 def copy(own, paths, reader, number=1):
@@ -80,7 +81,9 @@ def test_a_large_file_is_read_in_parts(own, paths, monkeypatch):
         rounds += 1
     assert rounds >= 5
     assert paths.rank_log(2).read_bytes() == own.rank_log(2).read_bytes()
-    assert [json.loads(line)["t"] for line in paths.sidecar.open()] == [n + HERE for n in range(500)]
+    assert [json.loads(line)["t"] for line in paths.sidecar.open()] == [
+        n + HERE for n in range(500)
+    ]
 
 
 def test_a_line_longer_than_a_part_does_not_stop_the_lines_after_it(own, paths, monkeypatch):
@@ -107,7 +110,11 @@ def test_each_node_has_its_log_of_torchrun(own, paths):
     paths.torchrun_log.write_text("of the head")
     for number in (1, 12):
         write_copy(paths, number, "logs/torchrun.log", b"of %d" % number, later)
-    assert [path.read_text() for path in paths.all_torchrun_logs] == ["of the head", "of 1", "of 12"]
+    assert [path.read_text() for path in paths.all_torchrun_logs] == [
+        "of the head",
+        "of 1",
+        "of 12",
+    ]
 
 
 def test_a_link_that_a_script_leaves_is_not_followed(own, paths, tmp_path):
@@ -176,7 +183,13 @@ def test_lines_that_are_no_events_are_copied_as_they_are(paths):
 
 
 def test_an_event_keeps_all_but_its_time(paths):
-    record = {"v": 1, "event": "reported", "t": 1.5, "rank": 1, "metrics": {"ä": 0.5, "b\u2028": None}}
+    record = {
+        "v": 1,
+        "event": "reported",
+        "t": 1.5,
+        "rank": 1,
+        "metrics": {"ä": 0.5, "b\u2028": None},
+    }
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     write_copy(paths, 1, "metrics.jsonl", line * 2, later)
     lines = paths.sidecar.read_bytes().split(b"\n")
@@ -203,11 +216,11 @@ def test_what_is_copied_is_for_the_owner_alone(paths):
 
 def test_a_node_begins_with_empty_folders_and_leaves_none(tmp_path):
     paths = RunPaths(tmp_path / "home" / "runs" / "job" / "job-1-1")
-    own = create_node_folders(paths, 3)
-    assert own == node_paths(paths, 3)
+    own = paths.of_node(3)
+    create_node_folders(paths, 3)
     append(own.rank_log(2), b"x")
     append(own.clocks / "rank2", b"x")
-    own = create_node_folders(paths, 3)  # of an earlier run that was killed
+    create_node_folders(paths, 3)  # of an earlier run that was killed
     assert [path for path in own.run_dir.rglob("*") if path.is_file()] == []
     remove_node_folders(paths, 3)
     assert not paths.run_dir.exists()
@@ -227,9 +240,9 @@ def test_on_a_shared_file_system_ranks_of_other_hosts_may_still_save(paths):
     create_node_folders(paths, 1)
     create_node_folders(paths, 2)
     remove_node_folders(paths, 1)
-    assert node_paths(paths, 2).logs.is_dir()
+    assert paths.of_node(2).logs.is_dir()
     remove_node_folders(paths, 2)
-    assert not node_paths(paths, 2).run_dir.parent.exists()
+    assert not paths.of_node(2).run_dir.parent.exists()
     (paths.checkpoints / "model.pt").write_text("saved")
 
 

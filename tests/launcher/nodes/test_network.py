@@ -43,7 +43,7 @@ def test_without_a_name_the_interface_is_the_one_that_leads_to_the_peer():
 
 @pytest.mark.parametrize("peer", ["a..b", "x" * 70, "nobody.invalid", "300.1.1.1"])
 def test_a_peer_without_an_address_is_told(peer):
-    with pytest.raises(LaunchError, match=f"host b finds no way to {peer}: .*run_on.nic"):
+    with pytest.raises(LaunchError, match=rf"host b finds no way to {peer}: .*run_on.nic"):
         find_endpoint("b", None, peer)
 
 
@@ -86,7 +86,10 @@ def test_a_range_without_a_free_port_is_told(span):
     with contextlib.ExitStack() as stack:
         for port in range(first, last + 1):
             stack.enter_context(listen("127.0.0.1", port))
-        with pytest.raises(LaunchError, match=f"no port of 127.0.0.1 is free within run_on.port_range, {first}-{last}"):
+        with pytest.raises(
+            LaunchError,
+            match=rf"no port of 127.0.0.1 is free within run_on.port_range, {first}-{last}",
+        ):
             find_free_port("127.0.0.1", span)
 
 
@@ -97,5 +100,5 @@ def test_without_a_range_any_port_will_do():
 
 
 def test_an_address_of_another_host_has_no_port():
-    with pytest.raises(LaunchError, match=f"no port of {NOWHERE} is free$"):
+    with pytest.raises(LaunchError, match=rf"no port of {NOWHERE} is free$"):
         find_free_port(NOWHERE, None)

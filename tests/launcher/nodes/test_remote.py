@@ -34,7 +34,9 @@ def answering(own, **answers):
         while (message := own.receive()) is not None:
             if message["kind"] in answers:
                 said = answers[message["kind"]]
-                own.send("answer", call=message["call"], **(said(message) if callable(said) else said))
+                own.send(
+                    "answer", call=message["call"], **(said(message) if callable(said) else said)
+                )
 
     threading.Thread(target=run, daemon=True).start()
 
@@ -42,7 +44,9 @@ def answering(own, **answers):
 # Answers
 
 
-@pytest.mark.parametrize("kind", [DeviceError, LimitRefusedError, BusyError, UsageError, LaunchError])
+@pytest.mark.parametrize(
+    "kind", [DeviceError, LimitRefusedError, BusyError, UsageError, LaunchError]
+)
 def test_an_error_there_is_the_same_error_here_with_the_host(hosts, kind):
     node, own = hosts.play()
     answering(own, start={"error": "GPU 0 is lost", "type": kind.__name__})
@@ -55,7 +59,7 @@ def test_an_error_there_is_the_same_error_here_with_the_host(hosts, kind):
 def test_the_host_is_named_once(hosts):
     node, own = hosts.play()
     answering(own, prepare={"error": "host b has no interface x", "type": "LaunchError"})
-    with pytest.raises(LaunchError, match="^host b has no interface x$"):
+    with pytest.raises(LaunchError, match=r"^host b has no interface x$"):
         node.call("prepare")
 
 
@@ -64,7 +68,7 @@ def test_an_error_of_no_known_class_is_a_launch_error(hosts, kind):
     assert not isinstance(getattr(errors, str(kind), None), errors.ZeusrunError)
     node, own = hosts.play()
     answering(own, start={"error": "what", "type": kind})
-    with pytest.raises(LaunchError, match="^host b: what$"):
+    with pytest.raises(LaunchError, match=r"^host b: what$"):
         node.call("start")
 
 
@@ -125,7 +129,7 @@ def test_leaving_is_no_loss(hosts):
 def refused(hosts, **said):
     node, _ = hosts.play(**said)
     with pytest.raises(LaunchError) as told:
-        _check_hello(node)
+        _check_hello(node, "job", [])
     return str(told.value)
 
 
@@ -153,8 +157,8 @@ def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
     own.close()
     node._thread.join(30.0)
     node.hello = None
-    with pytest.raises(LaunchError, match="host None is lost: .*Check run_on"):
-        _check_hello(node)
+    with pytest.raises(LaunchError, match=r"host None is lost: .*Check run_on"):
+        _check_hello(node, "job", [])
 
 
 # The heartbeat
@@ -225,7 +229,15 @@ def test_events_of_a_node_with_another_clock_lie_within_the_run_and_in_order(
     """Over a link that is slow in one direction, with the real launcher in a time namespace."""
     if time.monotonic() + offset_s < 60:
         pytest.skip("this machine has just started")
-    words = ["unshare", "--time", "--monotonic", str(offset_s), "--boottime", str(offset_s), "--fork"]
+    words = [
+        "unshare",
+        "--time",
+        "--monotonic",
+        str(offset_s),
+        "--boottime",
+        str(offset_s),
+        "--fork",
+    ]
     if not can_run([*words, "true"]):
         pytest.skip("a time namespace cannot be made here")
     node, _ = hosts.start(
@@ -277,9 +289,16 @@ def test_step_clocks_come_as_they_were_read(hosts):
     said = {"states": {"2": "running"}, "all_live": False, "oom_kills": 1, "shared": True}
     own.send("state", counts=counts, limits={}, **said)
     here = wait_for(lambda: node.count(2), 30.0)
-    assert here == StepCount(7, pytest.approx(t, abs=0.05), pytest.approx(t + 5.0, abs=0.05), 224, 3, 1)
+    assert here == StepCount(
+        7, pytest.approx(t, abs=0.05), pytest.approx(t + 5.0, abs=0.05), 224, 3, 1
+    )
     assert node.count(1) is None
-    assert (node.states, node.all_live, node.oom_kills, node.shared) == ({2: "running"}, False, 1, True)
+    assert (node.states, node.all_live, node.oom_kills, node.shared) == (
+        {2: "running"},
+        False,
+        1,
+        True,
+    )
 
 
 def test_the_end_names_the_host_of_what_was_left(hosts, paths):
@@ -295,7 +314,9 @@ def test_the_end_names_the_host_of_what_was_left(hosts, paths):
 
 
 def own_node_started(node, own, paths, **changes):
-    node.start(Command((), {"A": "1", "KEY": "secret"}, paths.run_dir, secrets=("KEY",)), paths, 5.0)
+    node.start(
+        Command((), {"A": "1", "KEY": "secret"}, paths.run_dir, secrets=("KEY",)), paths, 5.0
+    )
     message = until(own, "start")
     own.send("answer", call=message["call"], shared_files=False)
     node.wait_until_started()
@@ -367,11 +388,16 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
 # The ranks of all hosts
 
 
-def test_all_torchruns_end_with_the_first_code_that_is_not_0():
+def test_the_end_of_all_torchruns_is_a_failure_if_one_of_them_is():
     from zeusrun.launcher.supervision.ranks import _join_exits
 
-    exits = [ProcessExit(0, 5.0, ("a (1)",)), ProcessExit(-9, 9.0, (), ("b (2)",)), ProcessExit(1, 7.0, ("c (3)",))]
-    assert _join_exits(exits) == ProcessExit(-9, 9.0, ("a (1)", "c (3)"), ("b (2)",))
+    exits = [
+        ProcessExit(0, 5.0, ("a (1)",)),
+        ProcessExit(-9, 9.0, (), ("b (2)",)),
+        ProcessExit(1, 7.0, ("c (3)",)),
+    ]
+    assert _join_exits(exits) == ProcessExit(1, 9.0, ("a (1)", "c (3)"), ("b (2)",))
+    assert _join_exits(exits[:2]).code == -9  # zeusrun kills one that waits for one that has failed
     assert _join_exits(exits[:1]) == exits[0]
 
 

@@ -10,11 +10,10 @@ import time
 import psutil
 import pytest
 
-from tests.launcher.nodes.ends import command, connect, events, frame, prepare, until
+from tests.launcher.nodes.ends import command, connect, events, frame, prepare
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.nodes.channel import Channel, write_all
-from zeusrun.launcher.nodes.mirror import node_paths
+from zeusrun.launcher.nodes.channel import write_all
 from zeusrun.launcher.nodes.server import NodeLauncher, versions
 from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -75,7 +74,7 @@ def test_what_it_prepares_is_told(node):
 
 
 def test_a_wrong_interface_is_refused_before_anything_starts(hosts, tmp_path):
-    with pytest.raises(LaunchError, match="^host b has no interface bogus0; it has .*lo"):
+    with pytest.raises(LaunchError, match=r"^host b has no interface bogus0; it has .*lo"):
         prepare(hosts.serve(), tmp_path, nic="bogus0")
 
 
@@ -87,7 +86,7 @@ def test_readings_come_ten_times_a_second(node):
 def test_nothing_starts_before_it_is_prepared(hosts, paths):
     node = hosts.serve()
     node.ranks = range(1, 2)
-    with pytest.raises(LaunchError, match="^host b: it was not prepared"):
+    with pytest.raises(LaunchError, match=r"^host b: it was not prepared"):
         run(node, paths, "well.py")
 
 
@@ -99,7 +98,7 @@ def test_ranks_are_run_and_what_they_write_is_copied(node, paths, torchrun):
     for rank in (0, 1):
         assert f"epoch 5 of rank {rank}\nthe end\n" in paths.rank_log(rank).read_text()
     assert not paths.torchrun_log.exists()
-    assert not node_paths(paths, 1).run_dir.exists()
+    assert not paths.of_node(1).run_dir.exists()
 
 
 def test_a_failure_there_is_told_with_its_record(node, paths, torchrun):
@@ -114,7 +113,10 @@ def test_a_failure_there_is_told_with_its_record(node, paths, torchrun):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cwd": "/nonexistent"}, "host b: there is no /nonexistent. The script and its data need the same path"),
+        (
+            {"cwd": "/nonexistent"},
+            "host b: there is no /nonexistent. The script and its data need the same path",
+        ),
         ({"script": "/nonexistent/train.py"}, "host b: there is no /nonexistent/train.py"),
         ({"own_env": ["TOKEN_OF_ZEUSRUN"]}, "host b: TOKEN_OF_ZEUSRUN is not set"),
         ({"continues": True}, "host b: the run continues from .*, where this host has nothing"),
@@ -134,13 +136,13 @@ def test_what_a_host_lacks_is_told_before_the_start(node, paths, changes, said, 
         "grace_s": 5.0,
         "continues": False,
     }
-    with pytest.raises(LaunchError, match=f"^{said}"):
+    with pytest.raises(LaunchError, match=rf"^{said}"):
         node.call("start", **{**asked, **changes})
 
 
 def test_a_folder_that_cannot_be_made_is_told(node, paths, torchrun):
     (paths.run_dir / "nodes").write_text("in the way")
-    with pytest.raises(LaunchError, match="^host b: .*cannot be created there: .*ZEUSRUN_HOME"):
+    with pytest.raises(LaunchError, match=r"^host b: .*cannot be created there: .*ZEUSRUN_HOME"):
         run(node, paths, "well.py", env=torchrun)
 
 
@@ -166,7 +168,9 @@ def pids_of(paths):
 
 
 def gone(pids):
-    return lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+    return lambda: (
+        not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+    )
 
 
 def test_if_the_head_dies_the_ranks_are_killed(paths, tmp_path, hosts, torchrun):
@@ -195,7 +199,14 @@ def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, 
     node = prepare(hosts.serve(), tmp_path, ranks=2, first=0)
     begin(node, paths, env=torchrun)
     again = node.call(
-        "prepare", host="b", nic="lo", head="127.0.0.1", heartbeat_s=0.3, home=str(tmp_path), env={}, nproc_per_node=1
+        "prepare",
+        host="b",
+        nic="lo",
+        head="127.0.0.1",
+        heartbeat_s=0.3,
+        home=str(tmp_path),
+        env={},
+        nproc_per_node=1,
     )
     assert again["ranks"] == 1
     end = node.finish(60.0)

@@ -13,9 +13,7 @@ from zeusrun.sidecar.events import Spawned
 
 
 def test_an_epoch_has_come_whatever_was_read_after_it():
-    ranks = SimpleNamespace(
-        find_others=lambda *_: [], count=lambda: None, take=lambda _event: None
-    )
+    ranks = SimpleNamespace(find_others=lambda *_: [], count=lambda: None, take=lambda _event: None)
     events = [report(101.0, 1, 0.1), ended(102.0)]
     source = SimpleNamespace(read=lambda *, final: events, warnings=())
     observer = RunObserver(GOAL, {"sidecar": source}, ranks, Messages(lambda _event: None))

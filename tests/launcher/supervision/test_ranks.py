@@ -305,9 +305,7 @@ def test_ranks_that_are_not_all_known_are_left_to_torchrun(start, paths):
     assert process.poll() is None
 
 
-def test_ranks_of_the_script_are_looked_for_more_and_more_rarely(
-    paths, monkeypatch
-):
+def test_ranks_of_the_script_are_looked_for_more_and_more_rarely(paths, monkeypatch):
     looks, found = [], {}
     ranks = RunningRanks(paths)
     monkeypatch.setattr(

@@ -81,6 +81,7 @@ class Channel:
         self._changed = threading.Condition()
         self._closing = False
         self.backlog = 0  # bytes that are not written yet
+        self.broken = False  # whether the other end is known to be gone
         self._thread = threading.Thread(target=self._write, name="zeusrun-channel", daemon=True)
         self._thread.start()
 
@@ -103,6 +104,7 @@ class Channel:
         """Wait for the next message; ``None`` at the end. Raises ``ChannelError`` for others."""
         payload = receive_frame(self._reading)
         if payload is None:
+            self.broken = True
             return None
         if self._seal is not None:
             payload = self._seal.open(payload)

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.nodes.channel import Channel, ChannelError, exchange_nonces
+from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.launcher.nodes.network import find_endpoint, find_free_port, is_own_name, listen
 from zeusrun.launcher.nodes.remote import RemoteNode
 from zeusrun.launcher.nodes.server import versions
 from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
+from zeusrun.launcher.queue.admission import check_not_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.energy.device import Device
+    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
@@ -35,6 +38,7 @@ TOKEN_VARIABLE = "ZEUSRUN_JOIN_TOKEN"  # noqa: S105 - its name
 _HELLO_S = 60.0  # an ssh that has to start a file system on its way
 _JOIN_S = 600.0
 _HANDSHAKE_S = 10
+_POLL_S = 0.2
 _PINGS = 5  # within a heartbeat
 _FORWARDED = ("ZEUSRUN_CPU_WATTS_PER_CORE",)  # settings of zeusrun itself that hosts share
 
@@ -59,7 +63,7 @@ class Cluster:
 
     def _beat(self) -> None:
         while not self._ended.wait(min(1.0, self.heartbeat_s / _PINGS)):
-            for node in self.nodes:
+            for node in (each for each in self.nodes if each.lost is None):
                 silent_s = time.monotonic() - node.heard_t
                 if node.hello is not None and silent_s > self.heartbeat_s:
                     node.lose(
@@ -73,8 +77,14 @@ class Cluster:
         self._ended.set()
         for node in self.nodes:
             node.leave()
-        for node, process in zip(self.nodes, self.processes, strict=False):  # no processes of a join
+        for node, process in zip(self.nodes, self.processes, strict=False):  # none for joins
             process.end(at_once=node.lost is not None)
+
+    def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits | None:
+        """Return the power limits of all hosts, not entered yet; ``None`` without a GPU."""
+        on_gpus = any(device.is_gpu for node in self.nodes for device in node.devices)
+        remote = [node.limits for node in self.nodes]
+        return JoinedLimits(own, remote, mode) if own is not None or on_gpus else None
 
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, with a port that is free now."""
@@ -131,12 +141,12 @@ def open_cluster(
     cluster = Cluster((), run_on.heartbeat_s, run_on.ports, slots=slots)
     try:
         if joins:
-            cluster.nodes = _wait_for_joins(run_on, own, others, signals, show)
+            _wait_for_joins(cluster, spec, others, signals, show)
         else:
             _start_all(cluster, run_on, others)
         cluster.watch()
         for node in cluster.nodes:
-            _check_hello(node)
+            _check_hello(node, spec.name, signals)
     except BaseException:
         cluster.close()
         raise
@@ -193,9 +203,12 @@ def _start_all(cluster: Cluster, run_on: RunOn, hosts: Sequence[Host]) -> None:
         cluster.nodes = (*cluster.nodes, node)
 
 
-def _check_hello(node: RemoteNode) -> None:
+def _check_hello(node: RemoteNode, job: str, signals: Sequence[int]) -> None:
     """Raise ``LaunchError`` if a node did not answer, or has other versions."""
-    hello = node.wait_for_hello(_HELLO_S)
+    until_t, hello = time.monotonic() + _HELLO_S, None
+    while hello is None and node.lost is None and time.monotonic() < until_t:
+        check_not_ended(job, signals)
+        hello = node.wait_for_hello(_POLL_S)
     if hello is None:
         lost = node.lost or f"host {node.name} has not answered for {_HELLO_S:g} s"
         raise LaunchError(f"{lost}. Check run_on: does `zeusrun doctor` run there by hand?")
@@ -209,16 +222,17 @@ def _check_hello(node: RemoteNode) -> None:
 
 
 def _wait_for_joins(
-    run_on: RunOn,
-    own: Host,
+    cluster: Cluster,
+    spec: JobSpec,
     hosts: Sequence[Host],
     signals: Sequence[int],
     show: Callable[[str], None],
-) -> tuple[RemoteNode, ...]:
+) -> None:
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
-    if not hosts:
-        return ()
-    endpoint = find_endpoint(own.address, run_on.nic, hosts[0].address)
+    run_on = spec.run_on
+    if not hosts or run_on is None:
+        return
+    endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
     token = os.environ.get(TOKEN_VARIABLE)
     port = find_free_port(endpoint.address, run_on.ports)
     nodes: dict[int, RemoteNode] = {}
@@ -230,14 +244,15 @@ def _wait_for_joins(
             given = ""
         names = ", ".join(host.name for host in hosts)
         show(f"waiting for {names}; run there: {given}zeusrun join {endpoint.address}:{port}")
-        server.settimeout(_PINGS / 10)
+        server.settimeout(_POLL_S)
         until_t = time.monotonic() + _JOIN_S
         while len(nodes) < len(hosts):
-            if signals or time.monotonic() > until_t:
-                for node in nodes.values():
-                    node.leave()
+            check_not_ended(spec.name, signals)
+            if time.monotonic() > until_t:
                 missing = [host.name for n, host in enumerate(hosts, 1) if n not in nodes]
-                raise LaunchError(f"not joined: {', '.join(missing)}")
+                raise LaunchError(
+                    f"{', '.join(missing)} did not join within {_JOIN_S / 60:g} minutes"
+                )
             with contextlib.suppress(TimeoutError):
                 sock, peer = server.accept()
                 number = _number_of(peer[0], hosts, nodes)
@@ -252,7 +267,7 @@ def _wait_for_joins(
                     node.leave()
                     continue
                 nodes[number] = node
-    return tuple(nodes[number] for number in sorted(nodes))
+                cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 
 
 def _seal(sock: socket.socket, token: str, number: int) -> Channel:

@@ -20,40 +20,34 @@ from zeusrun.files.private import (
     open_for_writing,
     write_file,
 )
-from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from zeusrun.launcher.rundir.layout import RunPaths
+
 _CHUNK_BYTES = 512 << 10
 _NAME = re.compile(r"metrics\.jsonl|error\.json|logs/(torchrun\.log|rank[0-9]{1,9}\.(log|stack))")
 
 
-def node_paths(paths: RunPaths, number: int) -> RunPaths:
-    """Return the files of a node's own part of a run."""
-    return RunPaths(paths.run_dir / "nodes" / str(number))
-
-
-def create_node_folders(paths: RunPaths, number: int) -> RunPaths:
+def create_node_folders(paths: RunPaths, number: int) -> None:
     """Create the folders of a node's part of a run, empty; raises ``OSError``."""
-    own = node_paths(paths, number)
+    own = paths.of_node(number)
     shutil.rmtree(own.run_dir, ignore_errors=True)
     for folder in (paths.checkpoints, own.logs, own.clocks):
         make_folder(folder)
-    return own
 
 
 def remove_node_folders(paths: RunPaths, number: int) -> None:
-    """Remove a node's part of a run that the head has copied, and folders that are empty then.
-
-    Not those of the head on a shared file system: rank 0 may be about to save.
-    """
-    own = node_paths(paths, number)
-    shutil.rmtree(own.run_dir, ignore_errors=True)
-    shared = paths.trial.exists()
-    for folder in (own.run_dir.parent, *(() if shared else (paths.checkpoints, paths.run_dir))):
-        with contextlib.suppress(OSError):  # not empty
+    """Remove a node's part of a run that the head has copied, and folders that are empty then."""
+    own = paths.of_node(number).run_dir
+    shutil.rmtree(own, ignore_errors=True)
+    folders = [own.parent]
+    if not paths.trial.exists():  # else they are the head's
+        folders += [paths.checkpoints, paths.run_dir, paths.run_dir.parent]
+    with contextlib.suppress(OSError):  # one is not empty
+        for folder in folders:
             folder.rmdir()
 
 
@@ -69,13 +63,12 @@ class FileReader:
     def read(self) -> Iterator[tuple[str, bytes]]:
         """Yield the name of each file with new content, and a part of it: of events, whole lines.
 
-        A line that is longer than a part is in several, so that it does not stop those after it.
         The record of a failure is replaced after a restart, so it is always whole.
         """
         for path, offset in self._offsets.items():
             data = _read_from(path, offset)
-            if path == self._paths.sidecar:
-                data = data[: data.rfind(b"\n") + 1] or data[: len(data) // _CHUNK_BYTES * len(data)]
+            if path == self._paths.sidecar and (len(data) < _CHUNK_BYTES or b"\n" in data):
+                data = data[: data.rfind(b"\n") + 1]  # else it is a part of one long line
             if data:
                 self._offsets[path] = offset + len(data)
                 yield str(path.relative_to(self._paths.run_dir)), data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,8 +67,10 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
 
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
+    own_name = socket.gethostname()
+    slurm = os.environ.get("SLURMD_NODENAME")  # a node of Slurm may have another hostname
     own = {address for each in list_interfaces().values() for address in each}
-    if name in {"localhost", socket.gethostname(), socket.gethostname().partition(".")[0], *own}:
+    if name in {"localhost", own_name, own_name.partition(".")[0], slurm, *own}:
         return True
     with contextlib.suppress(OSError, UnicodeError):  # such as a..b
         found = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -12,23 +11,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from zeusrun import errors
-from zeusrun.energy.device import Health, Reading
-from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
+from zeusrun.errors import LaunchError, ZeusrunError
 from zeusrun.launcher.nodes.channel import receive_all
+from zeusrun.launcher.nodes.limits import RemoteLimits
 from zeusrun.launcher.nodes.mirror import write_copy
+from zeusrun.launcher.nodes.readings import RemoteDevice
 from zeusrun.launcher.processes.command import WORKER
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.rundir.layout import has_checkpoint
-from zeusrun.lever import POWER, Lever
 from zeusrun.sidecar.step_clock import StepCount
-from zeusrun.trial import EnergySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from typing_extensions import Self
-
-    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.launcher.nodes.channel import Channel, Message
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
@@ -65,7 +60,7 @@ class RemoteNode:
         self.lost: str | None = None
         self.notices: deque[str] = deque()
         self.signals: deque[int] = deque()  # that the node launcher got
-        self.limits = RemoteLimits(self)
+        self.limits = RemoteLimits(name, self.call)
         self.ended = threading.Event()  # the present run has, or the host is lost
         self._explain_end = explain_end
         self._leaving = False
@@ -162,12 +157,7 @@ class RemoteNode:
         self.heard_t = time.monotonic()
         kind = message["kind"]
         if kind in {"hello", "answer"}:
-            with self._answered:
-                if kind == "hello":
-                    self.hello = message
-                else:
-                    self._answers[message["call"]] = message
-                self._answered.notify_all()
+            self._take_answer(message)
         elif kind == "pong":
             round_trip_s = self.heard_t - message["t"]
             self._pings.append((round_trip_s, message["t"] + round_trip_s / 2 - message["own_t"]))
@@ -183,6 +173,16 @@ class RemoteNode:
             self.signals.append(message["number"])
         elif kind == "ended":
             self._take_end(*message["exit"], kept=message["kept"])
+
+    def _take_answer(self, message: Message) -> None:
+        with self._answered:
+            if message["kind"] == "hello":
+                self.hello = message
+            else:
+                self._answers[message["call"]] = message
+                if message["call"] == self._started and "error" in message:
+                    self.ended.set()  # it did not start
+            self._answered.notify_all()
 
     def _take_file(self, name: str, data: bytes) -> None:
         if self._paths is not None:
@@ -243,8 +243,10 @@ class RemoteNode:
         env, unsent = dict(command.env), () if self.channel.is_private else command.secrets
         for name in unsent:
             del env[name]
-        self._started = self.ask(
+        self._started = next(self._calls)
+        self.channel.send(
             "start",
+            call=self._started,
             pid=os.getpid(),
             run_dir=str(paths.run_dir),
             ranks=[self.ranks.start, len(self.ranks)],
@@ -260,9 +262,7 @@ class RemoteNode:
 
     def wait_until_started(self) -> None:
         """Wait until torchrun runs there; raises ``LaunchError`` with the name of the host."""
-        call, self._started = self._started, 0
-        self.wait_for(call)
-        self._started = call
+        self.wait_for(self._started)
 
     @property
     def is_running(self) -> bool:
@@ -299,166 +299,3 @@ class RemoteNode:
     def kill_ranks(self) -> None:
         """Kill its ranks, so that torchrun restarts them."""
         self.channel.send("kill")
-
-
-class RemoteDevice:
-    """A device of another host. Its node launcher reads it, and says whether others use it."""
-
-    def __init__(self, host: str, described: Mapping[str, Any]) -> None:
-        self.host = host
-        self.is_gpu = bool(described["is_gpu"])
-        self.uuid = str(described["uuid"]) if self.is_gpu else f"{host}/{described['uuid']}"
-        self.model = str(described["model"])
-        self.max_power_w: float | None = described["max_power_w"]
-        self.energy_source = EnergySource(described["energy_source"])
-        self.caveat: str | None = described["caveat"]
-        self.is_metered = True  # ``False``: its energy cannot be added to that of the others
-        self._last: Reading | str = f"host {host} has sent no reading"
-
-    def take(self, reading: str | list[Any], to_own_time: Callable[[float], float]) -> None:
-        """Take a reading of the node; a text says why there is none."""
-        if isinstance(reading, str):
-            self._last = f"host {self.host}: {reading}"
-            return
-        t, energy_j, power_w, limit_w, health = reading
-        if not self.is_metered:
-            energy_j = power_w = None
-        sensors = None if health is None else Health(**health)
-        self._last = Reading(energy_j, power_w, limit_w, sensors, to_own_time(t))
-
-    def compute_processes(self) -> frozenset[int]:
-        """Return none: their ids are of another host, and its launcher checks them."""
-        return frozenset()
-
-    def read(self) -> Reading:
-        """Return the last reading; raises ``DeviceError`` if there is none of the last second."""
-        last = self._last
-        if isinstance(last, str):
-            raise DeviceError(last)
-        if last.t is not None and time.monotonic() - last.t > _STALE_S:
-            raise DeviceError(f"host {self.host} sends no readings")
-        return last
-
-    def power_limit_w(self) -> float | None:
-        """Return the limit in force at the last reading; ``None`` if the device has none."""
-        return self.read().power_limit_w
-
-    def close(self) -> None:
-        """Do nothing: the node closes the device."""
-
-
-class RemoteLimits:
-    """The power limits of another host, which its launcher holds; see ``LimitHolder``."""
-
-    def __init__(self, node: RemoteNode) -> None:
-        self._node = node
-        self.levers: tuple[Lever, ...] | None = None  # ``None``: it has no GPU to limit
-        self.refused: str | None = None
-        self.taken: str | None = None
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Take the state of the limits there."""
-        watts = state["levers"]
-        self.levers = None if watts is None else tuple(Lever(POWER, each) for each in watts)
-        name = self._node.name
-        self.refused, self.taken = (
-            None if text is None else f"host {name}: {text}"
-            for text in (state["refused"], state["taken"])
-        )
-
-    def set(self, watts: float | None, trial: str | None) -> None:
-        """Hold a limit for a trial, or check it without one; restore for ``None``."""
-        if self.levers is not None:
-            self.take(self._node.call("limit", watts=watts, trial=trial))
-
-
-class JoinedLimits:
-    """The power limits of all hosts as one ``LimitHolder``: a limit is held on each or on none.
-
-    ``own`` is that of this host, ``None`` without a GPU to limit. The node launchers restore the
-    limits of their hosts when the submit ends, also if the head or a node dies.
-    """
-
-    def __init__(self, own: LimitHolder | None, nodes: Sequence[RemoteNode], mode: str) -> None:
-        self._own, self._nodes, self._mode = own, nodes, mode
-        self._remote = [node.limits for node in nodes]
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:  # if a host is busy, nothing stays locked here
-            if self._own is not None:
-                stack.enter_context(self._own)
-            calls = [node.ask("hold_limits", mode=self._mode) for node in self._nodes]
-            for node, call in zip(self._nodes, calls, strict=True):
-                node.limits.take(node.wait_for(call))
-            stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for limits in self._remote:
-            with contextlib.suppress(ZeusrunError):  # its launcher restores them when it ends
-                limits.set(None, None)
-        if self._own is not None:
-            self._own.__exit__(*error)
-
-    @property
-    def levers(self) -> tuple[Lever, ...]:
-        """The limits that every GPU accepts, ascending."""
-        found = [
-            each.levers for each in (self._own, *self._remote) if each and each.levers is not None
-        ]
-        first = found[0] if found else ()
-        return tuple(lever for lever in first if all(lever in each for each in found))
-
-    @property
-    def refused(self) -> str | None:
-        """Why the limits are not changed, on the first host of which that is true."""
-        return self._first("refused")
-
-    @property
-    def taken(self) -> str | None:
-        """A sentence on a limit that somebody else has set meanwhile."""
-        return self._first("taken")
-
-    @property
-    def unrestored(self) -> str | None:
-        """What could not be restored on this host."""
-        return None if self._own is None else self._own.unrestored
-
-    def _first(self, name: str) -> str | None:
-        found = (getattr(each, name) for each in (self._own, *self._remote) if each is not None)
-        return next((text for text in found if text is not None), None)
-
-    def hold(self, lever: Lever, trial: str) -> None:
-        """Hold a limit on every GPU; see ``LimitHolder.hold``."""
-        try:
-            if self._own is not None:
-                self._own.hold(lever, trial)
-            for limits in self._remote:
-                limits.set(lever.value, trial)
-        except ZeusrunError as error:
-            with contextlib.suppress(DeviceError):
-                self.restore()
-            raise error if isinstance(error, DeviceError) else DeviceError(str(error)) from error
-
-    def keep_guarded(self) -> None:
-        """Keep the guard of this host running; the other launchers keep theirs."""
-        if self._own is not None:
-            self._own.keep_guarded()
-
-    def check(self, lever: Lever) -> None:
-        """Raise a ``DeviceError`` for a limit that cannot be set; change nothing."""
-        if self._own is not None:
-            self._own.check(lever)
-        for limits in self._remote:
-            limits.set(lever.value, None)
-
-    def restore(self) -> None:
-        """Restore the original limits everywhere; raises ``DeviceError``."""
-        try:
-            with contextlib.ExitStack() as stack:  # whatever fails, the others are restored
-                for limits in self._remote:
-                    stack.callback(limits.set, None, None)
-                if self._own is not None:
-                    stack.callback(self._own.restore)
-        except LaunchError as error:
-            raise DeviceError(str(error)) from error

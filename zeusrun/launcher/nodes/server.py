@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 from zeusrun import __version__
 from zeusrun.energy.sharing import ForeignProcesses, Sharing
 from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
-from zeusrun.launcher.context import check_descriptors, job_devices
+from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.nodes.channel import receive_all
 from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remove_node_folders
 from zeusrun.launcher.nodes.network import find_endpoint
+from zeusrun.launcher.nodes.readings import Sampler, describe_device
 from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.command import WORKER, Command, find_torchrun, without_own_variables
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.launcher.processes.torchrun import TICK_S, StopLevel
+from zeusrun.launcher.processes.torchrun import TICK_S, StopLevel, check_descriptors
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
 from zeusrun.launcher.supervision.neighbours import Neighbours
 from zeusrun.launcher.supervision.ranks import RunningRanks
@@ -38,8 +39,6 @@ from zeusrun.sidecar.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
 
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.holder import LimitHolder
@@ -67,7 +66,7 @@ class NodeLauncher:
         self._devices: list[Device] = []
         self._home = Path()
         self._environment: dict[str, str] = {}
-        self._sampler: _Sampler | None = None
+        self._sampler: Sampler | None = None
         self._holder: LimitHolder | None = None
         self._open = contextlib.ExitStack()  # devices, sampler, limits
         self._run: _NodeRun | None = None
@@ -161,12 +160,12 @@ class NodeLauncher:
         check_descriptors(ranks)
         for device in self._devices:
             self._open.callback(device.close)
-        self._sampler = self._open.enter_context(_Sampler(self._channel, self._devices))
+        self._sampler = self._open.enter_context(Sampler(self._channel, self._devices))
         return {
             "ranks": ranks,
             "nic": endpoint.nic,
             "address": endpoint.address,
-            "devices": [_describe(device) for device in self._devices],
+            "devices": [describe_device(device) for device in self._devices],
             "readings": self._sampler.read(),
         }
 
@@ -217,18 +216,12 @@ class NodeLauncher:
 class _NodeRun:
     """The ranks of one trial on this host."""
 
-    def __init__(self, channel: Channel, message: Message, sampler: _Sampler, home: Path) -> None:
+    def __init__(self, channel: Channel, message: Message, sampler: Sampler, home: Path) -> None:
         self._channel, self._sampler = channel, sampler
         self._paths = RunPaths(Path(message["run_dir"]))
         self._level = StopLevel.NONE
         first, count = message["ranks"]
-        try:
-            own = create_node_folders(self._paths, channel.node)
-        except OSError as error:
-            raise LaunchError(
-                f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
-                "a folder that can be written on every host"
-            ) from error
+        own = self._paths.of_node(channel.node)
         self.ranks = RunningRanks(own, range(first, first + count))
         self._own, self._files = own, FileReader(own, self.ranks.world)
         self._events = SidecarReader(own.sidecar)
@@ -257,6 +250,13 @@ class _NodeRun:
                 f"the run continues from {self._paths.checkpoints}, where this host has nothing. "
                 "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
             )
+        try:
+            create_node_folders(self._paths, self._channel.node)
+        except OSError as error:
+            raise LaunchError(
+                f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
+                "a folder that can be written on every host"
+            ) from error
         lacking = [name for name in message["own_env"] if name not in environment]
         if lacking:
             raise LaunchError(
@@ -338,8 +338,9 @@ class _NodeRun:
         self._stack.close()
         until_t = time.monotonic() + _COPY_S
         copied = False
-        while not copied and time.monotonic() < until_t:
-            if not (copied := not self._copy()) and self._channel.backlog:
+        while not (copied or self._channel.broken) and time.monotonic() < until_t:
+            copied = not self._copy()
+            if self._channel.backlog > _MAX_BACKLOG_BYTES:
                 time.sleep(TICK_S)
         if (text := self._neighbours.conclude()) is not None:
             self._channel.send("warning", text=text)
@@ -357,61 +358,6 @@ class _NodeRun:
         self._channel.send(
             "ended", exit=[exit_.code, exit_.ended_t, exit_.outlived, exit_.left], kept=kept
         )
-
-
-class _Sampler:
-    """A thread that reads the devices and sends the readings. A context manager."""
-
-    def __init__(self, channel: Channel, devices: list[Device], period_s: float = 0.1) -> None:
-        self._channel, self.devices, self._period_s = channel, devices, period_s
-        self.sharing: Sharing | None = None  # of the present run
-        self.warning: str | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join(_STATE_S)
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether others compute on the GPUs; ``None`` if unknown."""
-        return None if self.sharing is None else self.sharing.shared
-
-    def read(self) -> list[Any]:
-        """Return the readings of all devices: an error is a text."""
-        return [_read(device) for device in self.devices]
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period_s):
-            self._channel.send("readings", readings=self.read())
-            sharing = self.sharing
-            if sharing is not None and sharing.is_due(time.monotonic()):
-                listed: dict[str, frozenset[int] | None] = {}
-                for device in filter(lambda each: each.is_gpu, self.devices):
-                    listed[device.model] = None
-                    with contextlib.suppress(DeviceError):
-                        listed[device.model] = device.compute_processes()
-                self.warning = sharing.check(listed) or self.warning
-
-
-def _read(device: Device) -> str | list[Any]:
-    try:
-        reading = device.read()
-    except DeviceError as error:
-        return str(error)
-    health = reading.health and vars(reading.health)
-    return [time.monotonic(), reading.energy_j, reading.power_w, reading.power_limit_w, health]
-
-
-def _describe(device: Device) -> dict[str, Any]:
-    names = ("uuid", "model", "is_gpu", "max_power_w", "caveat")
-    known = {name: getattr(device, name) for name in names}
-    return {**known, "energy_source": device.energy_source.value}
 
 
 def _hello() -> dict[str, Any]:

@@ -14,7 +14,6 @@ from zeusrun.files.home import limits_directory
 from zeusrun.gpu.power_limits.holder import LimitHolder
 from zeusrun.gpu.power_limits.original_limits import is_held, read_record, repair_limits
 from zeusrun.gpu.registry import open_device
-from zeusrun.launcher.nodes.remote import RemoteDevice
 from zeusrun.launcher.power.profiler import LimitsReport, Profiling
 from zeusrun.launcher.processes.guard import GuardProcess
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.bandit.problem import Problem
     from zeusrun.energy.device import Device
     from zeusrun.gpu.power_limits.original_limits import Restored
-    from zeusrun.launcher.nodes.remote import JoinedLimits
+    from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.lever import Lever
     from zeusrun.metrics.progress import EnergyBetween
     from zeusrun.sidecar.step_clock import StepCount
@@ -168,9 +167,9 @@ class LimitControl:
 
     def _is_in_force(self, lever: Lever) -> bool | None:
         """Whether every GPU that has a limit has this one now; ``None`` if one does not answer."""
-        gpus = [gpu for gpu in self._gpus if isinstance(gpu, (LimitableDevice, RemoteDevice))]
+        asked = [read for gpu in self._gpus if (read := getattr(gpu, "power_limit_w", None))]
         try:
-            read_w = [gpu.power_limit_w() for gpu in gpus]
+            read_w = [read() for read in asked]
         except DeviceError:
             return None  # the meter gets the same error, and warns
         return all(read is None or is_same_limit(read, lever.value) for read in read_w)

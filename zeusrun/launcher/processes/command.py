@@ -131,8 +131,10 @@ class Place:
 
     def env(self) -> dict[str, str]:
         """Return the variables by which the ranks find the others."""
-        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if self.nic else ()
-        return dict.fromkeys(names, self.nic)
+        if not self.nic:
+            return {}
+        # For NCCL, "=" means this interface, and not all whose names begin so.
+        return {"GLOO_SOCKET_IFNAME": self.nic, "NCCL_SOCKET_IFNAME": f"={self.nic}"}
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,12 @@ def build_command(
     value in this trial.
     """
     values = placeholder_values(spec, trial, paths)
+    variables = {f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]}
     grace_s = math.ceil(spec.launch.grace_period_s)  # torchrun takes no fractions
     place = place or Place(trial.world_size)
+    if place.number:
+        part = paths.of_node(place.number)
+        variables |= {"ZEUSRUN_RUN_DIR": str(part.run_dir), "ZEUSRUN_SIDECAR": str(part.sidecar)}
     flags = [*place.flags(trial.trial), f"--max-restarts={spec.launch.max_restarts}"]
     if "--shutdown-timeout" in torchrun.flags:
         flags.append(f"--shutdown-timeout={grace_s}")
@@ -241,11 +247,11 @@ def build_command(
             **_to_replace(spec),
             **_to_watch(spec),
             **_to_adapt(spec, fitting),
-            **{f"ZEUSRUN_{name.upper()}": values[name] for name in _VARIABLES if values[name]},
+            **variables,
             **({"ZEUSRUN_SECRETS": ",".join(sorted(secrets))} if secrets else {}),
         },
         cwd=spec.workdir_path(values),
-        ranks=place.ranks,
+        ranks=None if place.number else place.ranks,
         script=script,
         secrets=tuple(sorted(secrets)),
     )

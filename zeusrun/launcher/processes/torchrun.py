@@ -9,8 +9,10 @@ so zeusrun signals the ranks themselves first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -23,7 +25,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import psutil
 
-from zeusrun.errors import LaunchError, advice_on
+from zeusrun.errors import SHORTAGES, LaunchError, advice_on
 from zeusrun.launcher.processes.descendants import (
     end_children,
     end_group,
@@ -224,3 +226,18 @@ def is_readable(descriptor: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000))
+
+
+def check_descriptors(world_size: int) -> None:
+    """Raise ``LaunchError`` if torchrun and this process may not open as many files as they need.
+
+    With 12 descriptors torchrun (torch 2.13) hangs without any output; with 24 it fails; 40 are
+    enough for two ranks.
+    """
+    needed = 32 + 4 * world_size
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise LaunchError(
+            f"only {allowed} files may be open at once, and {world_size} "
+            f"rank{'' if world_size == 1 else 's'} need {needed}; {SHORTAGES[errno.EMFILE]}"
+        )

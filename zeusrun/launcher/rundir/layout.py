@@ -72,6 +72,10 @@ class RunPaths:
         """The files that a launcher leaves only if it is killed."""
         return self.reserve, temporary_path(self.live), self.stop_ending
 
+    def of_node(self, number: int) -> RunPaths:
+        """Return the files of the ranks of another host, on that host; see ``nodes.mirror``."""
+        return RunPaths(self.run_dir / "nodes" / str(number))
+
     @property
     def all_torchrun_logs(self) -> list[Path]:
         """The log of torchrun, then those that were copied from other hosts."""

@@ -20,6 +20,7 @@ from zeusrun.launcher.processes.torchrun import (
     StopLevel,
     TorchrunProcess,
 )
+from zeusrun.launcher.rundir.failure import count_oom_kills
 from zeusrun.sidecar.events import Ended, Spawned, Started
 from zeusrun.sidecar.orders import LEAVE_SIGNAL, STACK_SIGNAL
 from zeusrun.sidecar.step_clock import read_step_clock
@@ -90,6 +91,8 @@ class RunningRanks:
                     for node in self._nodes:
                         node.stop(StopLevel.TERMINATE)
         finally:
+            for node in self._nodes:
+                node.stop(StopLevel.TERMINATE)
             exits = [node.finish(grace_period_s) for node in self._nodes]
         self.exit = _join_exits([self._torchrun.exit, *exits])
 
@@ -105,9 +108,12 @@ class RunningRanks:
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
+        own = level
         if self._nodes and (self.torchrun.failed or any(node.failed for node in self._nodes)):
-            level = max(level, StopLevel.TERMINATE)
-        self.torchrun.stop(level, self.ask_to_end)
+            own = level = max(level, StopLevel.TERMINATE)
+            if self._processes and not any(map(_state, self._processes.values())):
+                own = StopLevel.KILL  # torchrun would wait for the other agents
+        self.torchrun.stop(own, self.ask_to_end)
         for node in self._nodes:
             node.stop(level)
         self.torchrun.wait()
@@ -307,9 +313,12 @@ class RunningRanks:
 
 
 def _join_exits(exits: Sequence[ProcessExit]) -> ProcessExit:
-    """Return how the torchruns of all hosts ended: with the first code that is not 0."""
+    """Return how the torchruns of all hosts ended: with a code that is not 0, if one did.
+
+    A failure counts before a signal: zeusrun kills a torchrun that waits for one that has failed.
+    """
     return ProcessExit(
-        next((each.code for each in exits if each.code), 0),
+        max((each.code for each in exits if each.code), default=0),
         max(each.ended_t for each in exits),
         tuple(name for each in exits for name in each.outlived),
         tuple(name for each in exits for name in each.left),
@@ -369,45 +378,3 @@ def read_stack(path: Path, offset: int) -> str:
             return file.read(_MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-
-
-def count_oom_kills(root: Path = Path("/")) -> int | None:
-    """Return the out-of-memory kills so far in this process's control group, else on this host.
-
-    ``None`` if the kernel does not count. ``memory.events`` of cgroup v2, ``memory.oom_control`` of
-    v1 and ``/proc/vmstat`` have a line ``oom_kill N`` (Linux 4.13 and later).
-    """
-    for path in (*_control_group_files(root), root / "proc/vmstat"):
-        try:
-            found = _COUNT.search(path.read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            continue
-        if found:
-            return int(found[1])
-    return None
-
-
-def _control_group_files(root: Path) -> Iterator[Path]:
-    """Yield the files that may hold the count of this process's control group.
-
-    In a container, /proc may name the group's path on the host, while the group itself is mounted.
-    """
-    mounts = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        inside = group.lstrip("/")
-        if "memory" in controllers.split(","):
-            yield mounts / "memory" / inside / "memory.oom_control"
-            yield mounts / "memory/memory.oom_control"
-        elif not controllers:
-            for mount in (mounts, mounts / "unified"):
-                yield mount / inside / "memory.events"
-                yield mount / "memory.events"

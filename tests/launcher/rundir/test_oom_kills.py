@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zeusrun.launcher.supervision.ranks import count_oom_kills
+from zeusrun.launcher.rundir.failure import count_oom_kills
 
 V1 = "5:cpu,cpuacct:/a\n4:memory:/a/b\n0::/a\n"
 EVENTS = "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 0\n"
