@@ -8,11 +8,12 @@ import os
 import threading
 import time
 
+from tests.factories import CHILDREN
 from tests.runs import wait_for
 from zeusrun.launcher.nodes.channel import MARK, Channel, write_all
 from zeusrun.launcher.nodes.remote import RemoteNode
 from zeusrun.launcher.nodes.server import NodeLauncher, versions
-from zeusrun.launcher.processes.command import Command
+from zeusrun.launcher.processes.command import WORKER, Command
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.processes.signals import CaughtSignals
 
@@ -44,10 +45,10 @@ class Hosts:
     def __init__(self, stack, signals):
         self._stack, self.signals = stack, signals
 
-    def play(self, name="b", number=1, **said):
+    def play(self, name="b", number=1, *, greets=True, **said):
         """Return a node, and its end of the channel, on which the test says what a node says."""
         head, own = connect(number)
-        if said is not None:
+        if greets:
             own.send("hello", **{"versions": versions(), "host": name, **said})
         node = RemoteNode(number, name, head)
         self._stack.callback(node.leave)
@@ -122,9 +123,6 @@ def measure(node, times=3):
 
 def command(paths, node, *script, nnodes=1, **changes):
     """Return a command that runs a script on a node by the fake torchrun, as the head builds it."""
-    from tests.factories import CHILDREN
-    from zeusrun.launcher.processes.command import WORKER
-
     own = paths.of_node(node.number)
     words = [str(CHILDREN / script[0]), *map(str, script[1:])]
     env = {

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.factories import load_job
-from tests.launcher.nodes.ends import connect, prepare
+from tests.launcher.nodes.ends import prepare
 from zeusrun.commands import node as node_commands
 from zeusrun.errors import BusyError, LaunchError, UsageError
 from zeusrun.jobfile.hosts import Host
-from zeusrun.launcher.nodes import cluster as module
 from zeusrun.launcher.nodes.channel import MARK
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, open_cluster
-from zeusrun.launcher.nodes.network import Endpoint
+from zeusrun.launcher.nodes.network import Endpoint, find_free_port, list_interfaces
 from zeusrun.launcher.processes.fan_out import FanOutProcess
-
-SHELL = "sh -c '{what}' {{host}}"
 
 
 def job(tmp_path, **changes):
@@ -221,27 +220,17 @@ def test_what_listens_there_must_be_zeusrun(cli, monkeypatch):
 # zeusrun node
 
 
-def test_a_login_shell_may_print_before(hosts):
-    node, process = hosts.start(words=["sh", "-c", 'echo Welcome; echo "$USER"; exec "$@"', "sh"])
-    assert node.lost is None
-    node.leave()
-    process._process.wait(60)
-    assert process._process.returncode == 0
-
-
-def test_a_fan_out_has_a_session_of_its_own(hosts):
-    import os
-
-    _, process = hosts.start()
-    assert os.getsid(process._process.pid) == process._process.pid
-
-
-def test_no_argument_says_more_than_the_number(hosts):
-    from pathlib import Path
-
-    _, process = hosts.start("b", 4)
-    words = Path(f"/proc/{process._process.pid}/cmdline").read_bytes().split(b"\0")
+def test_a_fan_out_may_print_before_and_gets_only_a_number_and_its_own_session(hosts):
+    node, process = hosts.start(
+        number=4, words=["sh", "-c", 'echo "Welcome $USER"; exec "$@"', "sh"]
+    )
+    child = process._process
+    words = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
     assert words[1:] == [b"-m", b"zeusrun", b"node", b"4", b""]
+    assert os.getsid(child.pid) == child.pid
+    node.leave()
+    assert child.wait(60) == 0
+    assert node.lost is None
 
 
 def test_a_launcher_that_nobody_answers_ends_with_its_input():
@@ -283,23 +272,12 @@ def test_places_need_a_prepared_cluster():
 def test_the_rendezvous_is_on_a_port_of_the_range(hosts):
     node = hosts.serve()
     node.address, node.nic, node.ranks = "10.77.0.2", "eth0", range(2, 4)
-    port = module.find_free_port("127.0.0.1", None)
+    port = find_free_port("127.0.0.1", None)
     cluster = Cluster((node,), 5.0, (port, port), own=Endpoint("lo", "127.0.0.1"), own_ranks=2)
     first, second = cluster.places()
     assert first.endpoint == second.endpoint == f"127.0.0.1:{port}"
     assert (second.address, second.nic, second.number) == ("10.77.0.2", "eth0", 1)
     cluster.own = Endpoint("lo", "::1")
-    if "::1" in module.find_endpoint.__globals__["list_interfaces"]().get("lo", ()):
+    if "::1" in list_interfaces()["lo"]:
         cluster.ports = None
         assert cluster.places()[0].endpoint.startswith("[::1]:")
-
-
-def test_connections_are_closed_with_the_cluster():
-    import os
-
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        head, own = connect()
-        own.close()
-        head.close()
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,7 @@ from zeusrun.launcher.rundir.failure import (
     read_traceback,
     torchrun_was_signalled,
 )
+from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import HostShare, Outcome, TrialStatus, rank_label
@@ -66,10 +70,6 @@ def test_torchrun_numbers_the_hosts_as_we_do(own):
 
 @pytest.fixture
 def command(tmp_path):
-    from pathlib import Path
-
-    from zeusrun.launcher.rundir.layout import RunPaths
-
     def build(place, world_size, environment=None, **env):
         spec = load_job(
             tmp_path, launch={"nproc_per_node": world_size}, env={"BATCH": "${batch_size}", **env}
@@ -356,9 +356,6 @@ def test_a_list_that_cannot_be_read_is_told(tmp_path, text, said):
 
 
 def test_standard_input_may_be_the_list(monkeypatch):
-    import io
-    import sys
-
     monkeypatch.setattr(sys, "stdin", io.StringIO("a slots=2\n"))
     assert _read_nodes("-", None) == ["run_on.hostfile=null", 'run_on.hosts=["a:2"]']
     assert _read_nodes(None, None) == []

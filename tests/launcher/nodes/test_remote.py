@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 
 import pytest
 
+from tests.factories import FAKE_TORCHRUN, temporary_folder
 from tests.launcher.nodes.ends import (
     Relay,
     command,
@@ -21,9 +23,10 @@ from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedErro
 from zeusrun.launcher.nodes import remote
 from zeusrun.launcher.nodes.channel import Channel
 from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
+from zeusrun.launcher.nodes.server import versions
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
-from zeusrun.launcher.supervision.ranks import RunningRanks
+from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
 from zeusrun.sidecar.step_clock import StepCount
 
 
@@ -135,15 +138,9 @@ def refused(hosts, **said):
 
 @pytest.mark.parametrize("name", ["zeusrun", "torch", "Python"])
 def test_another_version_is_told_with_the_host_and_both_versions(hosts, name):
-    own = remote_versions()
+    own = versions()
     text = refused(hosts, versions={**own, name: "0.0.7"})
     assert text == f"host b has {name} 0.0.7, and this host {own[name]}; install the same on all"
-
-
-def remote_versions():
-    from zeusrun.launcher.nodes.server import versions
-
-    return versions()
 
 
 def test_a_host_without_torch_says_so(hosts):
@@ -152,12 +149,9 @@ def test_a_host_without_torch_says_so(hosts):
 
 
 def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
-    node, own = hosts.play(None)
-    node.hello = None
+    node, own = hosts.play(greets=False)
     own.close()
-    node._thread.join(30.0)
-    node.hello = None
-    with pytest.raises(LaunchError, match=r"host None is lost: .*Check run_on"):
+    with pytest.raises(LaunchError, match=r"host b is lost: .*Check run_on"):
         _check_hello(node, "job", [])
 
 
@@ -166,13 +160,12 @@ def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
 
 def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     answers, (silent, _) = hosts.serve("b", 1), hosts.play("c", 2)
-    answers._heartbeat_s = 60.0
     assert silent.wait_for_hello(30.0)
-    cluster = Cluster((answers, silent), 0.4, None)
+    cluster = Cluster((answers, silent), 0.3, None)
     cluster.watch()
     wait_for(lambda: silent.lost, 30.0)
     assert silent.lost == "host c is lost: it has not answered for 0 s (run_on.heartbeat_s)"
-    time.sleep(0.5)
+    time.sleep(0.4)
     cluster._ended.set()
     assert answers.lost is None
 
@@ -183,7 +176,7 @@ def test_a_host_that_has_not_said_hello_yet_is_not_lost(hosts):
     node.hello = None
     cluster = Cluster((node,), 0.05, None)
     cluster.watch()
-    time.sleep(0.2)
+    time.sleep(0.1)
     cluster._ended.set()
     assert node.lost is None
 
@@ -206,10 +199,10 @@ def pong(node, own, *, offset_s, there_s=0.0, back_s=0.0):
 @pytest.mark.parametrize("offset_s", [1000.0, -1000.0])
 def test_the_fastest_of_several_round_trips_tells_the_difference(hosts, offset_s):
     node, own = hosts.play()
-    for there_s, back_s in ((0.2, 0.0), (0.0, 0.0), (0.0, 0.2)):
+    for there_s, back_s in ((0.1, 0.0), (0.0, 0.0), (0.0, 0.1)):
         pong(node, own, offset_s=offset_s, there_s=there_s, back_s=back_s)
     t = time.monotonic()
-    assert node.to_own_time(t + offset_s) == pytest.approx(t, abs=0.05)
+    assert node.to_own_time(t + offset_s) == pytest.approx(t, abs=0.04)
     order = [node.to_own_time(t + offset_s - 1.0 + part / 10) for part in range(5)]
     assert order == sorted(order)
 
@@ -222,7 +215,7 @@ def test_no_time_is_later_than_now_and_without_a_round_trip_it_is_now(hosts):
     assert node.to_own_time(1e9) <= time.monotonic()
 
 
-@pytest.mark.parametrize("offset_s", [1000, -1000])
+@pytest.mark.parametrize("offset_s", [pytest.param(1000, marks=pytest.mark.long), -1000])
 def test_events_of_a_node_with_another_clock_lie_within_the_run_and_in_order(
     hosts, paths, offset_s, fake_torchrun
 ):
@@ -245,7 +238,7 @@ def test_events_of_a_node_with_another_clock_lie_within_the_run_and_in_order(
         words=words,
         **fake_torchrun,
     )
-    prepare(node, paths.run_dir.parents[2], ranks=2, first=0)
+    prepare(node, paths.run_dir.parents[2], first=0)
     measure(node)
     launched_t = time.monotonic()
     readings = node.devices[0].read()
@@ -265,15 +258,11 @@ def test_events_of_a_node_with_another_clock_lie_within_the_run_and_in_order(
 
 
 def can_run(words):
-    import subprocess
-
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
 def fake_torchrun(tmp_path):
-    from tests.factories import FAKE_TORCHRUN, temporary_folder
-
     return {"PYTHONPATH": str(FAKE_TORCHRUN), "TMPDIR": str(temporary_folder(tmp_path))}
 
 
@@ -389,8 +378,6 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
 
 
 def test_the_end_of_all_torchruns_is_a_failure_if_one_of_them_is():
-    from zeusrun.launcher.supervision.ranks import _join_exits
-
     exits = [
         ProcessExit(0, 5.0, ("a (1)",)),
         ProcessExit(-9, 9.0, (), ("b (2)",)),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import threading
 import time
 
 import psutil
 import pytest
 
+from tests.factories import FAKE_TORCHRUN
 from tests.launcher.nodes.ends import command, connect, events, frame, prepare
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.nodes import server
 from zeusrun.launcher.nodes.channel import write_all
+from zeusrun.launcher.nodes.remote import RemoteNode
 from zeusrun.launcher.nodes.server import NodeLauncher, versions
 from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.launcher.processes.torchrun import StopLevel
@@ -23,12 +28,7 @@ from zeusrun.launcher.rundir.layout import create_run
 @pytest.fixture
 def torchrun(monkeypatch):
     """Let launchers in this process start the fake torchrun."""
-    from tests.factories import FAKE_TORCHRUN
-    from zeusrun.launcher.nodes import server
-
     code = "import sys; sys.path[:] = filter(None, sys.path); from torch.distributed.run import main; main()"
-    import sys
-
     found = Torchrun((sys.executable, "-c", code), "2", frozenset())
     monkeypatch.setattr(server, "find_torchrun", lambda: found)
     return {"PYTHONPATH": str(FAKE_TORCHRUN)}
@@ -91,7 +91,7 @@ def test_nothing_starts_before_it_is_prepared(hosts, paths):
 
 
 def test_ranks_are_run_and_what_they_write_is_copied(node, paths, torchrun):
-    end = run(node, paths, "well.py", env=torchrun)
+    end = run(node, paths, "well.py", "--epoch-s", 0, env=torchrun)
     assert (end.code, node.failed) == (0, False)
     found = [record["event"] for record in events(paths)]
     assert found.count("started") == 2
@@ -143,13 +143,13 @@ def test_what_a_host_lacks_is_told_before_the_start(node, paths, changes, said, 
 def test_a_folder_that_cannot_be_made_is_told(node, paths, torchrun):
     (paths.run_dir / "nodes").write_text("in the way")
     with pytest.raises(LaunchError, match=r"^host b: .*cannot be created there: .*ZEUSRUN_HOME"):
-        run(node, paths, "well.py", env=torchrun)
+        run(node, paths, "well.py", "--epoch-s", 0, env=torchrun)
 
 
 def begin(node, paths, env):
     """Start ranks that train for a long time."""
     env = {**env, "ZEUSRUN_MAX_EPOCHS": "500"}
-    asked = command(paths, node, "well.py", "--epochs", 500, "--gain", 0, env=env)
+    asked = command(paths, node, "well.py", "--epoch-s", 0, "--epochs", 500, "--gain", 0, env=env)
     node.start(asked, paths, 5.0)
     node.wait_until_started()
     wait_for(lambda: paths.sidecar.exists() and b"reported" in paths.sidecar.read_bytes(), 60.0)
@@ -174,14 +174,10 @@ def gone(pids):
 
 
 def test_if_the_head_dies_the_ranks_are_killed(paths, tmp_path, hosts, torchrun):
-    import threading
-
     head, own = connect()
     launcher = NodeLauncher(own)
     thread = threading.Thread(target=launcher.serve)
     thread.start()
-    from zeusrun.launcher.nodes.remote import RemoteNode
-
     node = prepare(RemoteNode(1, "b", head), tmp_path, ranks=2, first=0)
     begin(node, paths, env=torchrun)
     pids = pids_of(paths)
