@@ -73,7 +73,7 @@ class Cluster:
         self._ended.set()
         for node in self.nodes:
             node.leave()
-        for node, process in zip(self.nodes, self.processes, strict=True):
+        for node, process in zip(self.nodes, self.processes, strict=False):  # none joined by hand
             process.end(at_once=node.lost is not None)
 
     def places(self) -> list[Place]:

@@ -20,7 +20,7 @@ from zeusrun.files.private import (
     open_for_writing,
     write_file,
 )
-from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
+from zeusrun.launcher.rundir.layout import RunPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,13 +45,16 @@ def create_node_folders(paths: RunPaths, number: int) -> RunPaths:
 
 
 def remove_node_folders(paths: RunPaths, number: int) -> None:
-    """Remove a node's part of a run that the head has copied, and folders that are empty then."""
+    """Remove a node's part of a run that the head has copied, and folders that are empty then.
+
+    Those of the head, where it shares its files, are its own: its ranks may still save.
+    """
     own = node_paths(paths, number)
     shutil.rmtree(own.run_dir, ignore_errors=True)
-    for folder in (own.run_dir.parent, paths.checkpoints, paths.run_dir):
-        if not has_checkpoint(paths.run_dir):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    rest = () if paths.trial.exists() else (paths.checkpoints, paths.run_dir)
+    for folder in (own.run_dir.parent, *rest):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 class FileReader:
