@@ -27,6 +27,20 @@ for epoch in run.epochs(default=10**6):
     time.sleep(0.2)
     run.report(epoch=epoch, accuracy=0.5 if os.path.exists("enough") else 0.0)
 """
+ALONE = """
+import os, signal, sys, time, zeusrun
+run = zeusrun.current()
+if run.rank == 1:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1:]:
+    import ctypes
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+for epoch in run.epochs(default=10**6):
+    time.sleep(0.1)
+"""
 ENDLESS = {"max_epochs": 10**6}
 
 
@@ -282,7 +296,8 @@ def test_the_next_submit_continues_a_preempted_training_to_the_target(pair):
 
 
 def test_a_killed_node_launcher_ends_the_run_and_leaves_nothing_there(pair):
-    child = pair.start_and_wait(pair.job(None))
+    """Ranks that have saved are not waited for: their torchrun waits for that of ``b``."""
+    child = pair.start_and_wait(pair.job(None, launch={"grace_period_s": 600}))
     os.kill(pair.launcher_of_b(), signal.SIGKILL)
     code, trial, seen = pair.end(child)
     assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "host_lost"), seen
@@ -341,6 +356,19 @@ def test_so_is_the_signal_that_killed_it(pair):
     assert (code, trial["status"]) == (3, "FAILED"), seen
     assert "SIGKILL" in trial["reason"]
     assert "rank 1" in trial["reason"]
+    pair.check_that_b_is_empty()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_failure_is_the_reason_though_zeusrun_ends_the_other_rank(pair, hangs):
+    (pair.zeusrun.folder / "alone.py").write_text(ALONE)
+    launch = {"grace_period_s": 60 if hangs else 600}
+    job = pair.job("alone.py", args=["--hangs"] if hangs else [], attempts=1, launch=launch)
+    code, result, seen = pair.submit(job)
+    trial = only_trial(result)
+    assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "crashed"), seen
+    assert trial["reason"].startswith("rank 1 was ended by SIGKILL")
     pair.check_that_b_is_empty()
 
 

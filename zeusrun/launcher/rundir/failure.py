@@ -162,9 +162,11 @@ def _code_of(message_text: str, otherwise: ReasonCode = ReasonCode.CRASHED) -> R
     return ReasonCode.CANNOT_IMPORT if _BROKEN.search(message_text) else otherwise
 
 
-def torchrun_was_signalled(paths: RunPaths) -> bool:
-    """Whether torchrun's log says that a signal ended torchrun."""
-    return any("SignalException" in _read_tail(path) for path in paths.all_torchrun_logs)
+def torchrun_was_signalled(paths: RunPaths, host: int | None = None) -> bool:
+    """Whether torchrun's log says that a signal ended torchrun; ``host``: that of one of them."""
+    own = paths.torchrun_log.with_suffix(f".{host}.log") if host else paths.torchrun_log
+    logs = paths.all_torchrun_logs if host is None else [own]
+    return any("SignalException" in _read_tail(path) for path in logs)
 
 
 def read_traceback(paths: RunPaths, mask: Mask = _NO_MASK) -> str | None:

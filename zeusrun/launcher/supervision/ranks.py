@@ -59,6 +59,7 @@ class RunningRanks:
         self.world = (*own, *(rank for node in nodes for rank in node.ranks))
         self._oom_kills: int | None = None  # of the machine before the run
         self._torchrun: TorchrunProcess | None = None
+        self.first_failed: int | None = None  # of several hosts: zeusrun ends the others
         self._offsets: dict[int, int] = {}  # of the stack files, before the ranks were asked
         self._sizes: dict[int, int] = {}  # of the same files at the last poll
         self._processes: dict[int, psutil.Process] = {}
@@ -108,8 +109,10 @@ class RunningRanks:
 
         If torchrun has failed on one host, the ranks of the others may wait for it for ever.
         """
-        own = level
-        if self._nodes and (self.torchrun.failed or any(node.failed for node in self._nodes)):
+        own, failed = level, [self.torchrun.failed, *(node.failed for node in self._nodes)]
+        if self._nodes and self.first_failed is None and any(failed):
+            self.first_failed = failed.index(True)
+        if self.first_failed is not None:
             own = level = max(level, StopLevel.TERMINATE)
             if self._processes and not any(map(_state, self._processes.values())):
                 own = StopLevel.KILL  # torchrun would wait for the other agents

@@ -312,7 +312,7 @@ def conclude(run: Supervised) -> Outcome:
         shared=run.shared,
         hosts=run.submission.host_shares,
         finished_at=timestamp(),
-        signalled=torchrun_was_signalled(paths),
+        signalled=torchrun_was_signalled(paths, run.ranks.first_failed),
         limits=run.limits.report(run.policy.speed),
         earlier=run.begun.choice.earlier,
         stalls=run.found_stalls,
