@@ -28,7 +28,7 @@ from zeusrun.sidecar.step_clock import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.launcher.nodes.remote import RemoteNode
+    from zeusrun.launcher.nodes.remote_node import RemoteNode
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event

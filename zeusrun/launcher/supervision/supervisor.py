@@ -20,6 +20,7 @@ from zeusrun.launcher.rundir.failure import (
     lost_host,
     read_failure,
     run_deleted,
+    signal_name,
     torchrun_was_signalled,
 )
 from zeusrun.launcher.rundir.layout import has_checkpoint
@@ -233,7 +234,7 @@ def _hear_nodes(run: Supervised) -> None:
             run.messages.warn(node.notices.popleft())
         while node.signals:
             number = node.signals.popleft()
-            run.messages.warn(f"host {node.name}: its launcher got signal {number}")
+            run.messages.warn(f"host {node.name}: its launcher received {signal_name(number)}")
             run.stopping.take_signal(number)
 
 

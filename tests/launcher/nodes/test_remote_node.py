@@ -20,10 +20,10 @@ from tests.launcher.nodes.ends import (
 from tests.runs import wait_for
 from zeusrun import errors
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError, UsageError
-from zeusrun.launcher.nodes import remote
+from zeusrun.jobfile.run_on_section import RunOn
 from zeusrun.launcher.nodes.channel import Channel
 from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
-from zeusrun.launcher.nodes.server import versions
+from zeusrun.launcher.nodes.node_launcher import versions
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
@@ -109,12 +109,12 @@ def test_garbage_of_a_node_loses_the_host_and_says_why(hosts):
     own._unsent.append(b"\0\0\0\2[]")
     own.send("pong")
     wait_for(lambda: node.lost, 30.0)
-    assert node.lost.endswith("(what was received is no message)")
+    assert node.lost.endswith("(what was received is not a zeusrun message)")
 
 
 def test_the_first_reason_stays(hosts):
     node, own = hosts.play()
-    node.lose("host b is lost: it is silent")
+    node.mark_lost("host b is lost: it is silent")
     own.close()
     node._thread.join(30.0)
     assert node.lost == "host b is lost: it is silent"
@@ -122,7 +122,7 @@ def test_the_first_reason_stays(hosts):
 
 def test_leaving_is_no_loss(hosts):
     node = hosts.serve()
-    node.leave()
+    node.close()
     assert node.lost is None
 
 
@@ -158,10 +158,14 @@ def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
 # The heartbeat
 
 
+def run_on(heartbeat_s):
+    return RunOn(hosts=("a", "b")).model_copy(update={"heartbeat_s": heartbeat_s})
+
+
 def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     answers, (silent, _) = hosts.serve("b", 1), hosts.play("c", 2)
     assert silent.wait_for_hello(30.0)
-    cluster = Cluster((answers, silent), 0.3, None)
+    cluster = Cluster(run_on(0.3), (answers, silent))
     cluster.watch()
     wait_for(lambda: silent.lost, 30.0)
     assert silent.lost == "host c is lost: it has not answered for 0 s (run_on.heartbeat_s)"
@@ -174,7 +178,7 @@ def test_a_host_that_has_not_said_hello_yet_is_not_lost(hosts):
     node, _ = hosts.play()
     assert node.wait_for_hello(30.0)
     node.hello = None
-    cluster = Cluster((node,), 0.05, None)
+    cluster = Cluster(run_on(0.05), (node,))
     cluster.watch()
     time.sleep(0.1)
     cluster._ended.set()
@@ -340,7 +344,7 @@ def test_a_stop_is_sent_once_and_never_falls(hosts, paths):
 
 
 def test_ranks_that_do_not_end_there_lose_the_host(hosts, paths, monkeypatch):
-    monkeypatch.setattr(remote, "_MARGIN_S", 0.05)
+    monkeypatch.setattr(remote_node, "_MARGIN_S", 0.05)
     node, own = hosts.play()
     own_node_started(node, own, paths)
     assert node.is_running
@@ -404,6 +408,6 @@ def test_what_is_unknown_on_one_host_is_unknown_of_all(hosts, paths):
     nodes[1].all_live = False
     assert not ranks.all_live()
     assert ranks.lost is None
-    nodes[1].lose("host c is lost")
-    nodes[0].lose("host b is lost")
+    nodes[1].mark_lost("host c is lost")
+    nodes[0].mark_lost("host b is lost")
     assert ranks.lost in {"host b is lost", "host c is lost"}

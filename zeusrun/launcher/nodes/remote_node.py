@@ -54,7 +54,6 @@ class RemoteNode:
         self.number, self.name, self.channel = number, name, channel
         self.ranks = range(0)
         self.world_size = 0
-        self.address = self.nic = ""
         self.devices: list[RemoteDevice] = []
         self.hello: Message | None = None
         self.lost: str | None = None
@@ -124,7 +123,7 @@ class RemoteNode:
         now_t = time.monotonic()
         return now_t if math.isnan(offset_s) else min(t + offset_s, now_t)
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Give the host up."""
         with self._answered:
             if self.lost is None:
@@ -132,7 +131,7 @@ class RemoteNode:
             self.ended.set()
             self._answered.notify_all()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Tell the node to end, and close the connection."""
         self._leaving = True
         self.channel.send("bye")
@@ -145,8 +144,8 @@ class RemoteNode:
             problem = receive_all(self.channel, self._take)
         if not self._leaving:
             why = problem or self._explain_end()
-            ended = "its node launcher has ended, or the connection to it has"
-            self.lose(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
+            ended = "its node launcher has ended, or the connection was lost"
+            self.mark_lost(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
 
     def _take(self, message: Message) -> None:
         self.heard_t = time.monotonic()
@@ -215,7 +214,6 @@ class RemoteNode:
     def prepare(self, answer: Message, first_rank: int) -> None:
         """Take what the node says of its host."""
         self.ranks = range(first_rank, first_rank + answer["ranks"])
-        self.nic, self.address = answer["nic"], answer["address"]
         self.devices = [RemoteDevice(self.name, each) for each in answer["devices"]]
         self._take_readings(answer["readings"])
 
@@ -267,7 +265,7 @@ class RemoteNode:
     def finish(self, grace_period_s: float) -> ProcessExit:
         """Wait for the end of the run there, and return how it ended."""
         if self._started and not self.ended.wait(grace_period_s + _MARGIN_S):
-            self.lose(f"host {self.name} is lost: its ranks did not end")
+            self.mark_lost(f"host {self.name} is lost: its ranks did not end")
         if self._exit is None:
             return ProcessExit(1, time.monotonic(), ())
         return self._exit

@@ -71,13 +71,8 @@ class NodeLauncher:
         self._run: _NodeRun | None = None
         self._leaving = False
 
-    @property
-    def was_prepared(self) -> bool:
-        """Whether the head has ever used this host."""
-        return self._sampler is not None
-
-    def serve(self) -> None:
-        """Serve the head until it is done, is gone, or is silent."""
+    def serve(self) -> bool:
+        """Serve the head until it is done, gone or silent; return whether it used this host."""
         threading.Thread(target=self._receive, name="zeusrun-head", daemon=True).start()
         with self._open, CaughtSignals() as signals:
             self._channel.send("hello", **_hello())
@@ -92,6 +87,7 @@ class NodeLauncher:
                 if self._run is not None and not self._run.advance(self._guard_limits()):
                     self._run = None
         self._channel.close()
+        return self._sampler is not None
 
     def _receive(self) -> None:
         receive_all(self._channel, self._take)
@@ -221,7 +217,7 @@ def _check_start(message: Message, environment: dict[str, str]) -> None:
         )
     if message["continues"] and not has_checkpoint(paths.run_dir):
         raise LaunchError(
-            f"the run continues from {paths.checkpoints}, where this host has nothing. "
+            f"the run continues from a checkpoint in {paths.checkpoints}, and this host has none. "
             "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
         )
     lacking = [name for name in message["own_env"] if name not in environment]
