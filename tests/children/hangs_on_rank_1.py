@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zeusrun
 
-STACKS = os.path.join(os.environ["ZEUSRUN_RUN_DIR"], "logs", "stacks.txt")
+STACKS = os.path.join(os.environ["ZEUSRUN_CHECKPOINT_DIR"], "..", "logs", "stacks.txt")
 
 
 def wait_for_the_stacks():

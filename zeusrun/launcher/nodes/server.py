@@ -207,10 +207,34 @@ class NodeLauncher:
     def _start(self, message: Message) -> dict[str, Any]:
         if self._sampler is None:
             raise LaunchError("it was not prepared")
+        _check_start(message, self._environment)
         run = _NodeRun(self._channel, message, self._sampler, self._home)
-        shared = run.begin(message, self._environment)
+        run.begin(message, self._environment)
         self._run = run
-        return {"shared_files": shared}
+        return {}
+
+
+def _check_start(message: Message, environment: dict[str, str]) -> None:
+    """Raise ``LaunchError`` if this host lacks what the trial needs."""
+    paths = RunPaths(Path(message["run_dir"]))
+    cwd, script = message["cwd"], message["script"]
+    missing = next((each for each in (cwd, script or cwd) if not Path(each).exists()), None)
+    if missing is not None:
+        raise LaunchError(
+            f"there is no {missing}. The script and its data need the same path on every host: "
+            "copy them, or put them on a shared file system"
+        )
+    if message["continues"] and not has_checkpoint(paths.run_dir):
+        raise LaunchError(
+            f"the run continues from {paths.checkpoints}, where this host has nothing. "
+            "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
+        )
+    lacking = [name for name in message["own_env"] if name not in environment]
+    if lacking:
+        raise LaunchError(
+            f"{', '.join(lacking)} is not set. zeusrun sends no secret over a connection that "
+            "is not encrypted: set it for `zeusrun join` on this host"
+        )
 
 
 class _NodeRun:
@@ -233,23 +257,8 @@ class _NodeRun:
         self._last_state: dict[str, Any] = {}
         self._state_t = 0.0
 
-    def begin(self, message: Message, environment: dict[str, str]) -> bool:
-        """Start torchrun; return whether this host sees the files of the head."""
-        shared = self._paths.trial.exists()
-        cwd, script = Path(message["cwd"]), message["script"]
-        missing = next(
-            (each for each in (cwd, *([script] if script else [])) if not Path(each).exists()), None
-        )
-        if missing is not None:
-            raise LaunchError(
-                f"there is no {missing}. The script and its data need the same path on every host: "
-                "copy them, or put them on a shared file system"
-            )
-        if message["continues"] and not shared and not has_checkpoint(self._paths.run_dir):
-            raise LaunchError(
-                f"the run continues from {self._paths.checkpoints}, where this host has nothing. "
-                "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
-            )
+    def begin(self, message: Message, environment: dict[str, str]) -> None:
+        """Start torchrun."""
         try:
             create_node_folders(self._paths, self._channel.node)
         except OSError as error:
@@ -257,12 +266,6 @@ class _NodeRun:
                 f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
                 "a folder that can be written on every host"
             ) from error
-        lacking = [name for name in message["own_env"] if name not in environment]
-        if lacking:
-            raise LaunchError(
-                f"{', '.join(lacking)} is not set. zeusrun sends no secret over a connection that "
-                "is not encrypted: set it for `zeusrun join` on this host"
-            )
         env = {
             **without_own_variables(os.environ),
             **{name: environment[name] for name in message["own_env"]},
@@ -270,10 +273,9 @@ class _NodeRun:
         }
         own_worker = {message["worker"]: str(WORKER)}
         argv = [own_worker.get(word, word) for word in message["argv"]]
-        command = Command((*find_torchrun().argv, *argv), env, cwd)
+        command = Command((*find_torchrun().argv, *argv), env, Path(message["cwd"]))
         self._sampler.sharing = None if self._on_cpu else Sharing(ForeignProcesses())
         self._stack.enter_context(self.ranks.run(command, message["grace_s"]))
-        return shared
 
     def stop(self, level: StopLevel) -> None:
         """End the ranks as firmly as ``level`` says; it never falls."""
