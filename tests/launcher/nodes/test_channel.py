@@ -187,7 +187,8 @@ def test_a_close_does_not_wait_for_ever_for_a_reader(monkeypatch):
     assert not node._thread.is_alive()
 
 
-def test_a_thread_that_still_reads_after_a_close_gets_the_end_and_no_other_files_bytes():
+def test_a_thread_that_still_reads_after_a_close_gets_the_end_and_no_other_files_bytes(tmp_path):
+    (tmp_path / "file").write_bytes(b"bytes of another file")
     head, node = connect()
     assert head.skip_noise()
     found = []
@@ -195,16 +196,13 @@ def test_a_thread_that_still_reads_after_a_close_gets_the_end_and_no_other_files
     thread.start()
     wait_for(lambda: in_a_read(thread))
     head.close()
-    pipes = [os.pipe() for _ in range(8)]  # they would get the numbers
-    for _, writing in pipes:
-        os.write(writing, b"bytes of another file")
+    files = [os.open(tmp_path / "file", os.O_RDONLY) for _ in range(8)]  # would get the numbers
     os.write(node._writing, b"\0\0")  # a part of a frame, late
     thread.join(30.0)
     assert found == [None]
-    for reading, writing in pipes:
-        assert os.read(reading, 100) == b"bytes of another file"
-        os.close(reading)
-        os.close(writing)
+    for file in files:
+        assert os.read(file, 100) == b"bytes of another file"
+        os.close(file)
     node.close()
 
 
