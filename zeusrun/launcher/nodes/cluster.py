@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.nodes.channel import Channel, ChannelError, exchange_nonces
-from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.launcher.nodes.network import find_endpoint, find_free_port, is_own_name, listen
 from zeusrun.launcher.nodes.remote import RemoteNode
 from zeusrun.launcher.nodes.server import versions
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
@@ -79,12 +77,6 @@ class Cluster:
             node.leave()
         for node, process in zip(self.nodes, self.processes, strict=False):  # none for joins
             process.end(at_once=node.lost is not None)
-
-    def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits | None:
-        """Return the power limits of all hosts, not entered yet; ``None`` without a GPU."""
-        on_gpus = any(device.is_gpu for node in self.nodes for device in node.devices)
-        remote = [node.limits for node in self.nodes]
-        return JoinedLimits(own, remote, mode) if own is not None or on_gpus else None
 
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, with a port that is free now."""
@@ -310,7 +302,7 @@ def _compare(
                 f"host {node.name} trains on {models[1]} and {this} on {models[0]}: the slower one "
                 "decides the speed"
             )
-        if not _is_alike(own_devices, node.devices):
+        if _source(own_devices) != _source(node.devices):
             for device in node.devices:
                 device.is_metered = False
             found.append(
@@ -321,19 +313,11 @@ def _compare(
 
 
 def _models(devices: Sequence[Device]) -> str:
-    counts = Counter(device.model if device.is_gpu else "its CPU" for device in devices)
-    return ", ".join(
-        model if model == "its CPU" else f"{count} x {model}" for model, count in counts.items()
-    )
+    counts = Counter(device.model for device in devices)
+    return ", ".join(f"{count} x {model}" for model, count in counts.items())
 
 
 def _source(devices: Sequence[Device]) -> str:
-    if not devices:
-        return "not metered"
-    return "measured" if all(each.energy_source.measured for each in devices) else "estimated"
-
-
-def _is_alike(own: Sequence[Device], others: Sequence[Device]) -> bool:
-    """Whether the energies of two hosts can be added: both are measured, or both estimated."""
-    gpus = {any(each.is_gpu for each in devices) for devices in (own, others)}
-    return len(gpus) == 1 and _source(own) == _source(others) != "not metered"
+    measured = all(each.energy_source.measured for each in devices)
+    where = "its GPUs" if any(each.is_gpu for each in devices) else "its CPU"
+    return f"{'measured' if measured else 'estimated'} on {where}"

@@ -81,9 +81,8 @@ class Supervised:
     def shared(self) -> bool | None:
         """Whether others used the devices at the same time; ``None`` if unknown."""
         on_cpu = self.neighbours.shared
-        found = {self.meter.shared if on_cpu is None else on_cpu}
-        if self.submission.nodes:
-            found.add(self.ranks.shared)
+        own = self.meter.shared if on_cpu is None else on_cpu
+        found = {own, *(node.shared for node in self.submission.nodes)}
         return True if True in found else None if None in found else False
 
     @property
