@@ -12,12 +12,14 @@ import socket
 import termios
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launcher.nodes.ends import connect, frame
+from tests.runs import wait_for
 from zeusrun.launcher.nodes import channel as module
 from zeusrun.launcher.nodes.channel import (
     PREAMBLE,
@@ -192,6 +194,42 @@ def test_a_close_does_not_wait_for_ever_for_a_reader(monkeypatch):
     head.close()  # the thread of the node's end gets an error, and ends
     node._thread.join(30.0)
     assert not node._thread.is_alive()
+
+
+def test_a_thread_that_still_reads_after_a_close_gets_the_end_and_no_other_files_bytes(tmp_path):
+    (tmp_path / "file").write_bytes(b"bytes of another file")
+    head, node = connect()
+    assert head.skip_noise()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(head.receive()))
+    thread.start()
+    wait_for(lambda: in_a_read(thread))
+    head.close()
+    files = [os.open(tmp_path / "file", os.O_RDONLY) for _ in range(8)]  # would get the numbers
+    os.write(node._writing, b"\0\0")  # a part of a frame, late
+    thread.join(30.0)
+    assert found == [None]
+    for file in files:
+        assert os.read(file, 100) == b"bytes of another file"
+        os.close(file)
+    node.close()
+
+
+def in_a_read(thread):
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"
+
+
+def test_a_closed_channel_may_be_closed_again():
+    head, node = connect()
+    node.close()
+    assert head.skip_noise()
+    assert head.receive() is None
+    head.close()
+    with open(os.devnull) as other:  # it may have the number of one of them
+        head.close()
+        node.close()
+        assert other.read() == ""
 
 
 def test_sending_to_a_closed_end_does_nothing():

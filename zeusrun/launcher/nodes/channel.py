@@ -129,14 +129,23 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """Write what is not written yet, for a few seconds at most, and close the descriptors."""
+        """Write what is not written yet, for a few seconds at most, and close the descriptors.
+
+        A thread may still read. Then the number becomes that of /dev/null, which has an end: the
+        next file that is opened could get the number of a closed one, and the thread its bytes.
+        """
         with self._changed:
+            if self._closing:
+                return
             self._closing = True
             self._changed.notify()
         self._thread.join(_JOIN_S)
+        null = os.open(os.devnull, os.O_RDWR)
         for descriptor in {self._reading, self._writing}:
-            with contextlib.suppress(OSError):
+            os.dup2(null, descriptor, inheritable=False)
+            if self.broken and not self._thread.is_alive():
                 os.close(descriptor)
+        os.close(null)
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the other end is gone
