@@ -7,7 +7,8 @@ import resource
 import pytest
 
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
-from zeusrun.launcher.devices import check_descriptors, resolve_world_size
+from zeusrun.launcher.devices import resolve_world_size
+from zeusrun.launcher.processes.torchrun import check_descriptors
 
 
 @pytest.fixture

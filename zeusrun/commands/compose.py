@@ -55,10 +55,10 @@ def compose(
     environment = {**inherited, **spec.env}
     per_node, cluster = spec.launch.nproc_per_node, None
     with contextlib.ExitStack() as stack:
-        if spec.run_on is not None:
+        if (run_on := spec.run_on) is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
 
-            cluster, per_node = hosts.open_cluster(spec, signals, show)
+            cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
         devices, world_size = job_devices(per_node, environment)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from typing import Annotated
 
-import typer
 from typer import Argument
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.nodes.channel import MARK, Channel, ChannelError, exchange_nonces, write_all
+from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, ChannelError, authenticate, write_all
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE
-from zeusrun.launcher.nodes.server import NodeLauncher
+from zeusrun.launcher.nodes.node_launcher import NodeLauncher
 
 _CONNECT_S = 600.0
 _AGAIN_S = 1.0
@@ -26,7 +24,7 @@ def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) 
     reading, writing = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    write_all(writing, MARK)
+    write_all(writing, PREAMBLE)
     NodeLauncher(Channel(reading, writing, number)).serve()
 
 
@@ -53,23 +51,17 @@ def join(
     """Give this host to a job that waits for it."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
-        raise UsageError(f"{endpoint} is no HOST:PORT, such as 10.0.0.1:29400")
+        raise UsageError(f"{endpoint} is not HOST:PORT, such as 10.0.0.1:29400")
     token = os.environ.get(TOKEN_VARIABLE)
-    if token is None and sys.stdin.isatty():
-        token = typer.prompt("Token", hide_input=True, err=True)
     if not token:
         raise UsageError(f"set {TOKEN_VARIABLE} to the token of the run, as the submit shows it")
     try:
         sock = _connect(host.strip("[]"), int(port))
-        seal = exchange_nonces(sock.fileno(), token, head=False)
+        auth = authenticate(sock.fileno(), token, head=False)
     except (OSError, OverflowError, UnicodeError) as error:
         raise LaunchError(f"{endpoint} cannot be reached: {error}") from error
     except ChannelError as error:
         raise LaunchError(f"{endpoint}: {error}") from error
     descriptor = sock.detach()
-    launcher = NodeLauncher(Channel(descriptor, descriptor, 0, seal))
-    launcher.serve()
-    if not launcher.was_prepared:
-        raise LaunchError(
-            f"{endpoint} has refused this host: the token is another one, or the run has ended"
-        )
+    if not NodeLauncher(Channel(descriptor, descriptor, 0, auth)).serve():
+        raise LaunchError(f"{endpoint} refused this host: the token is wrong, or the run has ended")

@@ -120,9 +120,8 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
         raise UsageError(choice.reason)
     trial = choice.trial
     notes = () if choice.note is None else (choice.note,)
-    command, *_ = submission.commands(
-        trial, RunPaths(Path(trial.run_dir)), choice.largest_that_fits
-    )
+    paths, fitting = RunPaths(Path(trial.run_dir)), choice.largest_that_fits
+    command, *_ = submission.commands(trial, paths, fitting)
     return trial, command, (*notes, *choice.about_history)
 
 

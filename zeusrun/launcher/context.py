@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.nodes.cluster import Cluster
     from zeusrun.launcher.nodes.limits import JoinedLimits
-    from zeusrun.launcher.nodes.remote import RemoteNode
+    from zeusrun.launcher.nodes.remote_node import RemoteNode
     from zeusrun.launcher.processes.command import Command, Torchrun
     from zeusrun.trial import Trial
 

@@ -13,6 +13,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.secrets import find_exposed
 from zeusrun.launcher import attempt
 from zeusrun.launcher.events import Noted, Warned
+from zeusrun.launcher.nodes.limits import JoinedLimits
 from zeusrun.launcher.power.control import open_limits
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.recover import clean_up
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.launcher.context import Submission
     from zeusrun.launcher.events import Emit
-    from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.launcher.supervision.stopping import StopOrder
     from zeusrun.trial import Trial
 
@@ -83,8 +83,8 @@ def _limits(submission: Submission, emit: Emit) -> Iterator[LimitHolder | Joined
     environment = {**submission.environment, **submission.spec.env}
     holder: LimitHolder | JoinedLimits | None
     holder = open_limits(mode, submission.devices, submission.home, environment)
-    if submission.cluster is not None and mode != "observe":
-        holder = submission.cluster.join_limits(holder, mode)
+    if submission.nodes and submission.gpus and mode != "observe":
+        holder = JoinedLimits(holder, [node.limits for node in submission.nodes], mode)
     if holder is None:
         if fixed_w is not None:
             emit(Warned(f"power_limit.watts: the job has no GPU to hold to {fixed_w:g} W"))

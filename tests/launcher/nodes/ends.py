@@ -10,9 +10,9 @@ import time
 
 from tests.factories import CHILDREN
 from tests.runs import wait_for
-from zeusrun.launcher.nodes.channel import MARK, Channel, write_all
-from zeusrun.launcher.nodes.remote import RemoteNode
-from zeusrun.launcher.nodes.server import NodeLauncher, versions
+from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, write_all
+from zeusrun.launcher.nodes.node_launcher import NodeLauncher, versions
+from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import WORKER, Command
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.processes.signals import CaughtSignals
@@ -23,7 +23,7 @@ ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "ZEUSRUN_CPU_WATTS_PER_CORE": "10"}
 def connect(number=1):
     """Return the ends of a connection over pipes: the head's, and that of a node."""
     to_node, to_head = os.pipe(), os.pipe()
-    write_all(to_head[1], MARK)
+    write_all(to_head[1], PREAMBLE)
     return Channel(to_head[0], to_node[1], number), Channel(to_node[0], to_head[1], number)
 
 
@@ -51,7 +51,7 @@ class Hosts:
         if greets:
             own.send("hello", **{"versions": versions(), "host": name, **said})
         node = RemoteNode(number, name, head)
-        self._stack.callback(node.leave)
+        self._stack.callback(node.close)
         self._stack.callback(own.close)
         return node, own
 
@@ -62,7 +62,7 @@ class Hosts:
         thread.start()
         node = RemoteNode(number, name, head)
         self._stack.callback(thread.join)
-        self._stack.callback(node.leave)
+        self._stack.callback(node.close)
         assert node.wait_for_hello(60.0)
         return node
 
@@ -85,7 +85,7 @@ class Hosts:
             process.explain_end,
         )
         self._stack.callback(process.end, at_once=False)
-        self._stack.callback(node.leave)
+        self._stack.callback(node.close)
         assert node.wait_for_hello(60.0), node.lost
         return node, process
 

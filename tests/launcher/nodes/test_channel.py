@@ -12,14 +12,22 @@ import socket
 import termios
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launcher.nodes.ends import connect, frame
+from tests.runs import wait_for
 from zeusrun.launcher.nodes import channel as module
-from zeusrun.launcher.nodes.channel import MARK, Channel, ChannelError, Seal, exchange_nonces
+from zeusrun.launcher.nodes.channel import (
+    PREAMBLE,
+    Authenticator,
+    Channel,
+    ChannelError,
+    authenticate,
+)
 
 MESSAGE = {"kind": "file", "node": 1, "data": "ä\udc80\n"}
 
@@ -132,7 +140,10 @@ def test_an_end_in_the_middle_of_a_frame_is_the_end():
     ],
 )
 def test_what_is_no_message_is_an_error(data):
-    with fed(data[:4000], data[4000:]) as channel, pytest.raises(ChannelError, match="no message"):
+    with (
+        fed(data[:4000], data[4000:]) as channel,
+        pytest.raises(ChannelError, match="not a zeusrun message"),
+    ):
         channel.receive()
 
 
@@ -142,20 +153,20 @@ def test_what_is_no_message_is_an_error(data):
         b"",
         b"Welcome!\nLast login: today\n",
         b"\xff\xfe\0",
-        MARK[:-2],
-        MARK[:-2] * 2 + b"\n",
+        PREAMBLE[:-2],
+        PREAMBLE[:-2] * 2 + b"\n",
         b"zeusrun node: messages follow",
         b"x" * 60_000,
     ],
 )
 def test_noise_before_the_mark_is_skipped(noise):
-    data = noise + MARK + frame(json.dumps(MESSAGE).encode())
+    data = noise + PREAMBLE + frame(json.dumps(MESSAGE).encode())
     with fed(data) as channel:
         assert channel.skip_noise()
         assert received(channel) == [MESSAGE]
 
 
-@pytest.mark.parametrize("noise", [b"", b"no such host\n", MARK[:-1], b"x" * 65_537 + MARK])
+@pytest.mark.parametrize("noise", [b"", b"no such host\n", PREAMBLE[:-1], b"x" * 65_537 + PREAMBLE])
 def test_without_a_mark_no_message_is_taken(noise):
     with fed(noise[:60_000], noise[60_000:]) as channel:
         assert not channel.skip_noise()
@@ -185,6 +196,42 @@ def test_a_close_does_not_wait_for_ever_for_a_reader(monkeypatch):
     assert not node._thread.is_alive()
 
 
+def test_a_thread_that_still_reads_after_a_close_gets_the_end_and_no_other_files_bytes(tmp_path):
+    (tmp_path / "file").write_bytes(b"bytes of another file")
+    head, node = connect()
+    assert head.skip_noise()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(head.receive()))
+    thread.start()
+    wait_for(lambda: in_a_read(thread))
+    head.close()
+    files = [os.open(tmp_path / "file", os.O_RDONLY) for _ in range(8)]  # would get the numbers
+    os.write(node._writing, b"\0\0")  # a part of a frame, late
+    thread.join(30.0)
+    assert found == [None]
+    for file in files:
+        assert os.read(file, 100) == b"bytes of another file"
+        os.close(file)
+    node.close()
+
+
+def in_a_read(thread):
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"
+
+
+def test_a_closed_channel_may_be_closed_again():
+    head, node = connect()
+    node.close()
+    assert head.skip_noise()
+    assert head.receive() is None
+    head.close()
+    with open(os.devnull) as other:  # it may have the number of one of them
+        head.close()
+        node.close()
+        assert other.read() == ""
+
+
 def test_sending_to_a_closed_end_does_nothing():
     head, node = connect()
     head.close()
@@ -194,17 +241,17 @@ def test_sending_to_a_closed_end_does_nothing():
     node.close()
 
 
-# Seals
+# Authentication
 
 
-def seals(token="secret", other=None):
-    """Return the seals of both ends of one socket, the head's first."""
+def authenticators(token="secret", other=None):
+    """Return the authenticators of both ends of one socket, the head's first."""
     ends = socket.socketpair()
     made = {}
 
     def open_end(head):
         with ends[head]:
-            made[head] = exchange_nonces(
+            made[head] = authenticate(
                 ends[head].fileno(), (token, other or token)[head], head=bool(head)
             )
 
@@ -216,23 +263,23 @@ def seals(token="secret", other=None):
     return made[1], made[0]
 
 
-def test_what_one_end_seals_the_other_opens_in_order():
-    head, node = seals()
+def test_what_one_end_signs_the_other_verifies_in_order():
+    head, node = authenticators()
     for text in (b"a", b"", b"b" * 1000):
-        assert node.open(head.close(text)) == text
-        assert head.open(node.close(text)) == text
+        assert node.verify(head.close(text)) == text
+        assert head.verify(node.close(text)) == text
 
 
 @given(st.binary(max_size=50), st.integers(0, 10_000), st.integers(1, 255))
 def test_a_changed_byte_is_found(payload, place, change):
     head, node = (
-        Seal("t", b"1" * 16, b"2" * 16, head=True),
-        Seal("t", b"2" * 16, b"1" * 16, head=False),
+        Authenticator("t", b"1" * 16, b"2" * 16, head=True),
+        Authenticator("t", b"2" * 16, b"1" * 16, head=False),
     )
     sealed = bytearray(head.close(payload))
     sealed[place % len(sealed)] ^= change
     with pytest.raises(ChannelError):
-        node.open(bytes(sealed))
+        node.verify(bytes(sealed))
 
 
 def test_a_message_that_is_cut_or_longer_is_found():
@@ -242,65 +289,65 @@ def test_a_message_that_is_cut_or_longer_is_found():
         lambda text: text[:31],
         lambda _: b"",
     ):
-        head, node = seals()
+        head, node = authenticators()
         with pytest.raises(ChannelError):
-            node.open(change(head.close(b"stop")))
+            node.verify(change(head.sign(b"stop")))
 
 
 def test_a_replayed_message_is_refused():
-    head, node = seals()
-    sealed = head.close(b"stop")
-    assert node.open(sealed) == b"stop"
+    head, node = authenticators()
+    sealed = head.sign(b"stop")
+    assert node.verify(sealed) == b"stop"
     with pytest.raises(ChannelError):
-        node.open(sealed)
+        node.verify(sealed)
 
 
 def test_messages_in_another_order_are_refused():
-    head, node = seals()
-    head.close(b"first")
+    head, node = authenticators()
+    head.sign(b"first")
     with pytest.raises(ChannelError):
-        node.open(head.close(b"second"))
+        node.verify(head.sign(b"second"))
 
 
 def test_a_message_of_another_connection_is_refused():
-    (head, _), (_, node) = seals(), seals()
+    (head, _), (_, node) = authenticators(), authenticators()
     with pytest.raises(ChannelError):
-        node.open(head.close(b"stop"))
+        node.verify(head.sign(b"stop"))
 
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_a_message_that_is_sent_back_is_refused(end):
-    own = seals()[end]
+    own = authenticators()[end]
     with pytest.raises(ChannelError):
-        own.open(own.close(b"stop"))
+        own.verify(own.sign(b"stop"))
 
 
 def test_another_token_is_refused_on_both_ends():
-    head, node = seals("secret", "guess")
-    with pytest.raises(ChannelError, match="another token"):
-        node.open(head.close(b"stop"))
-    with pytest.raises(ChannelError, match="another token"):
-        head.open(node.close(b"hello"))
+    head, node = authenticators("secret", "guess")
+    with pytest.raises(ChannelError, match="the tokens of the two ends differ"):
+        node.verify(head.sign(b"stop"))
+    with pytest.raises(ChannelError, match="the tokens of the two ends differ"):
+        head.verify(node.sign(b"hello"))
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"GET / HTTP/1.1\r\n\r\n" * 9, MARK]
+    "greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"GET / HTTP/1.1\r\n\r\n" * 9, PREAMBLE]
 )
 def test_another_program_at_the_socket_is_told(greeting):
     own, other = socket.socketpair()
     with own, other:
         other.sendall(greeting)
         other.shutdown(socket.SHUT_WR)
-        with pytest.raises(ChannelError, match="no zeusrun"):
-            exchange_nonces(own.fileno(), "secret", head=True)
+        with pytest.raises(ChannelError, match="not zeusrun"):
+            authenticate(own.fileno(), "secret", head=True)
 
 
-def test_sealed_messages_arrive_over_a_socket_and_garbage_does_not():
+def test_signed_messages_arrive_over_a_socket_and_garbage_does_not():
     ends = socket.socketpair()
-    head_seal, node_seal = seals()
+    head_auth, node_auth = authenticators()
     descriptors = [end.detach() for end in ends]
-    head = Channel(descriptors[0], descriptors[0], 1, head_seal)
-    node = Channel(descriptors[1], descriptors[1], 1, node_seal)
+    head = Channel(descriptors[0], descriptors[0], 1, head_auth)
+    node = Channel(descriptors[1], descriptors[1], 1, node_auth)
     assert not head.is_private
     for number in range(100):
         head.send("line", number=number)

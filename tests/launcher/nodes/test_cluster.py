@@ -17,9 +17,10 @@ from tests.launcher.nodes.ends import prepare
 from zeusrun.commands import node as node_commands
 from zeusrun.errors import BusyError, LaunchError, UsageError
 from zeusrun.jobfile.hosts import Host
-from zeusrun.launcher.nodes.channel import MARK
+from zeusrun.jobfile.run_on_section import RunOn
+from zeusrun.launcher.nodes.channel import PREAMBLE
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, open_cluster
-from zeusrun.launcher.nodes.network import Endpoint, find_free_port, list_interfaces
+from zeusrun.launcher.nodes.network import Endpoint, list_interfaces, listen
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 
 
@@ -28,14 +29,18 @@ def job(tmp_path, **changes):
     return load_job(tmp_path, run_on=run_on)
 
 
+def opened(spec, signals, show):
+    return open_cluster(spec, spec.run_on, signals, show)
+
+
 def refused(tmp_path, kind=LaunchError, **changes):
     with pytest.raises(kind) as told:
-        open_cluster(job(tmp_path, **changes), [], pytest.fail)
+        opened(job(tmp_path, **changes), [], pytest.fail)
     return str(told.value)
 
 
 def test_a_fan_out_starts_a_launcher_on_each_other_host(tmp_path):
-    cluster, own = open_cluster(job(tmp_path, hosts=["localhost:2", "b:2"]), [], pytest.fail)
+    cluster, own = opened(job(tmp_path, hosts=["localhost:2", "b:2"]), [], pytest.fail)
     try:
         (node,) = cluster.nodes
         assert (node.name, node.number, own) == ("b", 1, 2)
@@ -56,13 +61,13 @@ def test_a_fan_out_starts_a_launcher_on_each_other_host(tmp_path):
 def test_this_host_must_be_among_them(tmp_path):
     text = refused(tmp_path, UsageError, hosts=["b", "192.0.2.1"])
     assert text == (
-        f"this host, {socket.gethostname()}, is none of the job's hosts: b, 192.0.2.1. Submit on one "
+        f"this host, {socket.gethostname()}, is not one of the job's hosts: b, 192.0.2.1. Submit on one "
         "of them, or add it to run_on"
     )
 
 
 def test_alone_on_the_list_it_needs_nobody(tmp_path):
-    cluster, _ = open_cluster(job(tmp_path, hosts=["localhost"]), [], pytest.fail)
+    cluster, _ = opened(job(tmp_path, hosts=["localhost"]), [], pytest.fail)
     assert cluster.nodes == ()
     cluster.close()
 
@@ -96,7 +101,7 @@ def test_secrets_among_the_arguments_are_not_sent_to_a_joined_host(tmp_path):
     run_on = {"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "join"}
     spec = load_job(tmp_path, run_on=run_on, args=["--api-key", "hf_0123456789"])
     with pytest.raises(UsageError, match="args contain a secret"):
-        open_cluster(spec, [], pytest.fail)
+        opened(spec, [], pytest.fail)
 
 
 # zeusrun join
@@ -125,7 +130,7 @@ class Joiner:
 def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     joiner = Joiner(zeusrun)
-    cluster, _ = open_cluster(job(tmp_path, fan_out="join"), [], joiner)
+    cluster, _ = opened(job(tmp_path, fan_out="join"), [], joiner)
     try:
         (node,) = cluster.nodes
         assert not node.channel.is_private
@@ -139,7 +144,7 @@ def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
     assert "the token is another one" in refused.stdout.read()
     waiting, did_not = joiner.shown
     assert waiting.startswith("waiting for b; run there: ")
-    assert "another token" in did_not
+    assert "the tokens of the two ends differ" in did_not
 
 
 def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeypatch):
@@ -150,14 +155,14 @@ def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeyp
         shown.append(text)
         if found := re.search(r"zeusrun join (\S+):(\d+)$", text):
             with socket.create_connection((found[1], int(found[2]))) as sock:
-                sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + b"x" * len(MARK))
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + b"x" * len(PREAMBLE))
                 threading.Timer(0.1, signals.append, [15]).start()
 
     with pytest.raises(BusyError, match=r"^job: ended by SIGTERM before it began$"):
-        open_cluster(job(tmp_path, fan_out="join"), signals, show)
+        opened(job(tmp_path, fan_out="join"), signals, show)
     assert "of the user" not in "".join(shown)
     assert re.fullmatch(
-        r"a connection from 127\.0\.0\.1 was refused: the other end is no zeusrun", shown[1]
+        r"a connection from 127\.0\.0\.1 was refused: the other end is not zeusrun", shown[1]
     )
 
 
@@ -171,9 +176,9 @@ def test_a_host_that_joins_has_the_number_of_its_address():
 @pytest.mark.parametrize(
     ("endpoint", "code", "said"),
     [
-        ("here", 2, "here is no HOST:PORT"),
-        (":1", 2, "is no HOST:PORT"),
-        ("a:b", 2, "is no HOST:PORT"),
+        ("here", 2, "here is not HOST:PORT"),
+        (":1", 2, "is not HOST:PORT"),
+        ("a:b", 2, "is not HOST:PORT"),
         ("127.0.0.1:1", 5, "127.0.0.1:1 cannot be reached: "),
         ("127.0.0.1:99999", 5, "127.0.0.1:99999 cannot be reached: "),
         ("a..b:29400", 5, "a..b:29400 cannot be reached: "),
@@ -214,7 +219,7 @@ def test_what_listens_there_must_be_zeusrun(cli, monkeypatch):
         exit_code, _, errors = cli("join", f"127.0.0.1:{port}")
         thread.join()
     assert exit_code == 5
-    assert "the other end is no zeusrun" in " ".join(errors.split())
+    assert "the other end is not zeusrun" in " ".join(errors.split())
 
 
 # zeusrun node
@@ -228,7 +233,7 @@ def test_a_fan_out_may_print_before_and_gets_only_a_number_and_its_own_session(h
     words = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
     assert words[1:] == [b"-m", b"zeusrun", b"node", b"4", b""]
     assert os.getsid(child.pid) == child.pid
-    node.leave()
+    node.close()
     assert child.wait(60) == 0
     assert node.lost is None
 
@@ -242,7 +247,7 @@ def test_a_launcher_that_nobody_answers_ends_with_its_input():
         check=False,
     )
     assert done.returncode == 0
-    assert done.stdout.startswith(MARK)
+    assert done.stdout.startswith(PREAMBLE)
     assert done.stderr == b""
 
 
@@ -258,26 +263,22 @@ def test_a_fan_out_that_does_not_end_is_killed():
 def test_close_leaves_every_node(hosts):
     first, second = hosts.serve("b", 1), hosts.serve("c", 2)
     process = FanOutProcess(["true"], 1)
-    cluster = Cluster((first, second), 5.0, None, [process, FanOutProcess(["true"], 2)])
+    cluster = Cluster(
+        RunOn(hosts=("a", "b", "c")), (first, second), [process, FanOutProcess(["true"], 2)]
+    )
     cluster.watch()
     cluster.close()
     assert (first.lost, second.lost) == (None, None)
 
 
-def test_places_need_a_prepared_cluster():
-    with pytest.raises(RuntimeError):
-        Cluster((), 5.0, None).places()
-
-
-def test_the_rendezvous_is_on_a_port_of_the_range(hosts):
-    node = hosts.serve()
-    node.address, node.nic, node.ranks = "10.77.0.2", "eth0", range(2, 4)
-    port = find_free_port("127.0.0.1", None)
-    cluster = Cluster((node,), 5.0, (port, port), own=Endpoint("lo", "127.0.0.1"), own_ranks=2)
-    first, second = cluster.places()
+def test_the_rendezvous_is_on_a_port_of_the_range():
+    with listen("127.0.0.1", None) as sock:
+        port = sock.getsockname()[1]
+    other = (2, Endpoint("eth0", "10.77.0.2"))
+    run_on = RunOn(hosts=("a", "b"), port_range=f"{port}-{port + 1}")
+    first, second = Cluster(run_on, parts=[(2, Endpoint("lo", "127.0.0.1")), other]).places()
     assert first.endpoint == second.endpoint == f"127.0.0.1:{port}"
-    assert (second.address, second.nic, second.number) == ("10.77.0.2", "eth0", 1)
-    cluster.own = Endpoint("lo", "::1")
+    assert (second.ranks, second.address, second.nic, second.number) == (2, "10.77.0.2", "eth0", 1)
     if "::1" in list_interfaces()["lo"]:
-        cluster.ports = None
-        assert cluster.places()[0].endpoint.startswith("[::1]:")
+        parts = [(2, Endpoint("lo", "::1")), other]
+        assert Cluster(RunOn(hosts=("a", "b")), parts=parts).places()[0].endpoint[:6] == "[::1]:"

@@ -313,10 +313,12 @@ def test_another_gpu_model_is_told_and_is_metered(compare, own, clock):
     assert all(device.is_metered for device in devices)
 
 
-def test_two_cpus_are_alike_whatever_their_names(compare, clock):
+def test_another_cpu_is_told_and_is_metered(compare, clock):
     other = cpu(clock, measured=False)
     other.model = "Another CPU"
-    assert compare([cpu(clock, measured=False)], [other])[0] == []
+    (said,), (device,) = compare([cpu(clock, measured=False)], [other])
+    assert said.startswith("host b trains on 1 x Another CPU and a on 1 x Some CPU")
+    assert device.is_metered
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -326,7 +328,7 @@ def test_measured_and_estimated_energies_are_not_added(compare, clock, measured)
     words = ("measured", "estimated") if measured else ("estimated", "measured")
     assert said == [
         (
-            f"the energy of host b is {words[0]} and that of a is {words[1]}. They cannot be added, so "
+            f"the energy of host b is {words[0]} on its CPU and that of a is {words[1]} on its CPU. They cannot be added, so "
             "the energy of the run is unknown"
         )
     ]
@@ -337,7 +339,7 @@ def test_a_gpu_and_a_cpu_are_not_added(compare, own, clock):
     there = cpu(clock, measured=True)
     said, (device,) = compare([own], [there])
     assert len(said) == 2
-    assert "host b trains on its CPU and a on 1 x Simulated GPU" in said[0]
+    assert "host b trains on 1 x Some CPU and a on 1 x Simulated GPU" in said[0]
     check_unknown(clock, own, there, device)
 
 

@@ -154,7 +154,7 @@ def test_a_host_without_gpus_to_limit_has_no_say(own, holder, hosts):
         assert limits.levers == holder.levers
         limits.hold(watts(150.0), "job-1-1")
         assert own.power_limit_w() == 150.0
-        node.lose("gone")
+        node.mark_lost("gone")
     assert own.power_limit_w() == OWN_W
 
 

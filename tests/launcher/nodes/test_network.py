@@ -11,7 +11,6 @@ from zeusrun.errors import LaunchError
 from zeusrun.launcher.nodes.network import (
     Endpoint,
     find_endpoint,
-    find_free_port,
     is_own_name,
     list_interfaces,
     listen,
@@ -43,7 +42,7 @@ def test_without_a_name_the_interface_is_the_one_that_leads_to_the_peer():
 
 @pytest.mark.parametrize("peer", ["a..b", "x" * 70, "nobody.invalid", "300.1.1.1"])
 def test_a_peer_without_an_address_is_told(peer):
-    with pytest.raises(LaunchError, match=rf"host b finds no way to {peer}: .*run_on.nic"):
+    with pytest.raises(LaunchError, match=rf"host b has no route to {peer}: .*run_on.nic"):
         find_endpoint("b", None, peer)
 
 
@@ -68,37 +67,42 @@ def span():
     for first in range(20_000, 30_000, 7):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + 3):
-                stack.enter_context(listen("127.0.0.1", port))
+                stack.enter_context(listen("127.0.0.1", (port, port)))
             return first, first + 2
     pytest.skip("no three ports are free")
     return None
 
 
+def free_port(address, within):
+    with listen(address, within) as sock:
+        return sock.getsockname()[1]
+
+
 def test_the_first_free_port_of_a_range_is_taken(span):
     first, last = span
-    assert find_free_port("127.0.0.1", span) == first
-    with listen("127.0.0.1", first), listen("127.0.0.1", first + 1):
-        assert find_free_port("127.0.0.1", span) == last
+    assert free_port("127.0.0.1", span) == first
+    with listen("127.0.0.1", (first, first)), listen("127.0.0.1", (first + 1, first + 1)):
+        assert free_port("127.0.0.1", span) == last
 
 
 def test_a_range_without_a_free_port_is_told(span):
     first, last = span
     with contextlib.ExitStack() as stack:
         for port in range(first, last + 1):
-            stack.enter_context(listen("127.0.0.1", port))
+            stack.enter_context(listen("127.0.0.1", (port, port)))
         with pytest.raises(
             LaunchError,
             match=rf"no port of 127.0.0.1 is free within run_on.port_range, {first}-{last}",
         ):
-            find_free_port("127.0.0.1", span)
+            free_port("127.0.0.1", span)
 
 
 def test_without_a_range_any_port_will_do():
-    port = find_free_port("127.0.0.1", None)
-    with listen("127.0.0.1", port):
-        assert port != find_free_port("127.0.0.1", None)
+    port = free_port("127.0.0.1", None)
+    with listen("127.0.0.1", (port, port)):
+        assert port != free_port("127.0.0.1", None)
 
 
 def test_an_address_of_another_host_has_no_port():
     with pytest.raises(LaunchError, match=rf"no port of {NOWHERE} is free$"):
-        find_free_port(NOWHERE, None)
+        free_port(NOWHERE, None)

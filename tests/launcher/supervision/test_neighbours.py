@@ -216,7 +216,7 @@ def test_what_was_measured_stays_if_the_counters_can_no_longer_be_read(tmp_path,
 def test_the_load_is_measured_from_the_first_step_to_the_end(tmp_path, judged):
     machine = Machine(None, load(60.0, 0.0))
     neighbours = Neighbours(tmp_path, on_cpu=True, others=machine)
-    neighbours.check(100.0, training_t=None, trains=True)
+    neighbours.check(100.0, trains=False)
     assert machine.begun == 0
     neighbours.check(102.0, trains=True)
     neighbours.check(104.0, trains=True)

@@ -13,7 +13,7 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
     done = []
 
     @contextlib.contextmanager
-    def run_ranks(_command, _grace_period_s):
+    def run_ranks(_command, _grace_period_s, _others):
         done.append("started")
         yield
         done.append("ended")
@@ -23,7 +23,7 @@ def test_the_limits_are_restored_before_the_last_processes_are_ended():
             trial=None, paths=None, choice=SimpleNamespace(largest_that_fits=None)
         ),
         submission=SimpleNamespace(
-            command=lambda *_: None,
+            commands=lambda *_: (None,),
             spec=SimpleNamespace(launch=SimpleNamespace(grace_period_s=2.0)),
         ),
         limits=SimpleNamespace(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = "dict[str, Any]"
 
-MARK = b"\nzeusrun node: messages follow\n"
+PREAMBLE = b"\nzeusrun node: messages follow\n"
 """What a node launcher writes first. A login shell may have written something before."""
 
 _LENGTH = struct.Struct(">I")
@@ -41,7 +41,7 @@ class ChannelError(LaunchError):
     """The other end sent what is no message of the run."""
 
 
-class Seal:
+class Authenticator:
     """The HMACs of one socket. Both ends draw a nonce, so no two connections have the same key."""
 
     def __init__(self, token: str, own: bytes, other: bytes, *, head: bool) -> None:
@@ -50,18 +50,18 @@ class Seal:
         self._directions = (b"h", b"n") if head else (b"n", b"h")
         self._sent = self._received = 0
 
-    def close(self, payload: bytes) -> bytes:
+    def sign(self, payload: bytes) -> bytes:
         """Return a payload with its HMAC."""
         self._sent += 1
         return self._digest(self._directions[0], self._sent, payload) + payload
 
-    def open(self, sealed: bytes) -> bytes:
+    def verify(self, signed: bytes) -> bytes:
         """Return the payload; raises ``ChannelError`` if the HMAC is wrong."""
         self._received += 1
-        mac, payload = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
+        mac, payload = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
         expected = self._digest(self._directions[1], self._received, payload)
         if not hmac.compare_digest(mac, expected):
-            raise ChannelError("the other end has another token")
+            raise ChannelError("the tokens of the two ends differ")
         return payload
 
     def _digest(self, direction: bytes, number: int, payload: bytes) -> bytes:
@@ -74,9 +74,11 @@ class Channel:
     The descriptors belong to the channel. ``close`` closes them.
     """
 
-    def __init__(self, reading: int, writing: int, node: int = 0, seal: Seal | None = None) -> None:
+    def __init__(
+        self, reading: int, writing: int, node: int = 0, auth: Authenticator | None = None
+    ) -> None:
         self.node = node
-        self._reading, self._writing, self._seal = reading, writing, seal
+        self._reading, self._writing, self._auth = reading, writing, auth
         self._unsent: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -88,14 +90,14 @@ class Channel:
     @property
     def is_private(self) -> bool:
         """Whether the fan-out's pipes carry it; a socket is not encrypted."""
-        return self._seal is None
+        return self._auth is None
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - of a message
         """Send a message; if the other end is gone, do nothing: ``receive`` shows it."""
         payload = json.dumps({"kind": kind, "node": self.node, **fields}).encode()
         with self._changed:
-            if self._seal is not None:
-                payload = self._seal.close(payload)
+            if self._auth is not None:
+                payload = self._auth.sign(payload)
             self._unsent.append(_LENGTH.pack(len(payload)) + payload)
             self.backlog += len(payload)
             self._changed.notify()
@@ -106,20 +108,20 @@ class Channel:
         if payload is None:
             self.broken = True
             return None
-        if self._seal is not None:
-            payload = self._seal.open(payload)
+        if self._auth is not None:
+            payload = self._auth.verify(payload)
         try:
             message = json.loads(payload)
             if isinstance(message["kind"], str) and isinstance(message["node"], int):
                 return dict(message)
         except (ValueError, TypeError, LookupError, RecursionError):
             pass
-        raise ChannelError("what was received is no message")
+        raise ChannelError("the data received is not a zeusrun message")
 
     def skip_noise(self) -> bool:
         """Read up to the mark of a node launcher; return false if the connection ends before."""
         seen = b""
-        while not seen.endswith(MARK):
+        while not seen.endswith(PREAMBLE):
             part = _read_exactly(self._reading, 1)
             if part is None or len(seen) > _MAX_NOISE_BYTES:
                 return False
@@ -127,14 +129,23 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """Write what is not written yet, for a few seconds at most, and close the descriptors."""
+        """Write what is not written yet, for a few seconds at most, and close the descriptors.
+
+        A thread may still read. Then the number becomes that of /dev/null, which has an end: the
+        next file that is opened could get the number of a closed one, and the thread its bytes.
+        """
         with self._changed:
+            if self._closing:
+                return
             self._closing = True
             self._changed.notify()
         self._thread.join(_JOIN_S)
+        null = os.open(os.devnull, os.O_RDWR)
         for descriptor in {self._reading, self._writing}:
-            with contextlib.suppress(OSError):
+            os.dup2(null, descriptor, inheritable=False)
+            if self.broken and not self._thread.is_alive():
                 os.close(descriptor)
+        os.close(null)
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the other end is gone
@@ -162,7 +173,7 @@ def receive_frame(descriptor: int) -> bytes | None:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > _MAX_BYTES:
-        raise ChannelError("what was received is no message")
+        raise ChannelError("the data received is not a zeusrun message")
     return _read_exactly(descriptor, length)
 
 
@@ -180,14 +191,14 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def exchange_nonces(descriptor: int, token: str, *, head: bool) -> Seal:
-    """Return the seal of a new socket; raises ``ChannelError`` if the other end is no zeusrun."""
+def authenticate(descriptor: int, token: str, *, head: bool) -> Authenticator:
+    """Exchange nonces over a new socket; raises ``ChannelError`` if the other end is no zeusrun."""
     own = secrets.token_bytes(_NONCE_BYTES)
-    write_all(descriptor, MARK + own)
-    received = _read_exactly(descriptor, len(MARK) + _NONCE_BYTES) or b""
-    if not received.startswith(MARK):
-        raise ChannelError("the other end is no zeusrun")
-    return Seal(token, own, received[len(MARK) :], head=head)
+    write_all(descriptor, PREAMBLE + own)
+    received = _read_exactly(descriptor, len(PREAMBLE) + _NONCE_BYTES) or b""
+    if not received.startswith(PREAMBLE):
+        raise ChannelError("the other end is not zeusrun")
+    return Authenticator(token, own, received[len(PREAMBLE) :], head=head)
 
 
 def receive_all(channel: Channel, take: Callable[[Message], None]) -> str | None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
-from zeusrun.launcher.nodes.channel import Channel, ChannelError, exchange_nonces
-from zeusrun.launcher.nodes.limits import JoinedLimits
-from zeusrun.launcher.nodes.network import find_endpoint, find_free_port, is_own_name, listen
-from zeusrun.launcher.nodes.remote import RemoteNode
-from zeusrun.launcher.nodes.server import versions
+from zeusrun.launcher.nodes.channel import Channel, ChannelError, authenticate
+from zeusrun.launcher.nodes.network import Endpoint, find_endpoint, is_own_name, listen
+from zeusrun.launcher.nodes.node_launcher import versions
+from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import Place
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 from zeusrun.launcher.queue.admission import check_not_ended
@@ -28,15 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.energy.device import Device
-    from zeusrun.gpu.power_limits.holder import LimitHolder
     from zeusrun.jobfile.hosts import Host
     from zeusrun.jobfile.run_on_section import RunOn
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.nodes.network import Endpoint
 
 TOKEN_VARIABLE = "ZEUSRUN_JOIN_TOKEN"  # noqa: S105 - its name
 _HELLO_S = 60.0  # an ssh that has to start a file system on its way
-_JOIN_S = 600.0
+_PERSON_S = 600.0
 _HANDSHAKE_S = 10
 _POLL_S = 0.2
 _PINGS = 5  # within a heartbeat
@@ -47,12 +44,10 @@ _FORWARDED = ("ZEUSRUN_CPU_WATTS_PER_CORE",)  # settings of zeusrun itself that 
 class Cluster:
     """The other hosts of a submit, and where this one is reached. A context manager."""
 
-    nodes: tuple[RemoteNode, ...]
-    heartbeat_s: float
-    ports: tuple[int, int] | None
+    run_on: RunOn
+    nodes: tuple[RemoteNode, ...] = ()
     processes: Sequence[FanOutProcess] = ()
-    own: Endpoint | None = None
-    own_ranks: int = 0
+    parts: Sequence[tuple[int, Endpoint]] = ()  # the ranks of each host, this one first, and where
     remarks: list[str] = field(default_factory=list)  # on how the hosts differ
     slots: Mapping[str, int | str] = field(default_factory=dict)  # by host, as nproc_per_node
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -62,11 +57,11 @@ class Cluster:
         threading.Thread(target=self._beat, name="zeusrun-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._ended.wait(min(1.0, self.heartbeat_s / _PINGS)):
+        while not self._ended.wait(min(1.0, self.run_on.heartbeat_s / _PINGS)):
             for node in (each for each in self.nodes if each.lost is None):
                 silent_s = time.monotonic() - node.heard_t
-                if node.hello is not None and silent_s > self.heartbeat_s:
-                    node.lose(
+                if node.hello is not None and silent_s > self.run_on.heartbeat_s:
+                    node.mark_lost(
                         f"host {node.name} is lost: it has not answered for {silent_s:.0f} s "
                         "(run_on.heartbeat_s)"
                     )
@@ -76,38 +71,30 @@ class Cluster:
         """End the node launchers, and wait for them."""
         self._ended.set()
         for node in self.nodes:
-            node.leave()
+            node.close()
         for node, process in zip(self.nodes, self.processes, strict=False):  # none for joins
             process.end(at_once=node.lost is not None)
 
-    def join_limits(self, own: LimitHolder | None, mode: str) -> JoinedLimits | None:
-        """Return the power limits of all hosts, not entered yet; ``None`` without a GPU."""
-        on_gpus = any(device.is_gpu for node in self.nodes for device in node.devices)
-        remote = [node.limits for node in self.nodes]
-        return JoinedLimits(own, remote, mode) if own is not None or on_gpus else None
-
     def places(self) -> list[Place]:
         """Return where the torchrun of each host is, with a port that is free now."""
-        if self.own is None:
-            raise RuntimeError("the hosts are not prepared")
-        address = self.own.address
-        port = find_free_port(address, self.ports)
+        address = self.parts[0][1].address
+        with listen(address, self.run_on.ports) as sock:
+            port = sock.getsockname()[1]
         endpoint = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        places = [(self.own_ranks, self.own.nic, address)]
-        places += [(len(node.ranks), node.nic, node.address) for node in self.nodes]
         return [
-            Place(ranks, number, len(places), endpoint, nic, address)
-            for number, (ranks, nic, address) in enumerate(places)
+            Place(ranks, number, len(self.parts), endpoint, own.nic, own.address)
+            for number, (ranks, own) in enumerate(self.parts)
         ]
 
 
 def open_cluster(
-    spec: JobSpec, signals: Sequence[int], show: Callable[[str], None]
+    spec: JobSpec, run_on: RunOn, signals: Sequence[int], show: Callable[[str], None]
 ) -> tuple[Cluster, int | str]:
     """Connect to the other hosts of a job, and check that each can take part.
 
     Args:
-        spec: The job; it has ``run_on``.
+        spec: The job.
+        run_on: Its section.
         signals: Those that have come; they end the wait.
         show: Shows a sentence to the user.
 
@@ -119,14 +106,11 @@ def open_cluster(
         LaunchError: If a host cannot be reached, or has another version.
         UsageError: If this host is none of them.
     """
-    run_on = spec.run_on
-    if run_on is None:
-        raise ValueError("the job runs on this host alone")
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
     own = next((host for host in hosts if is_own_name(host.address)), None)
     if own is None:
         raise UsageError(
-            f"this host, {socket.gethostname()}, is none of the job's hosts: "
+            f"this host, {socket.gethostname()}, is not one of the job's hosts: "
             f"{', '.join(host.name for host in hosts)}. Submit on one of them, or add it to run_on"
         )
     others = [host for host in hosts if host is not own]
@@ -138,12 +122,12 @@ def open_cluster(
         )
     per_node = spec.launch.nproc_per_node
     slots = {host.address: host.slots or per_node for host in hosts}
-    cluster = Cluster((), run_on.heartbeat_s, run_on.ports, slots=slots)
+    cluster = Cluster(run_on, slots=slots)
     try:
-        if joins:
+        if joins and others:
             _wait_for_joins(cluster, spec, others, signals, show)
         else:
-            _start_all(cluster, run_on, others)
+            _start_all(cluster, others)
         cluster.watch()
         for node in cluster.nodes:
             _check_hello(node, spec.name, signals)
@@ -164,11 +148,8 @@ def prepare(
 
     Raises ``ZeusrunError`` with the name of the host that cannot take part.
     """
-    run_on = spec.run_on
-    if run_on is None or not cluster.nodes:
-        return
-    cluster.own = find_endpoint(socket.gethostname(), run_on.nic, cluster.nodes[0].name)
-    cluster.own_ranks = own_ranks
+    run_on, nodes = cluster.run_on, cluster.nodes
+    own = find_endpoint(socket.gethostname(), run_on.nic, nodes[0].name)
     env = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     private = {name for section, name in spec.secrets if section == "env"}
     env |= {name: text for name, text in spec.env.items() if name not in private}
@@ -177,26 +158,29 @@ def prepare(
             "prepare",
             host=node.name,
             nic=run_on.nic,
-            head=cluster.own.address,
+            head=own.address,
             heartbeat_s=run_on.heartbeat_s,
             home=str(home),
             env=env,
             nproc_per_node=cluster.slots[node.name],
         )
-        for node in cluster.nodes
+        for node in nodes
     ]
-    first = own_ranks
-    for node, call in zip(cluster.nodes, calls, strict=True):
-        node.prepare(node.wait_for(call), first)
+    parts, first = [(own_ranks, own)], own_ranks
+    for node, call in zip(nodes, calls, strict=True):
+        answer = node.wait_for(call)
+        node.prepare(answer, first)
+        parts.append((len(node.ranks), Endpoint(answer["nic"], answer["address"])))
         first = node.ranks.stop
-    cluster.remarks += _compare(own_devices, own_ranks, cluster.nodes)
+    cluster.parts = parts
+    cluster.remarks += _compare(own_devices, own_ranks, nodes)
 
 
-def _start_all(cluster: Cluster, run_on: RunOn, hosts: Sequence[Host]) -> None:
+def _start_all(cluster: Cluster, hosts: Sequence[Host]) -> None:
     processes: list[FanOutProcess] = []
     cluster.processes = processes
     for number, host in enumerate(hosts, 1):
-        process = FanOutProcess(run_on.fan_out_command(host) or [], number)
+        process = FanOutProcess(cluster.run_on.fan_out_command(host) or [], number)
         processes.append(process)
         channel = Channel(process.reading, process.writing, number)
         node = RemoteNode(number, host.address, channel, process.explain_end)
@@ -211,7 +195,7 @@ def _check_hello(node: RemoteNode, job: str, signals: Sequence[int]) -> None:
         hello = node.wait_for_hello(_POLL_S)
     if hello is None:
         lost = node.lost or f"host {node.name} has not answered for {_HELLO_S:g} s"
-        raise LaunchError(f"{lost}. Check run_on: does `zeusrun doctor` run there by hand?")
+        raise LaunchError(f"{lost}. Check run_on; try `ssh {node.name} zeusrun doctor`")
     if (text := hello.get("error")) is not None:
         raise LaunchError(f"host {node.name}: {text}")
     for name, own in versions().items():
@@ -229,14 +213,12 @@ def _wait_for_joins(
     show: Callable[[str], None],
 ) -> None:
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
-    run_on = spec.run_on
-    if not hosts or run_on is None:
-        return
+    run_on = cluster.run_on
     endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
     token = os.environ.get(TOKEN_VARIABLE)
-    port = find_free_port(endpoint.address, run_on.ports)
     nodes: dict[int, RemoteNode] = {}
-    with listen(endpoint.address, port) as server:
+    with listen(endpoint.address, run_on.ports) as server:
+        port = server.getsockname()[1]
         if token is None:
             token = secrets.token_urlsafe(16)
             given = f"{TOKEN_VARIABLE}={token} "
@@ -245,41 +227,41 @@ def _wait_for_joins(
         names = ", ".join(host.name for host in hosts)
         show(f"waiting for {names}; run there: {given}zeusrun join {endpoint.address}:{port}")
         server.settimeout(_POLL_S)
-        until_t = time.monotonic() + _JOIN_S
+        until_t = time.monotonic() + _PERSON_S
         while len(nodes) < len(hosts):
             check_not_ended(spec.name, signals)
             if time.monotonic() > until_t:
                 missing = [host.name for n, host in enumerate(hosts, 1) if n not in nodes]
                 raise LaunchError(
-                    f"{', '.join(missing)} did not join within {_JOIN_S / 60:g} minutes"
+                    f"{', '.join(missing)} did not join within {_PERSON_S / 60:g} minutes"
                 )
             with contextlib.suppress(TimeoutError):
                 sock, peer = server.accept()
                 number = _number_of(peer[0], hosts, nodes)
                 try:
-                    channel = _seal(sock, token, number)
+                    channel = _authenticate(sock, token, number)
                 except (OSError, ChannelError) as error:
                     show(f"a connection from {peer[0]} was refused: {error}")
                     continue
                 node = RemoteNode(number, hosts[number - 1].address, channel)
                 if node.wait_for_hello(_HANDSHAKE_S) is None:
                     show(f"{peer[0]} did not join: {node.lost or 'it does not answer'}")
-                    node.leave()
+                    node.close()
                     continue
                 nodes[number] = node
                 cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 
 
-def _seal(sock: socket.socket, token: str, number: int) -> Channel:
+def _authenticate(sock: socket.socket, token: str, number: int) -> Channel:
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HANDSHAKE_S, 0))
-        seal = exchange_nonces(sock.fileno(), token, head=True)
+        auth = authenticate(sock.fileno(), token, head=True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
         stack.pop_all()
     descriptor = sock.detach()
-    return Channel(descriptor, descriptor, number, seal)
+    return Channel(descriptor, descriptor, number, auth)
 
 
 def _number_of(address: str, hosts: Sequence[Host], taken: Mapping[int, object]) -> int:
@@ -310,7 +292,7 @@ def _compare(
                 f"host {node.name} trains on {models[1]} and {this} on {models[0]}: the slower one "
                 "decides the speed"
             )
-        if not _is_alike(own_devices, node.devices):
+        if _source(own_devices) != _source(node.devices):
             for device in node.devices:
                 device.is_metered = False
             found.append(
@@ -321,19 +303,11 @@ def _compare(
 
 
 def _models(devices: Sequence[Device]) -> str:
-    counts = Counter(device.model if device.is_gpu else "its CPU" for device in devices)
-    return ", ".join(
-        model if model == "its CPU" else f"{count} x {model}" for model, count in counts.items()
-    )
+    counts = Counter(device.model for device in devices)
+    return ", ".join(f"{count} x {model}" for model, count in counts.items())
 
 
 def _source(devices: Sequence[Device]) -> str:
-    if not devices:
-        return "not metered"
-    return "measured" if all(each.energy_source.measured for each in devices) else "estimated"
-
-
-def _is_alike(own: Sequence[Device], others: Sequence[Device]) -> bool:
-    """Whether the energies of two hosts can be added: both are measured, or both estimated."""
-    gpus = {any(each.is_gpu for each in devices) for devices in (own, others)}
-    return len(gpus) == 1 and _source(own) == _source(others) != "not metered"
+    measured = all(each.energy_source.measured for each in devices)
+    where = "its GPUs" if any(each.is_gpu for each in devices) else "its CPU"
+    return f"{'measured' if measured else 'estimated'} on {where}"

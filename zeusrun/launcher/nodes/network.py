@@ -7,14 +7,10 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
 from zeusrun.errors import LaunchError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ANY_PORT = 9  # of a datagram socket that sends nothing
 _INTERNET = {socket.AF_INET, socket.AF_INET6}
@@ -59,7 +55,7 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
             )
         return Endpoint(nic, interfaces[nic][0])
     address = _address_towards(host, peer)
-    own = _interface_of(address, interfaces)
+    own = next((name for name, found in interfaces.items() if address in found), None)
     if own is None:
         raise LaunchError(f"host {host}: no interface has its address {address}; set run_on.nic")
     return Endpoint(own, address)
@@ -78,19 +74,17 @@ def is_own_name(name: str) -> bool:
     return False
 
 
-def find_free_port(address: str, within: tuple[int, int] | None) -> int:
-    """Return a port on which nobody listens; raises ``LaunchError`` if there is none."""
+def listen(address: str, within: tuple[int, int] | None) -> socket.socket:
+    """Return a socket that listens on any free port, or on the first one within a range.
+
+    Raises ``LaunchError`` if there is none.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in (0,) if within is None else range(within[0], within[1] + 1):
-        with contextlib.suppress(OSError), listen(address, port) as sock:
-            return int(sock.getsockname()[1])
+        with contextlib.suppress(OSError):
+            return socket.create_server((address, port), family=family)
     span = "" if within is None else f" within run_on.port_range, {within[0]}-{within[1]}"
     raise LaunchError(f"no port of {address} is free{span}")
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises ``OSError``."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family)
 
 
 def _address_towards(host: str, peer: str) -> str:
@@ -102,10 +96,6 @@ def _address_towards(host: str, peer: str) -> str:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise LaunchError(
-            f"host {host} finds no way to {peer}: {why}. Name the network interface under "
+            f"host {host} has no route to {peer}: {why}. Name the network interface under "
             "run_on.nic in the job file"
         ) from error
-
-
-def _interface_of(address: str, interfaces: Mapping[str, list[str]]) -> str | None:
-    return next((name for name, own in interfaces.items() if address in own), None)

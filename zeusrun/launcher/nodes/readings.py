@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zeusrun.energy.device import Health, Reading
+from zeusrun.energy.device import Health, Reading, name_of
 from zeusrun.errors import DeviceError
 from zeusrun.trial import EnergySource
 
@@ -31,7 +31,6 @@ class Sampler:
     def __init__(self, channel: Channel, devices: list[Device], period_s: float = 0.1) -> None:
         self._channel, self.devices, self._period_s = channel, devices, period_s
         self.sharing: Sharing | None = None  # of the present run
-        self.warning: str | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-energy", daemon=True)
 
@@ -42,11 +41,6 @@ class Sampler:
     def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join(_JOIN_S)
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether others compute on the GPUs; ``None`` if unknown."""
-        return None if self.sharing is None else self.sharing.shared
 
     def read(self) -> list[Any]:
         """Return the readings of all devices: an error is a text."""
@@ -59,10 +53,11 @@ class Sampler:
             if sharing is not None and sharing.is_due(time.monotonic()):
                 listed: dict[str, frozenset[int] | None] = {}
                 for device in filter(lambda each: each.is_gpu, self.devices):
-                    listed[device.model] = None
+                    listed[name_of(device)] = None
                     with contextlib.suppress(DeviceError):
-                        listed[device.model] = device.compute_processes()
-                self.warning = sharing.check(listed) or self.warning
+                        listed[name_of(device)] = device.compute_processes()
+                if (text := sharing.check(listed)) is not None:
+                    self._channel.send("warning", text=text)
 
 
 def _read(device: Device) -> str | list[Any]:

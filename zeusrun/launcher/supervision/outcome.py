@@ -115,11 +115,9 @@ def _share_energy(
     if not hosts or begun_t is None or time_s is None:
         return hosts
     parts_j = meter.host_energies_j(begun_t, begun_t + time_s)
-    others = {share.name for share in hosts[1:]}
-    own_j = next((j for name, j in parts_j.items() if name not in others), None)
-    return (
-        hosts[0]._replace(energy_j=own_j),
-        *(share._replace(energy_j=parts_j.get(share.name)) for share in hosts[1:]),
+    names = ("", *(share.name for share in hosts[1:]))
+    return tuple(
+        share._replace(energy_j=parts_j.get(name)) for share, name in zip(hosts, names, strict=True)
     )
 
 

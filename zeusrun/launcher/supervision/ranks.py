@@ -28,7 +28,7 @@ from zeusrun.sidecar.step_clock import read_step_clock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zeusrun.launcher.nodes.remote import RemoteNode
+    from zeusrun.launcher.nodes.remote_node import RemoteNode
     from zeusrun.launcher.processes.command import Command
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.sidecar.events import Event
@@ -129,12 +129,6 @@ class RunningRanks:
     def lost(self) -> str | None:
         """Which host was lost first, and why, as a sentence; ``None`` if none was."""
         return next((node.lost for node in self._nodes if node.lost is not None), None)
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether others compute on the other hosts; ``None`` if unknown for any."""
-        found = {node.shared for node in self._nodes}
-        return True if True in found else None if None in found else False
 
     def _node_of(self, rank: int) -> RemoteNode | None:
         return next((node for node in self._nodes if rank in node.ranks), None)

@@ -20,6 +20,7 @@ from zeusrun.launcher.rundir.failure import (
     lost_host,
     read_failure,
     run_deleted,
+    signal_name,
     torchrun_was_signalled,
 )
 from zeusrun.launcher.rundir.layout import has_checkpoint
@@ -81,9 +82,8 @@ class Supervised:
     def shared(self) -> bool | None:
         """Whether others used the devices at the same time; ``None`` if unknown."""
         on_cpu = self.neighbours.shared
-        found = {self.meter.shared if on_cpu is None else on_cpu}
-        if self.submission.nodes:
-            found.add(self.ranks.shared)
+        own = self.meter.shared if on_cpu is None else on_cpu
+        found = {own, *(node.shared for node in self.submission.nodes)}
         return True if True in found else None if None in found else False
 
     @property
@@ -234,7 +234,7 @@ def _hear_nodes(run: Supervised) -> None:
             run.messages.warn(node.notices.popleft())
         while node.signals:
             number = node.signals.popleft()
-            run.messages.warn(f"host {node.name}: its launcher got signal {number}")
+            run.messages.warn(f"host {node.name}: its launcher received {signal_name(number)}")
             run.stopping.take_signal(number)
 
 

@@ -16,10 +16,9 @@ from tests.factories import FAKE_TORCHRUN
 from tests.launcher.nodes.ends import command, connect, events, frame, prepare
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
-from zeusrun.launcher.nodes import server
 from zeusrun.launcher.nodes.channel import write_all
-from zeusrun.launcher.nodes.remote import RemoteNode
-from zeusrun.launcher.nodes.server import NodeLauncher, versions
+from zeusrun.launcher.nodes.node_launcher import NodeLauncher, versions
+from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import Torchrun
 from zeusrun.launcher.processes.torchrun import StopLevel
 from zeusrun.launcher.rundir.layout import create_run
@@ -30,7 +29,7 @@ def torchrun(monkeypatch):
     """Let launchers in this process start the fake torchrun."""
     code = "import sys; sys.path[:] = filter(None, sys.path); from torch.distributed.run import main; main()"
     found = Torchrun((sys.executable, "-c", code), "2", frozenset())
-    monkeypatch.setattr(server, "find_torchrun", lambda: found)
+    monkeypatch.setattr(node_launcher, "find_torchrun", lambda: found)
     return {"PYTHONPATH": str(FAKE_TORCHRUN)}
 
 
@@ -188,7 +187,7 @@ def test_if_the_head_dies_the_ranks_are_killed(paths, tmp_path, hosts, torchrun)
     thread.join(60.0)
     assert not thread.is_alive()
     head._writing = os.open(os.devnull, os.O_WRONLY)
-    node.leave()
+    node.close()
 
 
 def test_if_the_head_is_silent_the_ranks_may_save_first(hosts, paths, tmp_path, torchrun):
@@ -226,8 +225,8 @@ def test_what_ranks_save_without_a_shared_file_system_is_told(node, tmp_path, to
     node._paths = paths
     node.wait_until_started()
     assert node.finish(60.0).code == 0
-    assert [text for text in node.notices if "shares no files" in text] == [
-        f"host b shares no files with this one: what its ranks have saved is there, in {there.checkpoints}"
+    assert [*node.notices] == [
+        f"host b: its checkpoints are on its own disk, in {there.checkpoints}"
     ]
     assert (there.checkpoints / "model.pt").exists()
     assert events(paths)

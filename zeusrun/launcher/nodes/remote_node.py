@@ -54,7 +54,6 @@ class RemoteNode:
         self.number, self.name, self.channel = number, name, channel
         self.ranks = range(0)
         self.world_size = 0
-        self.address = self.nic = ""
         self.devices: list[RemoteDevice] = []
         self.hello: Message | None = None
         self.lost: str | None = None
@@ -85,9 +84,9 @@ class RemoteNode:
 
     # Messages
 
-    def call(self, kind: str, timeout_s: float = _ANSWER_S, **fields: Any) -> Message:  # noqa: ANN401
+    def call(self, kind: str, **fields: Any) -> Message:  # noqa: ANN401 - of a message
         """Ask the node, and wait for its answer; raises what the node raises."""
-        return self.wait_for(self.ask(kind, **fields), timeout_s)
+        return self.wait_for(self.ask(kind, **fields))
 
     def ask(self, kind: str, **fields: Any) -> int:  # noqa: ANN401 - of a message
         """Ask the node; return the number of the call."""
@@ -95,28 +94,23 @@ class RemoteNode:
         self.channel.send(kind, call=number, **fields)
         return number
 
-    def wait_for(self, call: int, timeout_s: float = _ANSWER_S) -> Message:
+    def wait_for(self, call: int) -> Message:
         """Return the answer to a call; raises what the node raises, with the name of the host."""
         with self._answered:
-            self._answered.wait_for(
-                lambda: call in self._answers or self.lost is not None, timeout_s
-            )
+            self._answered.wait_for(lambda: call in self._answers or self.lost, _ANSWER_S)
             answer = self._answers.pop(call, None)
         if answer is None:
-            raise LaunchError(self.lost or f"host {self.name} has not answered for {timeout_s:g} s")
+            raise LaunchError(self.lost or f"host {self.name} has not answered for {_ANSWER_S:g} s")
         if (text := answer.get("error")) is not None:
-            kind = getattr(errors, str(answer.get("type")), LaunchError)
-            known = isinstance(kind, type) and issubclass(kind, ZeusrunError)
+            kind: type[ZeusrunError] = getattr(errors, answer["type"], LaunchError)
             own = text.startswith(f"host {self.name}")
-            raise (kind if known else LaunchError)(text if own else f"host {self.name}: {text}")
+            raise kind(text if own else f"host {self.name}: {text}")
         return answer
 
     def wait_for_hello(self, timeout_s: float) -> Message | None:
         """Return the first message of the node; ``None`` if the connection ended or is late."""
         with self._answered:
-            self._answered.wait_for(
-                lambda: self.hello is not None or self.lost is not None, timeout_s
-            )
+            self._answered.wait_for(lambda: self.hello or self.lost, timeout_s)
         return self.hello
 
     def ping(self) -> None:
@@ -129,7 +123,7 @@ class RemoteNode:
         now_t = time.monotonic()
         return now_t if math.isnan(offset_s) else min(t + offset_s, now_t)
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Give the host up."""
         with self._answered:
             if self.lost is None:
@@ -137,7 +131,7 @@ class RemoteNode:
             self.ended.set()
             self._answered.notify_all()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Tell the node to end, and close the connection."""
         self._leaving = True
         self.channel.send("bye")
@@ -150,8 +144,8 @@ class RemoteNode:
             problem = receive_all(self.channel, self._take)
         if not self._leaving:
             why = problem or self._explain_end()
-            ended = "its node launcher has ended, or the connection to it has"
-            self.lose(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
+            ended = "its node launcher has ended, or the connection was lost"
+            self.mark_lost(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
 
     def _take(self, message: Message) -> None:
         self.heard_t = time.monotonic()
@@ -172,7 +166,7 @@ class RemoteNode:
         elif kind == "signal":
             self.signals.append(message["number"])
         elif kind == "ended":
-            self._take_end(*message["exit"], kept=message["kept"])
+            self._take_end(*message["exit"])
 
     def _take_answer(self, message: Message) -> None:
         with self._answered:
@@ -192,19 +186,8 @@ class RemoteNode:
                 self.notices.append(f"{error.filename or name}: {error.strerror}")
 
     def _take_end(
-        self,
-        code: int,
-        ended_t: float,
-        outlived: Sequence[str],
-        left: Sequence[str],
-        *,
-        kept: str | None,
+        self, code: int, ended_t: float, outlived: Sequence[str], left: Sequence[str]
     ) -> None:
-        if kept is not None:
-            self.notices.append(
-                f"host {self.name} shares no files with this one: what its ranks have saved is "
-                f"there, in {kept}"
-            )
         names = self._named(outlived), self._named(left)
         self._exit = ProcessExit(code, self.to_own_time(ended_t), *names)
         self.ended.set()
@@ -231,7 +214,6 @@ class RemoteNode:
     def prepare(self, answer: Message, first_rank: int) -> None:
         """Take what the node says of its host."""
         self.ranks = range(first_rank, first_rank + answer["ranks"])
-        self.nic, self.address = answer["nic"], answer["address"]
         self.devices = [RemoteDevice(self.name, each) for each in answer["devices"]]
         self._take_readings(answer["readings"])
 
@@ -283,7 +265,7 @@ class RemoteNode:
     def finish(self, grace_period_s: float) -> ProcessExit:
         """Wait for the end of the run there, and return how it ended."""
         if self._started and not self.ended.wait(grace_period_s + _MARGIN_S):
-            self.lose(f"host {self.name} is lost: its ranks did not end")
+            self.mark_lost(f"host {self.name} is lost: its ranks did not end")
         if self._exit is None:
             return ProcessExit(1, time.monotonic(), ())
         return self._exit

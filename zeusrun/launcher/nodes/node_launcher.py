@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import queue
 import sys
 import threading
@@ -72,13 +71,8 @@ class NodeLauncher:
         self._run: _NodeRun | None = None
         self._leaving = False
 
-    @property
-    def was_prepared(self) -> bool:
-        """Whether the head has ever used this host."""
-        return self._sampler is not None
-
-    def serve(self) -> None:
-        """Serve the head until it is done, is gone, or is silent."""
+    def serve(self) -> bool:
+        """Serve the head until it is done, gone or silent; return whether it used this host."""
         threading.Thread(target=self._receive, name="zeusrun-head", daemon=True).start()
         with self._open, CaughtSignals() as signals:
             self._channel.send("hello", **_hello())
@@ -93,6 +87,7 @@ class NodeLauncher:
                 if self._run is not None and not self._run.advance(self._guard_limits()):
                     self._run = None
         self._channel.close()
+        return self._sampler is not None
 
     def _receive(self) -> None:
         receive_all(self._channel, self._take)
@@ -112,11 +107,7 @@ class NodeLauncher:
         """Handle the messages that have come; wait for the first one."""
         with contextlib.suppress(queue.Empty):
             while True:
-                message = (
-                    self._messages.get(timeout=timeout_s)
-                    if timeout_s
-                    else self._messages.get_nowait()
-                )
+                message = self._messages.get(timeout=timeout_s)
                 timeout_s = 0.0
                 if message is None:
                     self._leave(StopLevel.KILL)
@@ -226,7 +217,7 @@ def _check_start(message: Message, environment: dict[str, str]) -> None:
         )
     if message["continues"] and not has_checkpoint(paths.run_dir):
         raise LaunchError(
-            f"the run continues from {paths.checkpoints}, where this host has nothing. "
+            f"the run continues from a checkpoint in {paths.checkpoints}, and this host has none. "
             "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
         )
     lacking = [name for name in message["own_env"] if name not in environment]
@@ -302,9 +293,6 @@ class _NodeRun:
                 append_event(self._own.sidecar, spawned)
         if (text := self._neighbours.check(now_t, trains=trains)) is not None:
             self._channel.send("warning", text=text)
-        if (text := self._sampler.warning) is not None:
-            self._sampler.warning = None
-            self._channel.send("warning", text=text)
 
     def _copy(self) -> bool:
         """Send what is new; return whether there was anything, or the link is busy."""
@@ -321,13 +309,12 @@ class _NodeRun:
             rank: [each.steps, each.first_step_t, *each.place]
             for rank, each in self.ranks.counts().items()
         }
-        sharing = self._neighbours.shared if self._on_cpu else self._sampler.shared
         state = {
             "counts": counts,
             "states": self.ranks.states,
             "all_live": self.ranks.all_live(),
             "oom_kills": self.ranks.oom_kills(),
-            "shared": sharing,
+            "shared": (self._sampler.sharing or self._neighbours).shared,
             "limits": limits,
         }
         now_t = time.monotonic()
@@ -350,20 +337,18 @@ class _NodeRun:
             self._channel.send(
                 "warning", text=f"its logs are too large to copy; they are in {self._own.logs}"
             )
-        kept = None
         if not self._paths.trial.exists() and has_checkpoint(self._paths.run_dir):
-            kept = str(self._paths.checkpoints)
+            text = f"its checkpoints are on its own disk, in {self._paths.checkpoints}"
+            self._channel.send("warning", text=text)
         if copied:
             remove_node_folders(self._paths, self._channel.node)
         self._send_state({})
         exit_ = self.ranks.exit
-        self._channel.send(
-            "ended", exit=[exit_.code, exit_.ended_t, exit_.outlived, exit_.left], kept=kept
-        )
+        self._channel.send("ended", exit=[exit_.code, exit_.ended_t, exit_.outlived, exit_.left])
 
 
 def _hello() -> dict[str, Any]:
     try:
-        return {"versions": versions(), "host": platform.node()}
+        return {"versions": versions()}
     except LaunchError as error:
-        return {"versions": {}, "host": platform.node(), "error": str(error)}
+        return {"error": str(error)}

@@ -20,10 +20,10 @@ from tests.launcher.nodes.ends import (
 from tests.runs import wait_for
 from zeusrun import errors
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError, UsageError
-from zeusrun.launcher.nodes import remote
+from zeusrun.jobfile.run_on_section import RunOn
 from zeusrun.launcher.nodes.channel import Channel
 from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
-from zeusrun.launcher.nodes.server import versions
+from zeusrun.launcher.nodes.node_launcher import versions
 from zeusrun.launcher.processes.command import Command
 from zeusrun.launcher.processes.torchrun import ProcessExit, StopLevel
 from zeusrun.launcher.supervision.ranks import RunningRanks, _join_exits
@@ -66,7 +66,7 @@ def test_the_host_is_named_once(hosts):
         node.call("prepare")
 
 
-@pytest.mark.parametrize("kind", ["ChannelError", "IntEnum", "advice_on", "annotations", "", None])
+@pytest.mark.parametrize("kind", ["ChannelError", ""])
 def test_an_error_of_no_known_class_is_a_launch_error(hosts, kind):
     assert not isinstance(getattr(errors, str(kind), None), errors.ZeusrunError)
     node, own = hosts.play()
@@ -84,21 +84,23 @@ def test_answers_belong_to_their_calls_in_any_order(hosts):
     assert node.wait_for(second)["own"] == second
 
 
-def test_an_answer_that_is_late_is_told(hosts):
+def test_an_answer_that_is_late_is_told(hosts, monkeypatch):
+    monkeypatch.setattr(remote, "_ANSWER_S", 0.01)
     node, _ = hosts.play()
     with pytest.raises(LaunchError, match=r"^host b has not answered for 0\.01 s$"):
-        node.call("prepare", 0.01)
+        node.call("prepare")
 
 
-def test_nobody_waits_for_a_lost_host(hosts):
+def test_nobody_waits_for_a_lost_host(hosts, monkeypatch):
+    monkeypatch.setattr(remote, "_ANSWER_S", 3600.0)
     node, own = hosts.play()
     call = node.ask("prepare")
     timer = threading.Timer(0.1, own.close)
     timer.start()
     with pytest.raises(LaunchError, match="host b is lost: its node launcher has ended"):
-        node.wait_for(call, 3600.0)
+        node.wait_for(call)
     with pytest.raises(LaunchError, match="host b is lost"):
-        node.call("start", 3600.0)
+        node.call("start")
     assert node.finish(3600.0).code == 1
     assert node.failed
     assert not node.is_running
@@ -109,12 +111,12 @@ def test_garbage_of_a_node_loses_the_host_and_says_why(hosts):
     own._unsent.append(b"\0\0\0\2[]")
     own.send("pong")
     wait_for(lambda: node.lost, 30.0)
-    assert node.lost.endswith("(what was received is no message)")
+    assert node.lost.endswith("(what was received is not a zeusrun message)")
 
 
 def test_the_first_reason_stays(hosts):
     node, own = hosts.play()
-    node.lose("host b is lost: it is silent")
+    node.mark_lost("host b is lost: it is silent")
     own.close()
     node._thread.join(30.0)
     assert node.lost == "host b is lost: it is silent"
@@ -122,7 +124,7 @@ def test_the_first_reason_stays(hosts):
 
 def test_leaving_is_no_loss(hosts):
     node = hosts.serve()
-    node.leave()
+    node.close()
     assert node.lost is None
 
 
@@ -158,10 +160,14 @@ def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
 # The heartbeat
 
 
+def run_on(heartbeat_s):
+    return RunOn(hosts=("a", "b")).model_copy(update={"heartbeat_s": heartbeat_s})
+
+
 def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     answers, (silent, _) = hosts.serve("b", 1), hosts.play("c", 2)
     assert silent.wait_for_hello(30.0)
-    cluster = Cluster((answers, silent), 0.3, None)
+    cluster = Cluster(run_on(0.3), (answers, silent))
     cluster.watch()
     wait_for(lambda: silent.lost, 30.0)
     assert silent.lost == "host c is lost: it has not answered for 0 s (run_on.heartbeat_s)"
@@ -174,7 +180,7 @@ def test_a_host_that_has_not_said_hello_yet_is_not_lost(hosts):
     node, _ = hosts.play()
     assert node.wait_for_hello(30.0)
     node.hello = None
-    cluster = Cluster((node,), 0.05, None)
+    cluster = Cluster(run_on(0.05), (node,))
     cluster.watch()
     time.sleep(0.1)
     cluster._ended.set()
@@ -293,13 +299,10 @@ def test_step_clocks_come_as_they_were_read(hosts):
 def test_the_end_names_the_host_of_what_was_left(hosts, paths):
     node, own = hosts.play()
     own_node_started(node, own, paths)
-    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]], kept="/scratch/run")
+    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]])
     end = node.finish(60.0)
     assert (end.code, end.outlived, end.left) == (1, ("python (3) on b",), ("tee (4) on b",))
     assert node.failed
-    (notice,) = node.notices
-    assert "/scratch/run" in notice
-    assert "host b shares no files" in notice
 
 
 def own_node_started(node, own, paths, **changes):
@@ -340,7 +343,7 @@ def test_a_stop_is_sent_once_and_never_falls(hosts, paths):
 
 
 def test_ranks_that_do_not_end_there_lose_the_host(hosts, paths, monkeypatch):
-    monkeypatch.setattr(remote, "_MARGIN_S", 0.05)
+    monkeypatch.setattr(remote_node, "_MARGIN_S", 0.05)
     node, own = hosts.play()
     own_node_started(node, own, paths)
     assert node.is_running
@@ -364,14 +367,14 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
     own_node_started(node, own, paths)
     own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0]}, states={"1": "running"}, all_live=False,
              oom_kills=2, shared=True, limits={})  # fmt: skip
-    own.send("ended", exit=[0, 5.0, [], []], kept=None)
+    own.send("ended", exit=[0, 5.0, [], []])
     node.finish(60.0)
     assert node.count(1) is not None
     node.start(Command((), {}, paths.run_dir), paths, 5.0)
     assert node.count(1) is None
     assert (node.states, node.all_live, node.oom_kills, node.shared) == ({}, True, None, None)
     assert node.is_running
-    own.send("ended", exit=[0, 5.0, [], []], kept=None)
+    own.send("ended", exit=[0, 5.0, [], []])
 
 
 # The ranks of all hosts
@@ -393,9 +396,6 @@ def test_what_is_unknown_on_one_host_is_unknown_of_all(hosts, paths):
     nodes[0].ranks, nodes[1].ranks = range(1, 3), range(3, 4)
     ranks = RunningRanks(paths, range(1), nodes)
     assert ranks.world == (0, 1, 2, 3)
-    for shared, found in (((True, None), True), ((False, None), None), ((False, False), False)):
-        nodes[0].shared, nodes[1].shared = shared
-        assert ranks.shared is found
     nodes[0].oom_kills = 2
     ranks._oom_kills = None
     assert ranks.oom_kills() is None
@@ -404,6 +404,6 @@ def test_what_is_unknown_on_one_host_is_unknown_of_all(hosts, paths):
     nodes[1].all_live = False
     assert not ranks.all_live()
     assert ranks.lost is None
-    nodes[1].lose("host c is lost")
-    nodes[0].lose("host b is lost")
+    nodes[1].mark_lost("host c is lost")
+    nodes[0].mark_lost("host b is lost")
     assert ranks.lost in {"host b is lost", "host c is lost"}
