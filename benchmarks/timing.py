@@ -7,10 +7,13 @@ import platform
 import statistics
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+Name = TypeVar("Name")
+Figure = TypeVar("Figure")
 
 
 def describe_machine() -> str:
@@ -42,9 +45,9 @@ def run_seconds(
     return seconds
 
 
-def interleave(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def interleave(runs: Mapping[Name, Callable[[], Figure]], repeats: int) -> dict[Name, list[Figure]]:
     """Return the figures of each, taken in turn after one uncounted round: A B A B …."""
-    figures: dict[str, list[float]] = {name: [] for name in runs}
+    figures: dict[Name, list[Figure]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
             figure = run()

@@ -32,7 +32,7 @@ def compose(
     *,
     place: tuple[Path, History] | None = None,
     signals: Sequence[int] = (),
-    show: Callable[[str], None] = lambda _text: None,
+    show: Callable[[str], None] | None = None,
 ) -> Submission:
     """Build everything that a submit needs. With ``run_on``, connect to the other hosts.
 
@@ -42,7 +42,7 @@ def compose(
         gpus: UUIDs; ``None`` for all visible ones.
         place: The home and the history; ``None`` for those of the job, to read them.
         signals: Those that have come; they end the wait for other hosts.
-        show: Shows a sentence to the user.
+        show: Shows a sentence to the user; ``None``: nobody is asked to join.
     """
     home, history = place or open_own(spec)
     inherited = dict(os.environ)

@@ -211,7 +211,7 @@ def run_shortly(spec: JobSpec, *, whole: bool, size: int | None = None) -> Tried
             scratch = Path(folder)
             forced = None if size is None else Forced(size, "chosen by --try")
             place = scratch, open_history(scratch, {})
-            submission = compose(spec, forced, gpus, place=place)
+            submission = compose(spec, forced, gpus, place=place, signals=signals.received)
             environment = {**submission.environment, "ZEUSRUN_HOME": folder}
             submission = replace(submission, environment=environment)
             with contextlib.closing(submission):

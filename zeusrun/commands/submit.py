@@ -279,7 +279,7 @@ def run_recurrence(
                         gpus,
                         place=(home, history),
                         signals=signals.received,
-                        show=lambda text: view.show(Noted(text)),
+                        show=lambda text: view.show(Warned(text)),  # also with --quiet
                     ),
                     describe_machine=functools.partial(_describe_machine, home),
                 )

@@ -266,8 +266,8 @@ def authenticators(token="secret", other=None):
 def test_what_one_end_signs_the_other_verifies_in_order():
     head, node = authenticators()
     for text in (b"a", b"", b"b" * 1000):
-        assert node.verify(head.close(text)) == text
-        assert head.verify(node.close(text)) == text
+        assert node.verify(head.sign(text)) == text
+        assert head.verify(node.sign(text)) == text
 
 
 @given(st.binary(max_size=50), st.integers(0, 10_000), st.integers(1, 255))
@@ -276,7 +276,7 @@ def test_a_changed_byte_is_found(payload, place, change):
         Authenticator("t", b"1" * 16, b"2" * 16, head=True),
         Authenticator("t", b"2" * 16, b"1" * 16, head=False),
     )
-    sealed = bytearray(head.close(payload))
+    sealed = bytearray(head.sign(payload))
     sealed[place % len(sealed)] ^= change
     with pytest.raises(ChannelError):
         node.verify(bytes(sealed))

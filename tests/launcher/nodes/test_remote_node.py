@@ -21,6 +21,7 @@ from tests.runs import wait_for
 from zeusrun import errors
 from zeusrun.errors import BusyError, DeviceError, LaunchError, LimitRefusedError, UsageError
 from zeusrun.jobfile.run_on_section import RunOn
+from zeusrun.launcher.nodes import remote_node
 from zeusrun.launcher.nodes.channel import Channel
 from zeusrun.launcher.nodes.cluster import Cluster, _check_hello
 from zeusrun.launcher.nodes.node_launcher import versions
@@ -85,14 +86,14 @@ def test_answers_belong_to_their_calls_in_any_order(hosts):
 
 
 def test_an_answer_that_is_late_is_told(hosts, monkeypatch):
-    monkeypatch.setattr(remote, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(remote_node, "_ANSWER_S", 0.01)
     node, _ = hosts.play()
     with pytest.raises(LaunchError, match=r"^host b has not answered for 0\.01 s$"):
         node.call("prepare")
 
 
 def test_nobody_waits_for_a_lost_host(hosts, monkeypatch):
-    monkeypatch.setattr(remote, "_ANSWER_S", 3600.0)
+    monkeypatch.setattr(remote_node, "_ANSWER_S", 3600.0)
     node, own = hosts.play()
     call = node.ask("prepare")
     timer = threading.Timer(0.1, own.close)
@@ -101,7 +102,7 @@ def test_nobody_waits_for_a_lost_host(hosts, monkeypatch):
         node.wait_for(call)
     with pytest.raises(LaunchError, match="host b is lost"):
         node.call("start")
-    assert node.finish(3600.0).code == 1
+    assert node.finish().code == 1
     assert node.failed
     assert not node.is_running
 
@@ -111,7 +112,7 @@ def test_garbage_of_a_node_loses_the_host_and_says_why(hosts):
     own._unsent.append(b"\0\0\0\2[]")
     own.send("pong")
     wait_for(lambda: node.lost, 30.0)
-    assert node.lost.endswith("(what was received is not a zeusrun message)")
+    assert node.lost.endswith("(the data received is not a zeusrun message)")
 
 
 def test_the_first_reason_stays(hosts):
@@ -251,7 +252,7 @@ def test_events_of_a_node_with_another_clock_lie_within_the_run_and_in_order(
     assert abs(readings.t - launched_t) < 30.0
     node.start(command(paths, node, "well.py", "--epoch-s", 0), paths, 5.0)
     node.wait_until_started()
-    end = node.finish(60.0)
+    end = node.finish()
     now_t = time.monotonic()
     assert node.lost is None
     assert end.code == 0
@@ -300,7 +301,7 @@ def test_the_end_names_the_host_of_what_was_left(hosts, paths):
     node, own = hosts.play()
     own_node_started(node, own, paths)
     own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]])
-    end = node.finish(60.0)
+    end = node.finish()
     assert (end.code, end.outlived, end.left) == (1, ("python (3) on b",), ("tee (4) on b",))
     assert node.failed
 
@@ -347,7 +348,7 @@ def test_ranks_that_do_not_end_there_lose_the_host(hosts, paths, monkeypatch):
     node, own = hosts.play()
     own_node_started(node, own, paths)
     assert node.is_running
-    assert node.finish(0.0).code == 1
+    assert node.finish().code == 1
     assert node.lost == "host b is lost: its ranks did not end"
 
 
@@ -368,7 +369,7 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
     own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0]}, states={"1": "running"}, all_live=False,
              oom_kills=2, shared=True, limits={})  # fmt: skip
     own.send("ended", exit=[0, 5.0, [], []])
-    node.finish(60.0)
+    node.finish()
     assert node.count(1) is not None
     node.start(Command((), {}, paths.run_dir), paths, 5.0)
     assert node.count(1) is None

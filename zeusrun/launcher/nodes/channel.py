@@ -12,14 +12,17 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import struct
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.processes.torchrun import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,9 +180,11 @@ def receive_frame(descriptor: int) -> bytes | None:
     return _read_exactly(descriptor, length)
 
 
-def _read_exactly(descriptor: int, size: int) -> bytes | None:
+def _read_exactly(descriptor: int, size: int, until_t: float = math.inf) -> bytes | None:
     parts, left = [], size
     while left:
+        if until_t < math.inf and not is_readable(descriptor, until_t - time.monotonic()):
+            return None
         try:
             part = os.read(descriptor, left)
         except OSError:  # reset, or closed by this end
@@ -191,11 +196,14 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def authenticate(descriptor: int, token: str, *, head: bool) -> Authenticator:
+def authenticate(
+    descriptor: int, token: str, *, head: bool, timeout_s: float = math.inf
+) -> Authenticator:
     """Exchange nonces over a new socket; raises ``ChannelError`` if the other end is no zeusrun."""
     own = secrets.token_bytes(_NONCE_BYTES)
     write_all(descriptor, PREAMBLE + own)
-    received = _read_exactly(descriptor, len(PREAMBLE) + _NONCE_BYTES) or b""
+    size, until_t = len(PREAMBLE) + _NONCE_BYTES, time.monotonic() + timeout_s
+    received = _read_exactly(descriptor, size, until_t) or b""
     if not received.startswith(PREAMBLE):
         raise ChannelError("the other end is not zeusrun")
     return Authenticator(token, own, received[len(PREAMBLE) :], head=head)

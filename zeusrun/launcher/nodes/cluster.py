@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
 from collections import Counter
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "ZEUSRUN_JOIN_TOKEN"  # noqa: S105 - its name
 _HELLO_S = 60.0  # an ssh that has to start a file system on its way
 _PERSON_S = 600.0
-_HANDSHAKE_S = 10
+_HANDSHAKE_S = 5.0
 _POLL_S = 0.2
 _PINGS = 5  # within a heartbeat
 _FORWARDED = ("ZEUSRUN_CPU_WATTS_PER_CORE",)  # settings of zeusrun itself that hosts share
@@ -88,7 +87,7 @@ class Cluster:
 
 
 def open_cluster(
-    spec: JobSpec, run_on: RunOn, signals: Sequence[int], show: Callable[[str], None]
+    spec: JobSpec, run_on: RunOn, signals: Sequence[int], show: Callable[[str], None] | None
 ) -> tuple[Cluster, int | str]:
     """Connect to the other hosts of a job, and check that each can take part.
 
@@ -96,7 +95,7 @@ def open_cluster(
         spec: The job.
         run_on: Its section.
         signals: Those that have come; they end the wait.
-        show: Shows a sentence to the user.
+        show: Shows a sentence to the user; ``None``: nobody can be asked to join.
 
     Returns:
         The hosts, not prepared yet, and the number of processes on this one as in
@@ -107,12 +106,17 @@ def open_cluster(
         UsageError: If this host is none of them.
     """
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
-    own = next((host for host in hosts if is_own_name(host.address)), None)
-    if own is None:
+    mine = [host for host in hosts if is_own_name(host.address)]
+    if len(mine) > 1:
+        raise UsageError(
+            f"{mine[0].name} and {mine[1].name} are both this host; name it once, with its slots"
+        )
+    if not mine:
         raise UsageError(
             f"this host, {socket.gethostname()}, is not one of the job's hosts: "
             f"{', '.join(host.name for host in hosts)}. Submit on one of them, or add it to run_on"
         )
+    (own,) = mine
     others = [host for host in hosts if host is not own]
     joins = run_on.fan_out_command(own) is None
     if joins and any(section == "args" for section, _ in spec.secrets):
@@ -120,11 +124,15 @@ def open_cluster(
             f"{spec.source}: args contain a secret, and fan_out: join has no encryption. Put the "
             "secret into env, and set it on each host; or use ssh"
         )
+    if joins and show is None:
+        raise UsageError(
+            f"{spec.source}: with fan_out: join, only `zeusrun submit` waits for other hosts"
+        )
     per_node = spec.launch.nproc_per_node
     slots = {host.address: host.slots or per_node for host in hosts}
     cluster = Cluster(run_on, slots=slots)
     try:
-        if joins and others:
+        if joins and others and show:
             _wait_for_joins(cluster, spec, others, signals, show)
         else:
             _start_all(cluster, others)
@@ -215,11 +223,11 @@ def _wait_for_joins(
     """Wait until ``zeusrun join`` was run on all other hosts; raises ``LaunchError``."""
     run_on = cluster.run_on
     endpoint = find_endpoint(socket.gethostname(), run_on.nic, hosts[0].address)
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(TOKEN_VARIABLE)  # an empty one is none
     nodes: dict[int, RemoteNode] = {}
     with listen(endpoint.address, run_on.ports) as server:
         port = server.getsockname()[1]
-        if token is None:
+        if not token:
             token = secrets.token_urlsafe(16)
             given = f"{TOKEN_VARIABLE}={token} "
         else:
@@ -230,6 +238,11 @@ def _wait_for_joins(
         until_t = time.monotonic() + _PERSON_S
         while len(nodes) < len(hosts):
             check_not_ended(spec.name, signals)
+            for node in cluster.nodes:
+                node.ping()  # else it would leave after a minute
+                if node.lost is not None:
+                    del nodes[node.number]
+            cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
             if time.monotonic() > until_t:
                 missing = [host.name for n, host in enumerate(hosts, 1) if n not in nodes]
                 raise LaunchError(
@@ -249,16 +262,14 @@ def _wait_for_joins(
                     node.close()
                     continue
                 nodes[number] = node
-                cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
+    cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 
 
 def _authenticate(sock: socket.socket, token: str, number: int) -> Channel:
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)
         sock.setblocking(True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HANDSHAKE_S, 0))
-        auth = authenticate(sock.fileno(), token, head=True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+        auth = authenticate(sock.fileno(), token, head=True, timeout_s=_HANDSHAKE_S)
         stack.pop_all()
     descriptor = sock.detach()
     return Channel(descriptor, descriptor, number, auth)

@@ -56,6 +56,7 @@ class JoinedLimits:
 
     def __init__(self, own: LimitHolder | None, remote: Sequence[RemoteLimits], mode: str) -> None:
         self._own, self._remote, self._mode = own, remote, mode
+        self._unrestored: str | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:  # if a host is busy, nothing stays locked here
@@ -68,8 +69,10 @@ class JoinedLimits:
 
     def __exit__(self, *error: object) -> None:
         for limits in self._remote:
-            with contextlib.suppress(ZeusrunError):  # its launcher restores them when it ends
+            try:
                 limits.set(None, None)
+            except ZeusrunError as failure:  # its launcher tries again when it ends
+                self._unrestored = str(failure)
         if self._own is not None:
             self._own.__exit__(*error)
 
@@ -94,8 +97,8 @@ class JoinedLimits:
 
     @property
     def unrestored(self) -> str | None:
-        """What could not be restored on this host."""
-        return None if self._own is None else self._own.unrestored
+        """What could not be restored."""
+        return self._unrestored if self._own is None else self._own.unrestored or self._unrestored
 
     def _first(self, name: str) -> str | None:
         found = (getattr(each, name) for each in (self._own, *self._remote) if each is not None)

@@ -118,5 +118,7 @@ def _with_own_time(line: bytes, to_own_time: Callable[[float], float]) -> bytes:
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
         record: dict[str, Any] = json.loads(line)
         record["t"] = to_own_time(float(record["t"]))
+        if record.get("event") == "spawned":
+            record["pid"] = -record["pid"]  # the number may be that of another process here
         return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
     return line

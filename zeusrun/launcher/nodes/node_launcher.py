@@ -26,7 +26,13 @@ from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remov
 from zeusrun.launcher.nodes.network import find_endpoint
 from zeusrun.launcher.nodes.readings import Sampler, describe_device
 from zeusrun.launcher.power.control import open_limits
-from zeusrun.launcher.processes.command import WORKER, Command, find_torchrun, without_own_variables
+from zeusrun.launcher.processes.command import (
+    DEFAULTS,
+    WORKER,
+    Command,
+    find_torchrun,
+    without_own_variables,
+)
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.processes.torchrun import TICK_S, StopLevel, check_descriptors
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
@@ -82,6 +88,8 @@ class NodeLauncher:
                 for number in signals.received[told:]:
                     self._channel.send("signal", number=number)
                 told = len(signals.received)
+                if told and self._run is None:
+                    self._leave(StopLevel.KILL)
                 if time.monotonic() - self._heard_t > self._heartbeat_s:
                     self._leave(StopLevel.TERMINATE)
                 if self._run is not None and not self._run.advance(self._guard_limits()):
@@ -261,6 +269,7 @@ class _NodeRun:
             **without_own_variables(os.environ),
             **{name: environment[name] for name in message["own_env"]},
             **message["env"],
+            **{name: environment[name] for name in DEFAULTS if name in environment},
         }
         own_worker = {message["worker"]: str(WORKER)}
         argv = [own_worker.get(word, word) for word in message["argv"]]

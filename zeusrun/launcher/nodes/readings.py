@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zeusrun.energy.sharing import Sharing
     from zeusrun.launcher.nodes.channel import Channel
 
-_STALE_S = 1.0  # a device is read ten times a second
+_STALE_S = 3.0  # a device is read ten times a second
 _JOIN_S = 1.0
 
 

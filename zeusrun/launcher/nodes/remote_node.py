@@ -73,14 +73,16 @@ class RemoteNode:
         self._thread.start()
 
     def _begin_run(self, paths: RunPaths | None) -> None:
-        self._paths = paths
+        self._paths, self._grace_s = paths, 0.0
         self._started = 0
         self._exit: ProcessExit | None = None
         self._level = StopLevel.NONE
         self._counts: dict[int, StepCount] = {}
         self.states: dict[int, str] = {}
         self.all_live, self.oom_kills, self.shared = True, None, None
-        self.ended.clear()
+        self._until_t = math.inf
+        if self.lost is None:
+            self.ended.clear()
 
     # Messages
 
@@ -222,6 +224,7 @@ class RemoteNode:
     def start(self, command: Command, paths: RunPaths, grace_period_s: float) -> None:
         """Let the node start torchrun; ``wait_until_started`` says whether it could."""
         self._begin_run(paths)
+        self._grace_s = grace_period_s
         env, unsent = dict(command.env), () if self.channel.is_private else command.secrets
         for name in unsent:
             del env[name]
@@ -257,14 +260,23 @@ class RemoteNode:
         return self.lost is not None or (self._exit is not None and self._exit.code != 0)
 
     def stop(self, level: StopLevel) -> None:
-        """End its ranks as firmly as ``level`` says; it never falls."""
+        """End its ranks as firmly as ``level`` says; it never falls.
+
+        A launcher that answers and does not end them in time is given up.
+        """
+        now_t = time.monotonic()
         if level > self._level and self._started:
             self._level = level
             self.channel.send("stop", level=int(level))
+            if level >= StopLevel.TERMINATE:
+                grace_s = self._grace_s if level is StopLevel.TERMINATE else 0.0
+                self._until_t = now_t + grace_s + _MARGIN_S
+        if self.is_running and now_t > self._until_t:
+            self.mark_lost(f"host {self.name} is lost: its ranks did not end")
 
-    def finish(self, grace_period_s: float) -> ProcessExit:
+    def finish(self) -> ProcessExit:
         """Wait for the end of the run there, and return how it ended."""
-        if self._started and not self.ended.wait(grace_period_s + _MARGIN_S):
+        if self._started and not self.ended.wait(self._grace_s + _MARGIN_S):
             self.mark_lost(f"host {self.name} is lost: its ranks did not end")
         if self._exit is None:
             return ProcessExit(1, time.monotonic(), ())

@@ -43,6 +43,12 @@ _RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 _MONITOR_INTERVAL_S = 0.05  # torchrun checks its ranks so often; 0.4 % of a core
 
+DEFAULTS = (
+    *("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+)
+"""What zeusrun sets unless the environment of a host, or the job, has it."""
+
 # What torchrun gives a rank; without it, a script is alone.
 _OF_RANKS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

@@ -28,7 +28,9 @@ class FanOutProcess:
         It gets a session of its own, so that Ctrl-C ends only the training, and that gracefully.
         What it starts needs no environment of ours, so secrets are in no argument list.
         """
-        own = (shlex.quote(sys.executable), "-m", "zeusrun", "node", str(number))
+        # Without -P, a random.py in the home directory would replace Python's.
+        safe = ("-P",) if sys.version_info >= (3, 11) else ()
+        own = (shlex.quote(sys.executable), *safe, "-m", "zeusrun", "node", str(number))
         self._name = words[0]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:
@@ -54,6 +56,8 @@ class FanOutProcess:
         try:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
+            return ""
+        if self._errors.closed:
             return ""
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = self._errors.read().decode(errors="replace").split("\n")

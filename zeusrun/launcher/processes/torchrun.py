@@ -225,7 +225,7 @@ def is_readable(descriptor: int, timeout_s: float) -> bool:
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000))
+    return bool(poll.poll(min(max(0.0, timeout_s), _LONGEST_POLL_S) * 1000))
 
 
 def check_descriptors(world_size: int) -> None:

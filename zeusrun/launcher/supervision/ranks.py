@@ -94,7 +94,7 @@ class RunningRanks:
         finally:
             for node in self._nodes:
                 node.stop(StopLevel.TERMINATE)
-            exits = [node.finish(grace_period_s) for node in self._nodes]
+            exits = [node.finish() for node in self._nodes]
         self.exit = _join_exits([self._torchrun.exit, *exits])
 
     @property

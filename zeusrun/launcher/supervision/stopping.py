@@ -172,6 +172,7 @@ class Stopping:
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._grace_s = signals, spec.launch.grace_period_s
         self._cancelled: ReasonCode | None = None  # by another zeusrun
+        self._of_nodes: list[int] = []  # signals that launchers of other hosts received
         self.order: StopOrder | None = None  # the one that counts
         self.policy_order: StopOrder | None = None
         self.rules = StopRules(
@@ -185,7 +186,11 @@ class Stopping:
     def may_ask_policy(self) -> bool:
         """Whether the policy is still asked; not if the run will be stopped anyway."""
         ordered = self.order is not None and self.order.cause is not ReasonCode.TARGET_REACHED
-        return not (ordered or self.policy_order is not None or self._signals.received)
+        return not (ordered or self.policy_order is not None or self._received)
+
+    @property
+    def _received(self) -> Sequence[int]:
+        return self._signals.received or self._of_nodes
 
     @property
     def preempted(self) -> bool:
@@ -193,8 +198,8 @@ class Stopping:
         return self.order is not None and self.order.cause is ReasonCode.PREEMPTED
 
     def take_signal(self, number: int) -> None:
-        """Take a signal that the launcher of another host got."""
-        self._signals.received.append(number)
+        """Take a signal of another host's launcher: one ends the run, more are the same request."""
+        self._of_nodes = self._of_nodes or [number]
 
     def bound(self, cost_bound_j: float | None) -> None:
         """Take another cost bound, in joules; ``None`` for none."""
@@ -214,12 +219,12 @@ class Stopping:
         """Take a signal that arrived while the ranks ended, perhaps because of the same signal."""
         checked = self.order is not None and self.order.cause is ReasonCode.SPEED_CHECKED
         self._read_cancel()
-        if self._signals.received and not succeeded and (self.order is None or checked):
+        if self._received and not succeeded and (self.order is None or checked):
             self.order = self._find_order(progress, pause)
 
     def _find_order(self, progress: Progress, pause: str | None) -> StopOrder | None:
         self._read_cancel()
-        signals, cancelled = self._signals.received, self._cancelled
+        signals, cancelled = self._received, self._cancelled
         order = find_stop(progress, self.rules, signals, self.policy_order, cancelled)
         if order is None:
             return None
@@ -243,7 +248,7 @@ class Stopping:
     def _announce(self, order: StopOrder) -> None:
         if order.cause in BY_SIGNAL:
             cancelled = None if self._cancelled is None else self._trial.trial
-            number = self._signals.received[0]
+            number = self._received[0]
             text = describe_signal(order, number, self._grace_s, cancelled=cancelled)
             self._messages.emit(Warned(text))
         elif order.level >= StopLevel.TERMINATE:
