@@ -258,7 +258,7 @@ def _wait_for_joins(
                     continue
                 node = RemoteNode(number, hosts[number - 1].address, channel)
                 if node.wait_for_hello(_HANDSHAKE_S) is None:
-                    show(f"{peer[0]} did not join: {node.lost or 'it does not answer'}")
+                    show(f"{peer[0]} did not join: its token is wrong, or it has ended")
                     node.close()
                     continue
                 nodes[number] = node
