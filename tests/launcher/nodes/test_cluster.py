@@ -19,8 +19,8 @@ from zeusrun.errors import BusyError, LaunchError, UsageError
 from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.run_on_section import RunOn
 from zeusrun.launcher.nodes.channel import PREAMBLE
-from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, open_cluster
-from zeusrun.launcher.nodes.network import Endpoint, list_interfaces, listen
+from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, listen, open_cluster
+from zeusrun.launcher.nodes.network import Endpoint, list_interfaces
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 
 

@@ -8,12 +8,12 @@ import socket
 import pytest
 
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.nodes.cluster import listen
 from zeusrun.launcher.nodes.network import (
     Endpoint,
     find_endpoint,
     is_own_name,
     list_interfaces,
-    listen,
 )
 
 NOWHERE = "192.0.2.1"  # RFC 5737: for documentation

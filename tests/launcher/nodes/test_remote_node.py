@@ -284,11 +284,11 @@ def test_step_clocks_come_as_they_were_read(hosts):
     counts = {2: [there.steps, there.first_step_t, *there.place]}
     said = {"states": {"2": "running"}, "all_live": False, "oom_kills": 1, "shared": True}
     own.send("state", counts=counts, limits={}, **said)
-    here = wait_for(lambda: node.count(2), 30.0)
+    here = wait_for(lambda: node.counts.get(2), 30.0)
     assert here == StepCount(
         7, pytest.approx(t, abs=0.05), pytest.approx(t + 5.0, abs=0.05), 224, 3, 1
     )
-    assert node.count(1) is None
+    assert node.counts.get(1) is None
     assert (node.states, node.all_live, node.oom_kills, node.shared) == (
         {2: "running"},
         False,
@@ -370,9 +370,9 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
              oom_kills=2, shared=True, limits={})  # fmt: skip
     own.send("ended", exit=[0, 5.0, [], []])
     node.finish()
-    assert node.count(1) is not None
+    assert node.counts.get(1) is not None
     node.start(Command((), {}, paths.run_dir), paths, 5.0)
-    assert node.count(1) is None
+    assert node.counts.get(1) is None
     assert (node.states, node.all_live, node.oom_kills, node.shared) == ({}, True, None, None)
     assert node.is_running
     own.send("ended", exit=[0, 5.0, [], []])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.nodes.channel import Channel, ChannelError, authenticate
-from zeusrun.launcher.nodes.network import Endpoint, find_endpoint, is_own_name, listen
+from zeusrun.launcher.nodes.network import Endpoint, find_endpoint, is_own_name
 from zeusrun.launcher.nodes.node_launcher import versions
 from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.command import Place
@@ -273,6 +273,19 @@ def _authenticate(sock: socket.socket, token: str, number: int) -> Channel:
         stack.pop_all()
     descriptor = sock.detach()
     return Channel(descriptor, descriptor, number, auth)
+
+
+def listen(address: str, within: tuple[int, int] | None) -> socket.socket:
+    """Return a socket that listens on any free port, or on the first one within a range.
+
+    Raises ``LaunchError`` if there is none.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in (0,) if within is None else range(within[0], within[1] + 1):
+        with contextlib.suppress(OSError):
+            return socket.create_server((address, port), family=family)
+    span = "" if within is None else f" within run_on.port_range, {within[0]}-{within[1]}"
+    raise LaunchError(f"no port of {address} is free{span}")
 
 
 def _number_of(address: str, hosts: Sequence[Host], taken: Mapping[int, object]) -> int:

@@ -74,19 +74,6 @@ def is_own_name(name: str) -> bool:
     return False
 
 
-def listen(address: str, within: tuple[int, int] | None) -> socket.socket:
-    """Return a socket that listens on any free port, or on the first one within a range.
-
-    Raises ``LaunchError`` if there is none.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for port in (0,) if within is None else range(within[0], within[1] + 1):
-        with contextlib.suppress(OSError):
-            return socket.create_server((address, port), family=family)
-    span = "" if within is None else f" within run_on.port_range, {within[0]}-{within[1]}"
-    raise LaunchError(f"no port of {address} is free{span}")
-
-
 def _address_towards(host: str, peer: str) -> str:
     try:
         family, kind, _, _, target = socket.getaddrinfo(peer, _ANY_PORT, type=socket.SOCK_DGRAM)[0]

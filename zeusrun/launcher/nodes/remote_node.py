@@ -42,6 +42,7 @@ class RemoteNode:
         name: Of the host, as the user calls it.
         ranks: Of this host, once it is prepared.
         states: The process state of each of its live ranks, as psutil names it.
+        counts: The step clock of each of its ranks that has made a step.
         lost: Why the host is lost, as a sentence; ``None`` if it is not.
         shared: Whether others computed on its devices in this run; ``None`` if unknown.
         notices: Sentences of the node for the user, oldest first; whoever shows one removes it.
@@ -77,7 +78,7 @@ class RemoteNode:
         self._started = 0
         self._exit: ProcessExit | None = None
         self._level = StopLevel.NONE
-        self._counts: dict[int, StepCount] = {}
+        self.counts: dict[int, StepCount] = {}
         self.states: dict[int, str] = {}
         self.all_live, self.oom_kills, self.shared = True, None, None
         self._until_t = math.inf
@@ -205,7 +206,7 @@ class RemoteNode:
             self.limits.take(message["limits"])
         for rank, (steps, first_t, last_t, _, *more) in message["counts"].items():
             times = self.to_own_time(first_t), self.to_own_time(last_t)
-            self._counts[int(rank)] = StepCount(steps, *times, *more)
+            self.counts[int(rank)] = StepCount(steps, *times, *more)
 
     def _take_readings(self, readings: Sequence[Any]) -> None:
         for device, reading in zip(self.devices, readings, strict=False):
@@ -281,10 +282,6 @@ class RemoteNode:
         if self._exit is None:
             return ProcessExit(1, time.monotonic(), ())
         return self._exit
-
-    def count(self, rank: int) -> StepCount | None:
-        """Return the step clock of a rank; ``None`` before its first step."""
-        return self._counts.get(rank)
 
     def ask_for_stacks(self) -> None:
         """Ask its ranks to write their stacks, which are copied as its logs are."""

@@ -136,7 +136,9 @@ class RunningRanks:
     def count(self, rank: int = 0) -> StepCount | None:
         """Return the step clock of a rank; ``None`` before its first step."""
         node = self._node_of(rank)
-        return read_step_clock(self._paths.rank_clock(rank)) if node is None else node.count(rank)
+        if node is not None:
+            return node.counts.get(rank)
+        return read_step_clock(self._paths.rank_clock(rank))
 
     def counts(self) -> dict[int, StepCount]:
         """Return the step clocks of the ranks that have made a step."""
