@@ -95,6 +95,8 @@ def trial_head(trial: Trial) -> RenderableType:
     """Return the choice and its reason, in two lines."""
     rate = "" if trial.learning_rate is None else f" · learning rate {trial.learning_rate:g}"
     ranks = units.plural(trial.world_size, "rank")
+    if trial.hosts:
+        ranks += f" on {units.plural(len(trial.hosts), 'host')}"
     adapts = "" if trial.variant is None else f", adapted by {trial.variant}"
     choice = f"  batch size {trial.global_batch_size}{adapts}{rate} · {ranks}"
     return Group(
