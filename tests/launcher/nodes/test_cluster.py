@@ -155,7 +155,7 @@ def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
     assert "the token is wrong" in refused.stdout.read()
     waiting, did_not = joiner.shown
     assert waiting.startswith("waiting for b; run there: ")
-    assert "the tokens of the two ends differ" in did_not
+    assert "did not join: its token is wrong" in did_not
 
 
 def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeypatch):
