@@ -97,7 +97,7 @@ MESSAGES = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(MESSAGES, st.lists(st.integers(0, 1 << 20), max_size=12))
 def test_any_messages_arrive_as_sent_however_the_pipe_cuts_them(messages, places):
     data = sent(messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,13 +15,18 @@ import pytest
 
 from tests.factories import load_job
 from tests.launcher.nodes.ends import prepare
+from tests.runs import wait_for
 from zeusrun.commands import node as node_commands
 from zeusrun.errors import BusyError, LaunchError, UsageError
 from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.run_on_section import RunOn
-from zeusrun.launcher.nodes.channel import PREAMBLE
+from zeusrun.launcher.nodes import cluster as module
+from zeusrun.launcher.nodes import remote_node
+from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, ChannelError, authenticate
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE, Cluster, _number_of, listen, open_cluster
 from zeusrun.launcher.nodes.network import Endpoint, list_interfaces
+from zeusrun.launcher.nodes.node_launcher import NodeLauncher
+from zeusrun.launcher.nodes.remote_node import RemoteNode
 from zeusrun.launcher.processes.fan_out import FanOutProcess
 
 
@@ -64,6 +70,11 @@ def test_this_host_must_be_among_them(tmp_path):
         f"this host, {socket.gethostname()}, is not one of the job's hosts: b, 192.0.2.1. Submit on one "
         "of them, or add it to run_on"
     )
+
+
+def test_one_machine_has_one_name(tmp_path):
+    text = refused(tmp_path, UsageError, hosts=["localhost:2", "b", "127.0.0.1"])
+    assert text == "localhost and 127.0.0.1 are both this host; name it once, with its slots"
 
 
 def test_alone_on_the_list_it_needs_nobody(tmp_path):
@@ -144,7 +155,7 @@ def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
     assert "the token is wrong" in refused.stdout.read()
     waiting, did_not = joiner.shown
     assert waiting.startswith("waiting for b; run there: ")
-    assert "the tokens of the two ends differ" in did_not
+    assert "did not join: its token is wrong" in did_not
 
 
 def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeypatch):
@@ -164,6 +175,122 @@ def test_other_programs_do_not_join_and_a_signal_ends_the_wait(tmp_path, monkeyp
     assert re.fullmatch(
         r"a connection from 127\.0\.0\.1 was refused: the other end is not zeusrun", shown[1]
     )
+
+
+@pytest.fixture
+def nobody_joins(monkeypatch):
+    monkeypatch.setattr(module, "_PERSON_S", -1.0)
+
+
+def test_an_empty_token_is_none(tmp_path, monkeypatch, nobody_joins):
+    monkeypatch.setenv(TOKEN_VARIABLE, "")
+    shown = []
+    with pytest.raises(LaunchError, match="b did not join within"):
+        opened(job(tmp_path, fan_out="join"), [], shown.append)
+    (line,) = shown
+    assert re.search(rf"{TOKEN_VARIABLE}=\S{{22}} zeusrun join ", line)
+
+
+def test_who_waits_for_nobody_refuses_to_wait(cli, zeusrun):
+    path = zeusrun.job(run_on={"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "join"})
+    for words in (["explain", path], ["submit", path, "--dry-run"]):
+        code, _, errors = cli(*words)
+        assert code == 2
+        assert "only `zeusrun submit` waits for other hosts" in " ".join(errors.split())
+
+
+def test_a_quiet_submit_says_how_to_join(cli, zeusrun, nobody_joins):
+    path = zeusrun.job(run_on={"hosts": ["localhost", "b"], "nic": "lo", "fan_out": "join"})
+    code, shown, _ = cli("submit", path, "--quiet")
+    assert code == 5
+    assert "waiting for b; run there: " in " ".join(shown.split())
+
+
+def test_who_sends_a_byte_now_and_then_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(module, "_HANDSHAKE_S", 0.1)
+    head, other = socket.socketpair()
+    done = threading.Event()
+
+    def drip():
+        for byte in PREAMBLE + bytes(16):
+            if done.wait(0.02):
+                return
+            other.sendall(bytes([byte]))
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with pytest.raises(ChannelError, match="the other end is not zeusrun"):
+        module._authenticate(head, "secret", 1)
+    done.set()
+    thread.join()
+    other.close()
+
+
+class Person:
+    """Joins two hosts in threads, the second late, while the first leaves and joins again."""
+
+    def __init__(self, monkeypatch):
+        self.seen, self.launchers, self.signals = [], [], []
+        monkeypatch.setattr(module, "RemoteNode", self._see)
+        monkeypatch.setattr(module, "_POLL_S", 0.02)
+        # The head waits so long for the end of a connection: a thread, unlike a process, keeps it.
+        monkeypatch.setattr(remote_node, "_STALE_S", 0.05)
+        self._thread = threading.Thread(target=self._run)
+
+    def _see(self, *arguments):
+        self.seen.append(RemoteNode(*arguments))
+        return self.seen[-1]
+
+    def __call__(self, text):
+        if found := re.search(r"zeusrun join (\S+):(\d+)$", text):
+            self.endpoint = found[1], int(found[2])
+            self._thread.start()
+
+    def _run(self):
+        launcher, thread = self._join()
+        begun_t = launcher._heard_t
+        try:
+            wait_for(lambda: launcher._heard_t > begun_t, 30.0, "a ping")
+        except BaseException:
+            self.signals.append(signal.SIGTERM)  # nobody else ends the wait
+            raise
+        launcher._leaving = True
+        thread.join()
+        wait_for(lambda: self.seen[0].lost, 30.0)
+        socket.create_connection(self.endpoint).close()  # the head has looked when it is refused
+        self._join()
+        self._join()
+
+    def _join(self):
+        sock = socket.create_connection(self.endpoint)
+        auth = authenticate(sock.fileno(), "of the user", head=False)
+        descriptor = sock.detach()
+        launcher = NodeLauncher(Channel(descriptor, descriptor, 0, auth))
+        thread = threading.Thread(target=launcher.serve)
+        thread.start()
+        self.launchers.append(thread)
+        return launcher, thread
+
+    def wait(self):
+        for thread in (self._thread, *self.launchers):
+            thread.join(30.0)
+            assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("hosts")  # it catches signals, as the launchers in threads need it
+def test_while_one_host_is_late_another_is_pinged_and_may_leave_and_join_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv(TOKEN_VARIABLE, "of the user")
+    person = Person(monkeypatch)
+    spec = job(tmp_path, hosts=["localhost:2", "b", "c"], fan_out="join")
+    cluster, _ = opened(spec, person.signals, person)
+    try:
+        assert [(node.number, node.lost) for node in cluster.nodes] == [(1, None), (2, None)]
+        assert [node.name for node in person.seen] == ["b", "b", "c"]
+    finally:
+        cluster.close()
+    person.wait()
 
 
 def test_a_host_that_joins_has_the_number_of_its_address():
@@ -255,6 +382,12 @@ def test_a_fan_out_that_does_not_end_is_killed():
     process = FanOutProcess(["sh", "-c", "exec sleep 600"], 1)
     process.end(at_once=True)
     assert process._process.returncode == -9
+
+
+def test_how_it_ended_is_unknown_once_its_errors_are_closed():
+    process = FanOutProcess(["true"], 1)
+    process.end(at_once=False)
+    assert process.explain_end() == ""
 
 
 # The end

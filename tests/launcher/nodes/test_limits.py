@@ -158,6 +158,16 @@ def test_a_host_without_gpus_to_limit_has_no_say(own, holder, hosts):
     assert own.power_limit_w() == OWN_W
 
 
+def test_what_another_host_could_not_restore_is_told(own, holder, hosts):
+    node, there = hosts.play()
+    there.send("answer", call=1, levers=[100.0, 150.0], refused=None, taken=None)
+    there.send("answer", call=2, error="GPU 0 is lost", type="DeviceError")
+    with JoinedLimits(holder, [node.limits], "optimize") as limits:
+        assert limits.unrestored is None
+    assert limits.unrestored == "host b: GPU 0 is lost"
+    assert own.power_limit_w() == OWN_W
+
+
 def test_where_no_host_has_a_limit_there_are_no_levers(hosts):
     """Devices of a plugin, on both hosts."""
     node, there = hosts.play()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 
+import psutil
 import pytest
 
 from zeusrun.launcher.nodes import mirror
@@ -16,6 +18,9 @@ from zeusrun.launcher.nodes.mirror import (
     write_copy,
 )
 from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.supervision.ranks import RunningRanks
+from zeusrun.metrics.base import SidecarReader
+from zeusrun.sidecar.events import Spawned, append_event
 
 HERE = 5.0  # the node's clock shows so much less
 
@@ -195,6 +200,20 @@ def test_an_event_keeps_all_but_its_time(paths):
     lines = paths.sidecar.read_bytes().split(b"\n")
     assert [json.loads(each) for each in lines[:-1]] == [{**record, "t": 6.5}] * 2
     assert lines[-1] == b""
+
+
+def test_a_process_that_another_host_has_started_is_none_of_this_host(paths, tmp_path):
+    there = tmp_path / "metrics.jsonl"
+    spawned = Spawned(1.5, os.getpid(), 2, followed=True, launched=True)
+    append_event(there, spawned)
+    write_copy(paths, 1, "metrics.jsonl", there.read_bytes(), later)
+    (event,) = SidecarReader(paths.sidecar).read()
+    assert event == replace(spawned, t=6.5, pid=event.pid)
+    with pytest.raises(psutil.NoSuchProcess):
+        psutil.Process(event.pid)
+    RunningRanks(paths).take(event)
+    write_copy(paths, 2, "metrics.jsonl", there.read_bytes(), later)
+    assert len({each.pid for each in SidecarReader(paths.sidecar).read()}) == 2
 
 
 def test_events_of_several_hosts_do_not_replace_each_other(paths):

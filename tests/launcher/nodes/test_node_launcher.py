@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.factories import FAKE_TORCHRUN
-from tests.launcher.nodes.ends import command, connect, events, frame, prepare
+from tests.launcher.nodes.ends import ON_CPU, command, connect, events, frame, prepare
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.nodes import node_launcher
@@ -214,6 +214,30 @@ def test_a_signal_to_the_launcher_is_passed_to_the_head(node, hosts):
     os.kill(os.getpid(), signal.SIGUSR1)
     wait_for(lambda: node.signals, 30.0)
     assert [*node.signals] == [signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_that_waits_for_a_run_ends_at_a_signal(hosts, number):
+    node = hosts.serve()
+    os.kill(os.getpid(), number)
+    wait_for(lambda: node.lost, 30.0)
+    assert [*node.signals] == [number]
+
+
+def test_variables_of_the_node_win_over_defaults_and_those_of_the_job_over_both(
+    hosts, paths, tmp_path, torchrun, monkeypatch
+):
+    """The node has its own number of cores, and its own name of the interface."""
+    names = ("OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=ib0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    job = {"NCCL_SOCKET_IFNAME": "=${job}0"}
+    node = prepare(hosts.serve(), tmp_path / "home", first=0, env={**ON_CPU, **job})
+    (tmp_path / "shows.py").write_text(f"import os\nfor name in {names}: print(os.environ[name])")
+    defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=job0"}
+    run(node, paths, tmp_path / "shows.py", env={**torchrun, **defaults})
+    assert paths.rank_log(0).read_text().split() == ["8", "=job0", "lo"]
 
 
 def test_what_ranks_save_without_a_shared_file_system_is_told(node, tmp_path, torchrun):

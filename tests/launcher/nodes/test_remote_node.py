@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -172,7 +173,7 @@ def test_a_host_that_does_not_answer_is_lost_and_one_that_does_is_not(hosts):
     cluster.watch()
     wait_for(lambda: silent.lost, 30.0)
     assert silent.lost == "host c is lost: it has not answered for 0 s (run_on.heartbeat_s)"
-    time.sleep(0.4)
+    time.sleep(0.1)  # the other was not heard for longer, but for its answers
     cluster._ended.set()
     assert answers.lost is None
 
@@ -306,9 +307,9 @@ def test_the_end_names_the_host_of_what_was_left(hosts, paths):
     assert node.failed
 
 
-def own_node_started(node, own, paths, **changes):
+def own_node_started(node, own, paths, grace_s=5.0):
     node.start(
-        Command((), {"A": "1", "KEY": "secret"}, paths.run_dir, secrets=("KEY",)), paths, 5.0
+        Command((), {"A": "1", "KEY": "secret"}, paths.run_dir, secrets=("KEY",)), paths, grace_s
     )
     message = until(own, "start")
     own.send("answer", call=message["call"], shared_files=False)
@@ -346,10 +347,35 @@ def test_a_stop_is_sent_once_and_never_falls(hosts, paths):
 def test_ranks_that_do_not_end_there_lose_the_host(hosts, paths, monkeypatch):
     monkeypatch.setattr(remote_node, "_MARGIN_S", 0.05)
     node, own = hosts.play()
-    own_node_started(node, own, paths)
+    own_node_started(node, own, paths, grace_s=0.05)
     assert node.is_running
     assert node.finish().code == 1
     assert node.lost == "host b is lost: its ranks did not end"
+
+
+def test_nor_is_a_stop_waited_for_longer_than_the_grace(hosts, paths, monkeypatch):
+    monkeypatch.setattr(remote_node, "_MARGIN_S", 0.05)
+    node, own = hosts.play()
+    own_node_started(node, own, paths, grace_s=0.05)
+    for level in (StopLevel.NONE, StopLevel.ASK):
+        node.stop(level)
+    assert node._until_t == math.inf  # a script that was asked may save for long
+    begun_t = time.monotonic()
+    wait_for(lambda: (node.stop(StopLevel.TERMINATE), node.lost)[1], 30.0)
+    assert time.monotonic() - begun_t > 0.1
+    assert node.lost == "host b is lost: its ranks did not end"
+    assert not node.is_running
+
+
+def test_of_a_host_that_is_lost_before_no_end_is_waited_for(hosts, paths):
+    node, _ = hosts.play()
+    node.mark_lost("host b is lost: it is silent")
+    node.start(Command((), {}, paths.run_dir), paths, 3600.0)
+    assert not node.is_running
+    with pytest.raises(LaunchError, match="it is silent"):
+        node.wait_until_started()
+    assert node.ended.is_set()
+    assert node.finish().code == 1
 
 
 def test_a_file_that_cannot_be_copied_is_told_and_the_rest_is_copied(hosts, paths):

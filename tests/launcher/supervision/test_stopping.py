@@ -143,6 +143,37 @@ def test_what_a_scheduler_sends_is_a_preemption(number):
     assert (order.level, order.cause) == (StopLevel.KILL, ReasonCode.PREEMPTED)
 
 
+HEAD, NODE = "the head", "a node"
+
+
+@pytest.mark.parametrize(
+    ("came", "level"),
+    [
+        ([NODE], StopLevel.TERMINATE),
+        ([NODE, NODE], StopLevel.TERMINATE),
+        ([NODE, HEAD], StopLevel.TERMINATE),
+        ([HEAD, NODE], StopLevel.TERMINATE),
+        ([NODE, HEAD, NODE], StopLevel.TERMINATE),
+        ([NODE, HEAD, HEAD], StopLevel.KILL),
+        ([HEAD, NODE, HEAD], StopLevel.KILL),
+    ],
+)
+def test_a_signal_that_several_hosts_get_is_one_and_a_second_of_the_head_kills(
+    tmp_path, came, level
+):
+    signals = CaughtSignals()
+    stopping = Stopping(
+        load_job(tmp_path), GOAL, RunPaths(tmp_path), signals, Messages(lambda _event: None),
+        cost_bound_j=None,
+    )  # fmt: skip
+    for place in came:
+        (signals.received.append if place is HEAD else stopping.take_signal)(signal.SIGINT)
+        found = stopping.decide(TRAINING, None)
+        assert not stopping.may_ask_policy
+    assert found is level
+    assert stopping.order.cause is ReasonCode.SIGNAL
+
+
 def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():
     assert how_at_once(signal.SIGINT, cancelled=None) == "press Ctrl-C again to end it at once"
     assert how_at_once(signal.SIGTERM, cancelled=None) == "send SIGTERM again to end it at once"

@@ -106,7 +106,7 @@ def write_copy(
         write_file(path, data)
         return
     if name == paths.sidecar.name:
-        data = b"".join(_with_own_time(each, to_own_time) for each in data.splitlines(True))
+        data = b"".join(_as_here(each, number, to_own_time) for each in data.splitlines(True))
     descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, data)  # one write, so that lines of several hosts do not mix
@@ -114,11 +114,11 @@ def write_copy(
         os.close(descriptor)
 
 
-def _with_own_time(line: bytes, to_own_time: Callable[[float], float]) -> bytes:
+def _as_here(line: bytes, number: int, to_own_time: Callable[[float], float]) -> bytes:
     with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
         record: dict[str, Any] = json.loads(line)
         record["t"] = to_own_time(float(record["t"]))
         if record.get("event") == "spawned":
-            record["pid"] = -record["pid"]  # the number may be that of another process here
+            record["pid"] += number << 32  # the id of no process here, nor on another host
         return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
     return line

@@ -265,11 +265,13 @@ class _NodeRun:
                 f"{error.filename} cannot be created there: {error.strerror}. Set ZEUSRUN_HOME to "
                 "a folder that can be written on every host"
             ) from error
+        own = os.environ
         env = {
-            **without_own_variables(os.environ),
+            **without_own_variables(own),
             **{name: environment[name] for name in message["own_env"]},
             **message["env"],
-            **{name: environment[name] for name in DEFAULTS if name in environment},
+            # Unless the job sets them; those of the message have no placeholders.
+            **{each: own[each] for each in DEFAULTS if own.get(each) == environment.get(each, "")},
         }
         own_worker = {message["worker"]: str(WORKER)}
         argv = [own_worker.get(word, word) for word in message["argv"]]
