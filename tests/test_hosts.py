@@ -274,6 +274,7 @@ def test_a_preempted_training_ends_after_its_epoch_and_both_hosts_save(pair):
     pair.check_that_b_is_empty()
 
 
+@pytest.mark.long
 def test_the_next_submit_continues_a_preempted_training_to_the_target(pair):
     enough = pair.zeusrun.folder / "enough"
     job = pair.job("checkpoints.py", args=["--reaches-with", str(enough)], objective=ENDLESS)

@@ -31,6 +31,7 @@ def submit(zeusrun, plain_library):
     return run
 
 
+@pytest.mark.long
 def test_the_joules_of_both_hosts_add_up_and_a_limit_is_held_on_both(zeusrun, submit):
     serial = f"serial={secrets.randbelow(10**7)}"
     done, trial = submit(serial, power_limit={"mode": "fixed", "watts": 200})

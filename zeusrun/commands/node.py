@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Annotated
 
+import typer
 from typer import Argument
 
 from zeusrun.errors import LaunchError, UsageError
@@ -30,13 +31,16 @@ def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) 
 
 def _connect(host: str, port: int) -> socket.socket:
     """Connect to a submit, which may start later; raises ``OSError``."""
-    until_t = time.monotonic() + _CONNECT_S
+    until_t, waits = time.monotonic() + _CONNECT_S, False
     while True:
         try:
             sock = socket.create_connection((host, port), timeout=_CONNECT_S)
         except ConnectionRefusedError:
             if time.monotonic() > until_t:
                 raise
+            if not waits:
+                waits = True
+                typer.echo(f"nobody listens on {host}:{port} yet; waiting")
             time.sleep(_AGAIN_S)
         else:
             sock.setblocking(True)
@@ -63,5 +67,6 @@ def join(
     except ChannelError as error:
         raise LaunchError(f"{endpoint}: {error}") from error
     descriptor = sock.detach()
+    typer.echo(f"connected to {endpoint}")
     if not NodeLauncher(Channel(descriptor, descriptor, 0, auth)).serve():
         raise LaunchError(f"{endpoint} refused this host: the token is wrong, or the run has ended")

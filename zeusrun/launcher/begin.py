@@ -122,7 +122,8 @@ def plan(submission: Submission) -> tuple[Trial, Command, Sequence[str]]:
     notes = () if choice.note is None else (choice.note,)
     paths, fitting = RunPaths(Path(trial.run_dir)), choice.largest_that_fits
     command, *_ = submission.commands(trial, paths, fitting)
-    return trial, command, (*notes, *choice.about_history)
+    others = [f"host {each.name} starts its part" for each in trial.hosts[1:]]
+    return trial, command, (*notes, *others, *choice.about_history)
 
 
 def _take_lease(submission: Submission, begun: Begun, version: str) -> bool:

@@ -56,14 +56,15 @@ def join_hosts(before: tuple[HostShare, ...], last: tuple[HostShare, ...]) -> tu
     return tuple(share._replace(energy_j=joules) for share, joules in zip(last, sums, strict=True))
 
 
+def host_of(hosts: Sequence[HostShare], rank: int | None) -> str | None:
+    """Return the name of the host of a rank; ``None`` if there is only one, or it is unknown."""
+    names = [share.name for share in hosts for _ in range(share.ranks)]
+    return None if rank is None or rank >= len(names) else names[rank]
+
+
 def rank_label(hosts: Sequence[HostShare], rank: int) -> str:
     """Return what people call a rank, with the name of its host if there are several."""
-    first = 0
-    for share in hosts:
-        first += share.ranks
-        if rank < first:
-            return f"{share.name} rank{rank}"
-    return f"rank{rank}"
+    return " ".join(filter(None, (host_of(hosts, rank), f"rank{rank}")))
 
 
 @dataclass(frozen=True)

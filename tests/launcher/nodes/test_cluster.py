@@ -92,10 +92,10 @@ def test_alone_on_the_list_it_needs_nobody(tmp_path):
         ),
         (
             "sh -c 'echo noise; echo first >&2; echo no route to host >&2; exit 255' {host}",
-            r"^host b is lost: .* \(sh exited with code 255: no route to host\)\. Check run_on",
+            r"^host b cannot be reached \(sh exited with code 255: no route to host\)\. It needs zeusrun",
         ),
-        ("sh -c 'kill -9 $$' {host}", r"^host b is lost: .* \(sh was ended by signal 9\)"),
-        ("sh -c 'exit 0' {host}", r"^host b is lost: .* \(sh exited with code 0\)"),
+        ("sh -c 'kill -9 $$' {host}", r"^host b cannot be reached \(sh was ended by signal 9\)"),
+        ("sh -c 'exit 0' {host}", r"^host b cannot be reached \(sh exited with code 0\)"),
     ],
 )
 def test_a_fan_out_that_fails_is_told(tmp_path, fan_out, said):
@@ -105,7 +105,7 @@ def test_a_fan_out_that_fails_is_told(tmp_path, fan_out, said):
 def test_one_of_several_that_fails_ends_the_others(tmp_path):
     fan_out = """sh -c '[ $0 = c ] && exit 3; exec "$@"' {host}"""
     text = refused(tmp_path, hosts=["localhost:2", "b", "c"], fan_out=fan_out)
-    assert text.startswith("host c is lost")
+    assert text.startswith("host c cannot be reached")
 
 
 def test_secrets_among_the_arguments_are_not_sent_to_a_joined_host(tmp_path):
@@ -153,7 +153,8 @@ def test_hosts_join_by_hand_with_the_token_only(tmp_path, zeusrun, monkeypatch):
     assert joined.wait(60) == 0
     assert refused.wait(60) == 5
     assert "the token is wrong" in refused.stdout.read()
-    waiting, did_not = joiner.shown
+    waiting, did_not, joined_from = joiner.shown
+    assert joined_from == "host b joined from 127.0.0.1"
     assert waiting.startswith("waiting for b; run there: ")
     assert "did not join: its token is wrong" in did_not
 

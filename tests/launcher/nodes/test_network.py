@@ -23,8 +23,14 @@ def test_the_loopback_is_an_interface_with_ipv4_first():
     assert list_interfaces()["lo"][0] == "127.0.0.1"
 
 
-def test_a_named_interface_is_used_whatever_the_peer():
-    assert find_endpoint("a", "lo", NOWHERE) == Endpoint("lo", "127.0.0.1")
+@pytest.mark.parametrize("peer", ["localhost", "127.0.0.2", "a..b", "no-such-host.invalid"])
+def test_a_named_interface_is_used(peer):
+    assert find_endpoint("a", "lo", peer) == Endpoint("lo", "127.0.0.1")
+
+
+def test_the_loopback_is_refused_where_it_leads_nowhere():
+    with pytest.raises(LaunchError, match=rf"run_on.nic: lo of host a does not lead to {NOWHERE}"):
+        find_endpoint("a", "lo", NOWHERE)
 
 
 def test_a_wrong_interface_is_told_with_the_host_and_those_that_it_has():

@@ -24,10 +24,10 @@ from zeusrun.launcher.rundir.failure import (
     read_traceback,
     torchrun_was_signalled,
 )
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.supervision.outcome import build_outcome
 from zeusrun.reasons import ReasonCode
-from zeusrun.trial import HostShare, Outcome, TrialStatus, rank_label
+from zeusrun.trial import HostShare, Outcome, TrialStatus, host_of, rank_label
 
 HOSTS = (HostShare("a", 2), HostShare("b", 1), HostShare("c", 4))
 
@@ -359,3 +359,17 @@ def test_standard_input_may_be_the_list(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("a slots=2\n"))
     assert _read_nodes("-", None) == ["run_on.hostfile=null", 'run_on.hosts=["a:2"]']
     assert _read_nodes(None, None) == []
+
+
+def test_a_warning_of_torch_is_no_reason_where_another_host_has_an_error(tmp_path):
+    paths = create_run(tmp_path, "job", "job-1-1")
+    warning = "[W1126 13:53:42.402479604 socket.cpp:207] [c10d] The hostname cannot be retrieved\n"
+    paths.torchrun_log.write_text(warning)
+    (paths.logs / "torchrun.1.log").write_text(f"{warning}RendezvousConnectionError: timed out\n")
+    assert "RendezvousConnectionError" in read_failure(paths, 0).reason
+
+
+def test_the_reason_names_the_host_of_the_rank():
+    trial = build_trial(world_size=2, hosts=(HostShare("a", 1), HostShare("b", 1)))
+    assert [host_of(trial.hosts, rank) for rank in (0, 1, 2, None)] == ["a", "b", None, None]
+    assert host_of((), 0) is None

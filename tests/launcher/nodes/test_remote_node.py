@@ -155,7 +155,7 @@ def test_a_host_without_torch_says_so(hosts):
 def test_a_launcher_that_ends_before_its_first_message_is_told(hosts):
     node, own = hosts.play(greets=False)
     own.close()
-    with pytest.raises(LaunchError, match=r"host b is lost: .*Check run_on"):
+    with pytest.raises(LaunchError, match=r"host b cannot be reached.*It needs zeusrun"):
         _check_hello(node, "job", [])
 
 
@@ -301,7 +301,7 @@ def test_step_clocks_come_as_they_were_read(hosts):
 def test_the_end_names_the_host_of_what_was_left(hosts, paths):
     node, own = hosts.play()
     own_node_started(node, own, paths)
-    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]])
+    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]], saved=False)
     end = node.finish()
     assert (end.code, end.outlived, end.left) == (1, ("python (3) on b",), ("tee (4) on b",))
     assert node.failed
@@ -394,14 +394,14 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
     own_node_started(node, own, paths)
     own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0]}, states={"1": "running"}, all_live=False,
              oom_kills=2, shared=True, limits={})  # fmt: skip
-    own.send("ended", exit=[0, 5.0, [], []])
+    own.send("ended", exit=[0, 5.0, [], []], saved=False)
     node.finish()
     assert node.counts.get(1) is not None
     node.start(Command((), {}, paths.run_dir), paths, 5.0)
     assert node.counts.get(1) is None
     assert (node.states, node.all_live, node.oom_kills, node.shared) == ({}, True, None, None)
     assert node.is_running
-    own.send("ended", exit=[0, 5.0, [], []])
+    own.send("ended", exit=[0, 5.0, [], []], saved=False)
 
 
 # The ranks of all hosts

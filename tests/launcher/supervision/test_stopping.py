@@ -167,11 +167,16 @@ def test_a_signal_that_several_hosts_get_is_one_and_a_second_of_the_head_kills(
         cost_bound_j=None,
     )  # fmt: skip
     for place in came:
-        (signals.received.append if place is HEAD else stopping.take_signal)(signal.SIGINT)
+        if place is HEAD:
+            signals.received.append(signal.SIGTERM)
+        else:
+            stopping.take_signal("SIGINT to the launcher of host b")
         found = stopping.decide(TRAINING, None)
         assert not stopping.may_ask_policy
     assert found is level
-    assert stopping.order.cause is ReasonCode.SIGNAL
+    assert stopping.order.cause is ReasonCode.PREEMPTED
+    place = "zeusrun" if came[0] is HEAD else "the launcher of host b"
+    assert stopping.order.reason.endswith(f" to {place}")
 
 
 def test_how_to_end_it_at_once_is_named_for_each_way_to_end_it():

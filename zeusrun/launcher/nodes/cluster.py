@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -203,7 +204,10 @@ def _check_hello(node: RemoteNode, job: str, signals: Sequence[int]) -> None:
         hello = node.wait_for_hello(_POLL_S)
     if hello is None:
         lost = node.lost or f"host {node.name} has not answered for {_HELLO_S:g} s"
-        raise LaunchError(f"{lost}. Check run_on; try `ssh {node.name} zeusrun doctor`")
+        raise LaunchError(
+            f"{lost}. It needs zeusrun for the same Python as here, {sys.executable}, and "
+            "run_on.fan_out must reach it"
+        )
     if (text := hello.get("error")) is not None:
         raise LaunchError(f"host {node.name}: {text}")
     for name, own in versions().items():
@@ -250,6 +254,10 @@ def _wait_for_joins(
                 )
             with contextlib.suppress(TimeoutError):
                 sock, peer = server.accept()
+                if peer[0] == endpoint.address and endpoint.nic != "lo":
+                    sock.close()
+                    show("a `zeusrun join` on this host was refused: run it on the others")
+                    continue
                 number = _number_of(peer[0], hosts, nodes)
                 try:
                     channel = _authenticate(sock, token, number)
@@ -261,6 +269,7 @@ def _wait_for_joins(
                     show(f"{peer[0]} did not join: its token is wrong, or it has ended")
                     node.close()
                     continue
+                show(f"host {node.name} joined from {peer[0]}")
                 nodes[number] = node
     cluster.nodes = tuple(nodes[each] for each in sorted(nodes))
 

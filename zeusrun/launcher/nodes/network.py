@@ -53,12 +53,24 @@ def find_endpoint(host: str, nic: str | None, peer: str) -> Endpoint:
                 f"host {host} has no interface {nic}; it has {', '.join(interfaces)}. Correct "
                 "run_on.nic in the job file"
             )
+        if _is_loopback(interfaces[nic][0]) and not _is_loopback(_resolve(peer) or "127.0.0.1"):
+            raise LaunchError(f"run_on.nic: {nic} of host {host} does not lead to {peer}")
         return Endpoint(nic, interfaces[nic][0])
     address = _address_towards(host, peer)
     own = next((name for name, found in interfaces.items() if address in found), None)
     if own is None:
         raise LaunchError(f"host {host}: no interface has its address {address}; set run_on.nic")
     return Endpoint(own, address)
+
+
+def _resolve(name: str) -> str | None:
+    with contextlib.suppress(OSError, UnicodeError):  # such as a..b
+        return str(socket.getaddrinfo(name, None)[0][4][0])
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def is_own_name(name: str) -> bool:
@@ -68,10 +80,8 @@ def is_own_name(name: str) -> bool:
     own = {address for each in list_interfaces().values() for address in each}
     if name in {"localhost", own_name, own_name.partition(".")[0], slurm, *own}:
         return True
-    with contextlib.suppress(OSError, UnicodeError):  # such as a..b
-        found = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
-        return any(each in own or ipaddress.ip_address(each).is_loopback for each in found)
-    return False
+    address = _resolve(name)
+    return address is not None and (address in own or _is_loopback(address))
 
 
 def _address_towards(host: str, peer: str) -> str:
@@ -82,7 +92,7 @@ def _address_towards(host: str, peer: str) -> str:
             return str(sock.getsockname()[0])
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise LaunchError(
-            f"host {host} has no route to {peer}: {why}. Name the network interface under "
-            "run_on.nic in the job file"
-        ) from error
+        advice = "Name the network interface under run_on.nic in the job file"
+        if isinstance(error, (socket.gaierror, UnicodeError)):
+            advice = f"Correct the name. If it is an alias of ssh: {advice[0].lower()}{advice[1:]}"
+        raise LaunchError(f"host {host} has no route to {peer}: {why}. {advice}") from error

@@ -226,7 +226,8 @@ def _check_start(message: Message, environment: dict[str, str]) -> None:
     if message["continues"] and not has_checkpoint(paths.run_dir):
         raise LaunchError(
             f"the run continues from a checkpoint in {paths.checkpoints}, and this host has none. "
-            "Put ZEUSRUN_HOME on a file system that all hosts share, or copy the folder there"
+            "Put ZEUSRUN_HOME on a file system that all hosts share, copy the folder there, or "
+            f"give the run up: zeusrun cancel {paths.run_dir.name}"
         )
     lacking = [name for name in message["own_env"] if name not in environment]
     if lacking:
@@ -348,14 +349,16 @@ class _NodeRun:
             self._channel.send(
                 "warning", text=f"its logs are too large to copy; they are in {self._own.logs}"
             )
-        if not self._paths.trial.exists() and has_checkpoint(self._paths.run_dir):
+        saved = has_checkpoint(self._paths.run_dir)
+        if saved and not self._paths.trial.exists():
             text = f"its checkpoints are on its own disk, in {self._paths.checkpoints}"
             self._channel.send("warning", text=text)
         if copied:
             remove_node_folders(self._paths, self._channel.node)
         self._send_state({})
         exit_ = self.ranks.exit
-        self._channel.send("ended", exit=[exit_.code, exit_.ended_t, exit_.outlived, exit_.left])
+        ended = [exit_.code, exit_.ended_t, exit_.outlived, exit_.left]
+        self._channel.send("ended", exit=ended, saved=saved)
 
 
 def _hello() -> dict[str, Any]:

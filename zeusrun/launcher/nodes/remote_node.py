@@ -81,6 +81,7 @@ class RemoteNode:
         self.counts: dict[int, StepCount] = {}
         self.states: dict[int, str] = {}
         self.all_live, self.oom_kills, self.shared = True, None, None
+        self.saved = False  # whether a checkpoint of the run is on its disk, or on a shared one
         self._until_t = math.inf
         if self.lost is None:
             self.ended.clear()
@@ -147,8 +148,9 @@ class RemoteNode:
             problem = receive_all(self.channel, self._take)
         if not self._leaving:
             why = problem or self._explain_end()
-            ended = "its node launcher has ended, or the connection was lost"
-            self.mark_lost(f"host {self.name} is lost: {ended}{f' ({why})' if why else ''}")
+            what = "is lost: its node launcher has ended, or the connection was lost"
+            what = "cannot be reached" if self.hello is None else what
+            self.mark_lost(f"host {self.name} {what}{f' ({why})' if why else ''}")
 
     def _take(self, message: Message) -> None:
         self.heard_t = time.monotonic()
@@ -169,6 +171,7 @@ class RemoteNode:
         elif kind == "signal":
             self.signals.append(message["number"])
         elif kind == "ended":
+            self.saved = message["saved"]
             self._take_end(*message["exit"])
 
     def _take_answer(self, message: Message) -> None:

@@ -39,6 +39,7 @@ _ROW = re.compile(
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|\bpeer|\bremote|NCCL", re.IGNORECASE
 )
+_WARNING = re.compile(r"\[[IW]\d{4} ")  # a line of torch's C++ log
 _USAGE = 2  # the exit code of argparse and click for wrong arguments
 _BROKEN = re.compile(
     r"(?:^|: )(?:(?:Import|ModuleNotFound|Syntax|Indentation|Tab)Error\b|No module named )"
@@ -253,6 +254,7 @@ def _from_torchrun(log: str) -> Failure | None:
         exited = None if code < 0 or code == _EXTERNAL_SIGTERM else code
         return Failure(int(row[1]), f"rank {row[1]} {how}", cause=how, exit_code=exited)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = [line for line in lines if not _WARNING.match(line)]
     if not lines:
         return None
     # torch reads the entry points of all packages.

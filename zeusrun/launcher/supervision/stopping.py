@@ -172,7 +172,7 @@ class Stopping:
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._grace_s = signals, spec.launch.grace_period_s
         self._cancelled: ReasonCode | None = None  # by another zeusrun
-        self._of_nodes: list[int] = []  # signals that launchers of other hosts received
+        self._of_node: str | None = None  # a signal that the launcher of another host received
         self.order: StopOrder | None = None  # the one that counts
         self.policy_order: StopOrder | None = None
         self.rules = StopRules(
@@ -190,16 +190,16 @@ class Stopping:
 
     @property
     def _received(self) -> Sequence[int]:
-        return self._signals.received or self._of_nodes
+        return self._signals.received or [signal.SIGTERM] * (self._of_node is not None)
 
     @property
     def preempted(self) -> bool:
         """Whether a scheduler is ending the run."""
         return self.order is not None and self.order.cause is ReasonCode.PREEMPTED
 
-    def take_signal(self, number: int) -> None:
-        """Take a signal of another host's launcher: one ends the run, more are the same request."""
-        self._of_nodes = self._of_nodes or [number]
+    def take_signal(self, text: str) -> None:
+        """Take a signal of another host's launcher: the run is preempted. More change nothing."""
+        self._of_node = self._of_node or text
 
     def bound(self, cost_bound_j: float | None) -> None:
         """Take another cost bound, in joules; ``None`` for none."""
@@ -228,6 +228,8 @@ class Stopping:
         order = find_stop(progress, self.rules, signals, self.policy_order, cancelled)
         if order is None:
             return None
+        if order.cause is ReasonCode.PREEMPTED and not self._signals.received:
+            return replace(order, reason=self._of_node or order.reason)
         if (
             order.cause is ReasonCode.TARGET_REACHED
             and order.ends_ranks

@@ -234,8 +234,7 @@ def _hear_nodes(run: Supervised) -> None:
             run.messages.warn(node.notices.popleft())
         while node.signals:
             number = node.signals.popleft()
-            run.messages.warn(f"host {node.name}: its launcher received {signal_name(number)}")
-            run.stopping.take_signal(number)
+            run.stopping.take_signal(f"{signal_name(number)} to the launcher of host {node.name}")
 
 
 def _show_logs(tails: Mapping[int, LineTail], messages: Messages, *, final: bool = False) -> None:
@@ -321,6 +320,10 @@ def conclude(run: Supervised) -> Outcome:
     if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(paths.run_dir):
         text = "it will start from the beginning: there is no checkpoint in "
         messages.emit(Warned(text + str(paths.checkpoints)))  # not recorded: it continues
+    elif outcome.status is TrialStatus.PREEMPTED:
+        for node in (each for each in run.submission.nodes if not each.saved):
+            text = f"host {node.name} has no checkpoint of it, so it cannot continue there: share "
+            messages.emit(Warned(f"{text}ZEUSRUN_HOME among the hosts, or save on every rank"))
     found = (*outcome.warnings, *run.meter.warnings, *messages.warnings)
     warnings = tuple(map(storable_text, found))
     return replace(outcome, reason=storable_text(outcome.reason), warnings=warnings)

@@ -11,7 +11,7 @@ from zeusrun.launcher.supervision.stopping import BY_SIGNAL
 from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode
 from zeusrun.target import meets_target
-from zeusrun.trial import TrialStatus
+from zeusrun.trial import TrialStatus, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +97,8 @@ def _failed(trial: Trial, progress: Progress, failure: Failure) -> Verdict:
     if progress.reached is not None:
         when = describe_target(trial, progress, progress.reached)
         after = f"the target was reached {when}, then "
+    host = host_of(trial.hosts, failure.rank)
+    after += "" if host is None else f"host {host}: "
     text = failure.sentence + _ended_before(failure, progress)
     if not failure.out_of_memory:
         return TrialStatus.FAILED, failure.code, after + text
