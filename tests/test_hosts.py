@@ -369,7 +369,7 @@ def test_a_failure_is_the_reason_though_zeusrun_ends_the_other_rank(pair, hangs)
     code, result, seen = pair.submit(job)
     trial = only_trial(result)
     assert (code, trial["status"], trial["reason_code"]) == (3, "FAILED", "crashed"), seen
-    assert trial["reason"].startswith("rank 1 was ended by SIGKILL")
+    assert trial["reason"].startswith("host b: rank 1 was ended by SIGKILL")
     pair.check_that_b_is_empty()
 
 
