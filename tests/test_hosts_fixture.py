@@ -59,6 +59,7 @@ def test_a_command_has_the_environment_the_folder_and_the_pid_that_it_is_given(t
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(20) == -signal.SIGTERM
         hosts.b.start(["sleep", "600"])
+        wait_for(hosts.b.pids, 20)  # nsenter may not have entered yet
         hosts.b.kill()
         wait_for(lambda: hosts.b.pids() == [], 20)
 
