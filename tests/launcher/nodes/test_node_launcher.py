@@ -98,7 +98,7 @@ def test_ranks_are_run_and_what_they_write_is_copied(node, paths, torchrun):
     for rank in (0, 1):
         assert f"epoch 5 of rank {rank}\nthe end\n" in paths.rank_log(rank).read_text()
     assert not paths.torchrun_log.exists()
-    assert not paths.of_node(1).run_dir.exists()
+    wait_for(lambda: not paths.of_node(1).run_dir.exists(), 30.0)
 
 
 def test_a_failure_there_is_told_with_its_record(node, paths, torchrun):

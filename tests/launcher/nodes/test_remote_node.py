@@ -301,7 +301,7 @@ def test_step_clocks_come_as_they_were_read(hosts):
 def test_the_end_names_the_host_of_what_was_left(hosts, paths):
     node, own = hosts.play()
     own_node_started(node, own, paths)
-    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]], saved=False)
+    own.send("ended", exit=[1, 5.0, ["python (3)"], ["tee (4)"]], saved=False, copied=True)
     end = node.finish()
     assert (end.code, end.outlived, end.left) == (1, ("python (3) on b",), ("tee (4) on b",))
     assert node.failed
@@ -385,8 +385,26 @@ def test_a_file_that_cannot_be_copied_is_told_and_the_rest_is_copied(hosts, path
     own.send("file", name="logs/rank1.log", data="\xff")
     wait_for(paths.rank_log(1).exists, 30.0)
     assert wait_for(paths.rank_log(1).read_bytes, 30.0) == b"\xff"
-    assert [*node.notices] == ["../trial.json: Invalid argument"]
+    assert [*node.notices] == ["../trial.json is incomplete: Invalid argument"]
     assert not (paths.run_dir.parent / "trial.json").exists()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_node_removes_its_files_only_once_all_are_written_here(hosts, paths, refused):
+    """Such as on a full disk: then the node has the only whole copy."""
+    node, own = hosts.play()
+    own_node_started(node, own, paths)
+    if refused:
+        paths.rank_log(1).mkdir()
+    own.send("file", name="logs/rank1.log", data="x")
+    own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
+    node.finish()
+    assert [*node.notices] == [f"{paths.rank_log(1)} is incomplete: Is a directory"] * refused
+    node.close()
+    kinds = []
+    while (message := own.receive()) is not None:
+        kinds.append(message["kind"])
+    assert ("remove" in kinds, kinds[-1]) == (not refused, "bye")
 
 
 def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
@@ -394,14 +412,14 @@ def test_each_run_begins_with_nothing_of_the_one_before(hosts, paths):
     own_node_started(node, own, paths)
     own.send("state", counts={"1": [1, 1.0, 1.0, 1, 0, 0, 0]}, states={"1": "running"}, all_live=False,
              oom_kills=2, shared=True, limits={})  # fmt: skip
-    own.send("ended", exit=[0, 5.0, [], []], saved=False)
+    own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
     node.finish()
     assert node.counts.get(1) is not None
     node.start(Command((), {}, paths.run_dir), paths, 5.0)
     assert node.counts.get(1) is None
     assert (node.states, node.all_live, node.oom_kills, node.shared) == ({}, True, None, None)
     assert node.is_running
-    own.send("ended", exit=[0, 5.0, [], []], saved=False)
+    own.send("ended", exit=[0, 5.0, [], []], saved=False, copied=True)
 
 
 # The ranks of all hosts

@@ -199,7 +199,7 @@ def _read_exactly(descriptor: int, size: int, until_t: float = math.inf) -> byte
 def authenticate(
     descriptor: int, token: str, *, head: bool, timeout_s: float = math.inf
 ) -> Authenticator:
-    """Exchange nonces over a new socket; raises ``ChannelError`` if the other end is no zeusrun."""
+    """Exchange nonces over a new socket; raises ``ChannelError`` if no zeusrun answers."""
     own = secrets.token_bytes(_NONCE_BYTES)
     write_all(descriptor, PREAMBLE + own)
     size, until_t = len(PREAMBLE) + _NONCE_BYTES, time.monotonic() + timeout_s

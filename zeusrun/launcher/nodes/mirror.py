@@ -109,7 +109,9 @@ def write_copy(
         data = b"".join(_as_here(each, number, to_own_time) for each in data.splitlines(True))
     descriptor = open_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(descriptor, data)  # one write, so that lines of several hosts do not mix
+        # One write, so that lines of several hosts do not mix.
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from zeusrun import __version__
 from zeusrun.energy.sharing import ForeignProcesses, Sharing
 from zeusrun.errors import DeviceError, LaunchError, ZeusrunError
+from zeusrun.files.home import trusted_home
 from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.nodes.channel import receive_all
 from zeusrun.launcher.nodes.mirror import FileReader, create_node_folders, remove_node_folders
@@ -133,6 +134,8 @@ class NodeLauncher:
             self._leave(StopLevel.KILL)
         elif kind == "stop" and self._run is not None:
             self._run.stop(StopLevel(message["level"]))
+        elif kind == "remove":  # the head has written all files of an ended run
+            remove_node_folders(RunPaths(Path(message["run_dir"])), self._channel.node)
         elif kind in {"stacks", "kill"} and self._run is not None:
             ranks = self._run.ranks
             (ranks.ask_for_stacks if kind == "stacks" else ranks.kill)()
@@ -152,7 +155,7 @@ class NodeLauncher:
     def _prepare(self, message: Message) -> dict[str, Any]:
         """Open the devices, and return what the head has to know of this host."""
         self._heartbeat_s = float(message["heartbeat_s"])
-        self._home = Path(message["home"])
+        self._home = trusted_home({"ZEUSRUN_HOME": message["home"]})
         endpoint = find_endpoint(message["host"], message["nic"], message["head"])
         self._environment = {**os.environ, **message["env"]}
         self._devices, ranks = job_devices(message["nproc_per_node"], self._environment)
@@ -253,7 +256,7 @@ class _NodeRun:
         self._neighbours = Neighbours(home, on_cpu=self._on_cpu, submit_pid=message["pid"])
         self._stack = contextlib.ExitStack()
         self._launched_t = time.monotonic()
-        self._ended = self._spawned = False
+        self._spawned = False
         self._last_state: dict[str, Any] = {}
         self._state_t = 0.0
 
@@ -296,13 +299,15 @@ class _NodeRun:
         return False
 
     def _look_around(self) -> None:
-        for event in self._events.read():
-            self.ranks.take(event)
+        with contextlib.suppress(OSError):  # of a disk that does not answer now
+            for event in self._events.read():
+                self.ranks.take(event)
         now_t, trains = time.monotonic(), bool(self.ranks.counts())
         if not (trains or self._spawned):
             for spawned in self.ranks.find_others(now_t, self._launched_t):
                 self._spawned = True
-                append_event(self._own.sidecar, spawned)
+                with contextlib.suppress(OSError):  # a full disk must not end the training
+                    append_event(self._own.sidecar, spawned)
         if (text := self._neighbours.check(now_t, trains=trains)) is not None:
             self._channel.send("warning", text=text)
 
@@ -353,12 +358,10 @@ class _NodeRun:
         if saved and not self._paths.trial.exists():
             text = f"its checkpoints are on its own disk, in {self._paths.checkpoints}"
             self._channel.send("warning", text=text)
-        if copied:
-            remove_node_folders(self._paths, self._channel.node)
         self._send_state({})
         exit_ = self.ranks.exit
         ended = [exit_.code, exit_.ended_t, exit_.outlived, exit_.left]
-        self._channel.send("ended", exit=ended, saved=saved)
+        self._channel.send("ended", exit=ended, saved=saved, copied=copied)
 
 
 def _hello() -> dict[str, Any]:

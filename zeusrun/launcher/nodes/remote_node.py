@@ -75,7 +75,7 @@ class RemoteNode:
 
     def _begin_run(self, paths: RunPaths | None) -> None:
         self._paths, self._grace_s = paths, 0.0
-        self._started = 0
+        self._started, self._copies_all = 0, True
         self._exit: ProcessExit | None = None
         self._level = StopLevel.NONE
         self.counts: dict[int, StepCount] = {}
@@ -172,6 +172,8 @@ class RemoteNode:
             self.signals.append(message["number"])
         elif kind == "ended":
             self.saved = message["saved"]
+            if message["copied"] and self._copies_all and self._paths is not None:
+                self.channel.send("remove", run_dir=str(self._paths.run_dir))
             self._take_end(*message["exit"])
 
     def _take_answer(self, message: Message) -> None:
@@ -189,7 +191,9 @@ class RemoteNode:
             try:
                 write_copy(self._paths, self.number, name, data, self.to_own_time)
             except OSError as error:
-                self.notices.append(f"{error.filename or name}: {error.strerror}")
+                self._copies_all = False
+                path = error.filename or self._paths.run_dir / name
+                self.notices.append(f"{path} is incomplete: {error.strerror}")
 
     def _take_end(
         self, code: int, ended_t: float, outlived: Sequence[str], left: Sequence[str]

@@ -231,7 +231,8 @@ def _hear_nodes(run: Supervised) -> None:
     """Show what the launchers of other hosts say; a signal to one of them ends the run."""
     for node in run.submission.nodes:
         while node.notices:
-            run.messages.warn(node.notices.popleft())
+            text = node.notices.popleft()
+            run.messages.warn_once(text, text)  # a full disk refuses every part of a file
         while node.signals:
             number = node.signals.popleft()
             run.stopping.take_signal(f"{signal_name(number)} to the launcher of host {node.name}")
