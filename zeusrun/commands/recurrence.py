@@ -1,0 +1,218 @@
+"""Runs one recurrence of a job on this machine, shows it, and sends its notices."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zeusrun import __version__
+from zeusrun.analysis.savings import find_savings
+from zeusrun.clock import read_clock
+from zeusrun.commands import options
+from zeusrun.commands.compose import compose
+from zeusrun.errors import BusyError, ExitCode, HistoryError, ZeusrunError
+from zeusrun.history.base import NEWEST, UnavailableError
+from zeusrun.launcher.events import FoundLost, Noted, TrialEnded, Warned
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.queue.admission import admitted, check_not_ended
+from zeusrun.launcher.recurrence import submit as run_submit
+from zeusrun.maintenance.retention import collect, read_bounds, remove
+from zeusrun.notify.notices import build_notices, failure_notice, lost_notices, send
+from zeusrun.schedule.store import Schedules
+from zeusrun.view.console import lasting_console
+from zeusrun.view.export import print_json, result_json
+from zeusrun.view.live import SubmitView
+from zeusrun.view.tables import savings_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from zeusrun.choice.problem import Forced
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.jobfile.validators import Overlap
+    from zeusrun.launcher.events import Emit, SubmitEvent
+    from zeusrun.notify.notices import Notice
+    from zeusrun.trial import Trial
+
+_FIRINGS = 5  # of a schedule, that a machine reports
+_POLL_S = 0.2  # a wait for the history ends so soon after a signal
+
+
+def run_recurrence(
+    spec: JobSpec,
+    forced: Forced | None = None,
+    *,
+    warning: str | None = None,
+    note: str | None = None,
+    emit: Emit = lambda _event: None,
+    overlap: Overlap = "allow",
+    until: float | None = None,
+    wait: bool = False,
+    begun: Callable[[], None] = lambda: None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Wait until the job may start, then run one recurrence and show it; return the exit code.
+
+    ``forced`` is the user's own choice; ``note`` is shown first. ``emit`` gets every event, too.
+    With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix
+    seconds; ``begun`` is called after it.
+    """
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    trials: list[Trial] = []
+    began = False
+    # Signals are caught until everything is recorded, notified and cleaned up.
+    with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
+        messages = _HistoryMessages(spec.name, view, signals)
+        home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
+        notify = functools.partial(_notify, spec, home, view)
+        if warning is not None:
+            view.show(Warned(warning))
+        if note is not None:
+            view.show(Noted(note))
+
+        def consume(event: SubmitEvent) -> None:
+            messages.show()
+            messages.note(event)
+            view.show(event)
+            emit(event)
+            if isinstance(event, FoundLost):
+                notify(lost_notices(event.trials))
+
+        try:
+            with admitted(
+                spec,
+                home,
+                history,
+                {**os.environ, **spec.env},
+                overlap=overlap,
+                wait_for_gpus=wait,
+                until=until,
+                signals=signals.received,
+                show=lambda text: view.show(Noted(text)),
+            ) as gpus:
+                begun()
+                submission = replace(
+                    compose(
+                        spec,
+                        forced,
+                        gpus,
+                        place=(home, history),
+                        signals=signals.received,
+                        show=lambda text: view.show(Warned(text)),  # also with --quiet
+                    ),
+                    describe_machine=functools.partial(_describe_machine, home),
+                )
+                with contextlib.closing(submission):
+                    check_not_ended(spec.name, signals.received)
+                    began = True
+                    result = run_submit(submission, consume)
+                if result.attempts > 1 and result.exit_code == ExitCode.TARGET_MISSED:
+                    view.show(Warned(f"the target was missed in {result.attempts} attempts"))
+                with contextlib.suppress(HistoryError):  # the recurrence is recorded
+                    trials = history.trials(spec.name, NEWEST)
+                notify(build_notices(trials, result))
+        except ZeusrunError as error:
+            if began or not isinstance(error, BusyError):  # a skipped run is not a failure
+                notify([failure_notice(spec.name, error)])
+            raise
+        finally:
+            messages.show()
+        _remove_old_runs(spec, history, home, view, signals.received)
+    savings = find_savings(trials)
+    for block in [] if quiet else savings_block(savings):
+        shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
+    if as_json:
+        print_json(result_json(spec.name, result, savings))
+    return result.exit_code
+
+
+class _HistoryMessages:
+    """The messages of a shared history, from any thread; the main thread shows them."""
+
+    def __init__(self, job: str, view: SubmitView, signals: CaughtSignals) -> None:
+        self._job, self._view, self._signals = job, view, signals
+        self._texts: deque[str] = deque()
+        self.append = self._texts.append
+        self._next, self._replaced = "it", 0
+
+    def note(self, event: SubmitEvent) -> None:
+        """Note which attempt comes next."""
+        if isinstance(event, TrialEnded):
+            self._replaced += event.replaced
+            self._next = f"attempt {event.trial.attempt + 1 - self._replaced}"
+
+    def show(self) -> None:
+        """Show the messages that have come."""
+        while self._texts:
+            self._view.show(Warned(self._texts.popleft()))
+
+    def pause(self, seconds: float) -> None:
+        """Wait for the history; raises ``BusyError`` if a signal comes."""
+        self.show()
+        until_t = time.monotonic() + seconds
+        while (left_s := until_t - time.monotonic()) > 0:
+            check_not_ended(self._job, self._signals.received, self._next)
+            time.sleep(min(_POLL_S, left_s))
+
+
+def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
+    if spec.notify.url is None and not spec.notify.command:
+        return
+    try:
+        send(home, spec, notices, os.environ)
+    except (OSError, HistoryError) as error:  # the recurrence is recorded
+        view.show(Warned(f"no notice could be sent: {error}"))
+
+
+def _remove_old_runs(
+    spec: JobSpec, history: History, home: Path, view: SubmitView, signals: Sequence[int]
+) -> None:
+    """Remove run directories beyond the job's ``keep``. After a signal the next run continues."""
+    try:
+        old = collect(history, home, spec.name, read_bounds(spec.keep), read_clock())
+    except UnavailableError:
+        return  # the next submit removes them
+    except HistoryError as error:  # the recurrence is recorded
+        view.show(Warned(f"old runs are not removed: {error}"))
+        return
+    for run in old:
+        if not signals:
+            remove(run)
+
+
+def _describe_machine(home: Path) -> dict[str, Any]:
+    """Return the GPUs and the schedules of this machine, as far as they can be read."""
+    facts: dict[str, Any] = {"version": __version__, "gpus": [], "schedules": []}
+    with contextlib.suppress(ZeusrunError):
+        facts["gpus"] = _describe_gpus(home)
+    schedules = Schedules(home)
+    if schedules.directory.is_dir():
+        from zeusrun.view.schedule import schedule_json  # noqa: PLC0415 - few have a schedule
+
+        for job in schedules.jobs():
+            with contextlib.suppress(ZeusrunError):  # `schedule list` says what is wrong with it
+                record = schedule_json(schedules.read(job), read_clock())
+                for private in ("environment", "job_file", "python"):
+                    record.pop(private, None)
+                facts["schedules"].append({**record, "firings": record["firings"][-_FIRINGS:]})
+    return facts
+
+
+def _describe_gpus(home: Path) -> list[dict[str, Any]]:
+    from zeusrun.gpu.snapshot import read_gpus  # noqa: PLC0415 - psutil takes 20 ms
+    from zeusrun.launcher.power.control import held_by  # noqa: PLC0415 - see above
+
+    gpus = read_gpus(os.environ, lambda uuid: held_by(home, uuid), everything=True)
+    return [
+        {name: value for name, value in each.to_json().items() if name != "processes"}
+        for each in gpus
+    ]
