@@ -142,7 +142,7 @@ def _continue(
     own = [each for each in trials if each.recurrence == problem.recurrence]
     arm = preempted.global_batch_size
     trial = replace(
-        preempted.resume(moment.now, machine.host),
+        preempted.resume(moment.now, machine.host, machine.allocation),
         micro_batch_size=problem.micro_batch_sizes.get(arm),
     )
     eras = compare_training(moment.fingerprint, trials)
@@ -293,6 +293,7 @@ def draft_trial(
         default_batch_size=problem.default,
         host=machine.host,
         hosts=machine.hosts,
+        allocation=machine.allocation,
         variant=spec.variant,
         micro_batch_size=problem.micro_batch_sizes.get(arm),
         uuid=moment.uuid,

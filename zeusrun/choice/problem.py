@@ -28,6 +28,7 @@ class Machine:
     """The devices that a job trains on. ``None`` is unknown."""
 
     host: str | None = None
+    allocation: str | None = None  # see ``Trial``
     hardware: Hardware
     hosts: tuple[HostShare, ...] = ()  # if they are several
     energy_measured: bool | None = None  # ``False``: a model estimates it; ``None``: there is none

@@ -106,12 +106,13 @@ class Outcome:
 class Trial:
     """One training run of one arm. Field order is the order of the stable JSON.
 
-    ``None`` is unknown. ``host`` is the machine of its launcher. ``variant`` says how the batch
-    size changed during the run; a policy learns nothing from runs of another one.
-    ``micro_batch_size``: samples of a rank in a forward pass, where gradients are accumulated.
-    ``uuid`` stays the same if a shared history numbers the trial later. ``fingerprint``: a hash of
-    each part of the training; two joined by ``+`` if the part changed while it was preempted.
-    ``by_samples``: where the metric is reported within epochs, the curve with samples for epochs.
+    ``None`` is unknown. ``host`` is the machine of its launcher, and ``allocation`` its job of a
+    scheduler, such as ``slurm:1234``. ``variant`` says how the batch size changed during the run;
+    a policy learns nothing from runs of another one. ``micro_batch_size``: samples of a rank in a
+    forward pass, where gradients are accumulated. ``uuid`` stays the same if a shared history
+    numbers the trial later. ``fingerprint``: a hash of each part of the training; two joined by
+    ``+`` if the part changed while it was preempted. ``by_samples``: where the metric is reported
+    within epochs, the curve with samples for epochs.
     """
 
     trial: str
@@ -180,6 +181,7 @@ class Trial:
     stalls: tuple[Stall, ...] = ()
     host_count: int = 1
     hosts: tuple[HostShare, ...] = ()
+    allocation: str | None = None
 
     @property
     def last_batch_size(self) -> int:
@@ -222,7 +224,7 @@ class Trial:
         """Return an outcome with what this trial has taken so far."""
         return replace(self.outcome, status=status, reason_code=code, reason=why, finished_at=at)
 
-    def resume(self, started_at: str, host: str | None = None) -> Trial:
+    def resume(self, at: str, host: str | None = None, allocation: str | None = None) -> Trial:
         """Return this preempted trial as one that is running again; others raise ``ValueError``.
 
         It keeps what it has taken so far. The outcome that finishes it must include that.
@@ -234,8 +236,9 @@ class Trial:
             status=TrialStatus.DISPATCHED,
             reason=None,
             reason_code=None,
-            started_at=started_at,
+            started_at=at,
             host=host,
+            allocation=allocation,
             finished_at=None,
             preemptions=self.preemptions + 1,
         )

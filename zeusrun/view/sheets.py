@@ -61,7 +61,8 @@ def trial_sheet(
         ("reason", trial.reason),
         ("forgotten", forgotten if trial.forgotten else None),
         *trial_rows(trial, sight, earlier),
-        ("host", trial.host if shared else None),
+        ("host", trial.host if shared or trial.allocation else None),
+        ("runs in", trial.allocation),
         ("", units.sparkline([each.value for each in curve_in(trial, curve_unit([trial]))])),
         ("run", trial.run_dir + gone),
     ]

@@ -42,9 +42,27 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: int
     )
 
 
-def run_briefly(argv: Sequence[str], content: bytes = b"") -> tuple[int, bytes, str]:
-    """Run a command with ``content`` as input; return its exit code, output and error output."""
-    done = subprocess.run(argv, input=content, capture_output=True, check=False)  # noqa: S603
+def run_briefly(
+    argv: Sequence[str],
+    content: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> tuple[int, bytes, str]:
+    """Run a command with ``content`` as input; return its exit code, output and error output.
+
+    Raises ``TimeoutError`` if it took too long; it has been killed.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - an argument vector, never a shell
+            argv,
+            input=content,
+            env=None if environment is None else dict(environment),
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"it took longer than {timeout_s:g} s") from error
     return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()
 
 

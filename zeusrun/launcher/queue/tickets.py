@@ -3,6 +3,8 @@
 A ticket is a file that describes the submit, beside a file that the submit has locked: the kernel
 releases that lock when the process dies. One more lock, held for a moment, makes submits that start
 at the same time agree on their order.
+
+A submit that is queued in a scheduler is no process: its ticket lives until its job there ends.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
 
-State = Literal["waiting", "running"]
+State = Literal["queued", "waiting", "running"]  # queued: in a scheduler
 
+_ADOPT_S = 30.0  # the submit that queued the job writes its name
 _LOCK_WAIT_S = 60.0  # each holds it for milliseconds, but fifty may start at once on a busy machine
 _NAME = re.compile(r"([0-9]{1,15})\.json")
 _MAX_BYTES = 64 << 10
@@ -48,6 +51,7 @@ class Ticket:
     holds: bool = False  # it has its GPUs
     on_cpu: bool = False  # it runs without any GPU
     host: str = ""
+    allocation: str = ""  # its job of a scheduler, such as slurm:1234
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
@@ -85,6 +89,7 @@ class Tickets:
         gpus: tuple[str, ...] = (),
         *,
         replaces: bool = False,
+        allocation: str = "",
     ) -> HeldTicket:
         """Return a ticket, the last in the order; raises ``HistoryError``. Call it locked."""
         number = 0
@@ -94,9 +99,25 @@ class Tickets:
                 self.remove(found)
         at, host = timestamp(), platform.node()
         ticket = Ticket(number + 1, job, os.getpid(), state, at, gpus, replaces, host=host)
-        held = HeldTicket(self, ticket)
+        held = HeldTicket(self, replace(ticket, allocation=allocation))
         held.write()
         return held
+
+    def adopt(self, number: int, job: str, allocation: str) -> HeldTicket:
+        """Return the ticket that a submit took for a job of a scheduler, or a new one.
+
+        Raises ``HistoryError``. Call it unlocked.
+        """
+        lock = FileLock(self.lock_path(number))
+        if self._read(number) is not None and lock.acquire(_ADOPT_S):
+            ticket = self._read(number)
+            if ticket and ticket.job == job and ticket.allocation in {"", allocation}:
+                held = HeldTicket(self, replace(ticket, allocation=allocation), lock)
+                held.write(pid=os.getpid(), host=platform.node())
+                return held
+            lock.release()
+        with self:
+            return self.take(job, "running", allocation=allocation)
 
     def _found(self) -> Iterator[tuple[int, Ticket | None, bool]]:
         """Yield each number, its ticket if that can be read, and whether its submit is alive.
@@ -106,10 +127,19 @@ class Tickets:
         """
         with contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._directory.iterdir()]
-            for number in sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name))):
-                # If the lock cannot be checked, assume that the submit is alive.
-                alive = is_locked(self.lock_path(number)) is not False
-                yield number, self._read(number) if alive else None, alive
+            numbers = sorted(int(m[1]) for name in names if (m := _NAME.fullmatch(name)))
+            # If the lock cannot be checked, assume that the submit is alive.
+            alive = {n: is_locked(self.lock_path(n)) is not False for n in numbers}
+            queued = [t for n in numbers if not alive[n] and (t := self._read(n)) and t.allocation]
+            ended = _find_ended(queued)
+            there = {t.number: t for t in queued if t.allocation not in ended}
+            for number in numbers:
+                if (ticket := there.get(number)) is not None:  # whatever its last launcher wrote
+                    state: State = "waiting" if ticket.state == "waiting" else "queued"
+                    ticket = replace(ticket, state=state, gpus=(), holds=False, on_cpu=False)
+                    yield number, ticket, True
+                else:
+                    yield number, self._read(number) if alive[number] else None, alive[number]
 
     def _read(self, number: int) -> Ticket | None:
         try:
@@ -136,21 +166,30 @@ class Tickets:
         return self._directory / f"{number}.lock"
 
 
+def _find_ended(queued: Sequence[Ticket]) -> set[str]:
+    """Return the allocations of some tickets that have ended."""
+    if not queued:
+        return set()
+    from zeusrun.launcher.slurm.client import find_ended  # noqa: PLC0415 - few machines have it
+
+    return find_ended(ticket.allocation for ticket in queued)
+
+
 def read_waiting(home: Path, job: str | None = None) -> list[Ticket]:
-    """Return the waiting submits of a job, or of all, in their order; none if unreadable."""
+    """Return the submits of a job, or of all, that do not run yet; none if unreadable."""
     with contextlib.suppress(OSError):
         found = Tickets(home).present()
-        return [each for each in found if each.state == "waiting" and job in {None, each.job}]
+        return [each for each in found if each.state != "running" and job in {None, each.job}]
     return []
 
 
 class HeldTicket:
     """The ticket of this submit, until it is released."""
 
-    def __init__(self, tickets: Tickets, ticket: Ticket) -> None:
+    def __init__(self, tickets: Tickets, ticket: Ticket, lock: FileLock | None = None) -> None:
         self._tickets = tickets
         self.ticket = ticket
-        self._lock = FileLock(tickets.lock_path(ticket.number))
+        self._lock = lock or FileLock(tickets.lock_path(ticket.number))
 
     def write(self, **changes: Any) -> None:  # noqa: ANN401 - fields of Ticket
         """Write the ticket with these changes, for other submits; raises ``HistoryError``."""
@@ -164,6 +203,13 @@ class HeldTicket:
             replace_file(path, json.dumps(content).encode(), durable=False)
         except OSError as error:
             raise unwritable(path, error) from error
+
+    def leave(self) -> None:
+        """Leave the ticket to its job of a scheduler, which runs now or later."""
+        with contextlib.suppress(HistoryError):
+            state: State = "waiting" if self.ticket.state == "waiting" else "queued"
+            self.write(state=state, gpus=(), holds=False, on_cpu=False)
+        self._lock.release()
 
     def release(self) -> None:
         """Remove the ticket. More than once is fine."""

@@ -1,0 +1,1 @@
+"""Runs submits in jobs of Slurm."""

@@ -1,0 +1,227 @@
+"""Slurm by its own commands: sbatch, squeue, sacct, scontrol and scancel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.processes.programs import run_briefly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+_PREFIX = "slurm:"
+_READ_S = 10.0  # more than that, and its state counts as unknown
+_CHANGE_S = 60.0  # slurmctld may be busy
+_KEPT_S = 5.0  # a state that was read; waiting submits ask twice a second
+
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
+ENDED = frozenset(
+    {
+        *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
+        *("DEADLINE", "OUT_OF_MEMORY", "REVOKED"),
+    }
+)
+"""States in which a job has ended and does not run again."""
+GONE = "GONE"
+"""State of a job that Slurm has forgotten."""
+
+_COLUMNS = (
+    *("JobID", "State", "Reason", "RestartCnt", "PreemptTime", "StartTime", "EndTime"),
+    *("TimeLimit", "NodeList"),
+)
+# Variables of the batch step of another job, and those that change how the commands print.
+_FOREIGN = re.compile(r"(SLURM_(?!CONF$|JWT$|CLUSTERS$)|SLURMD_|SQUEUE_|SACCT_|SCANCEL_)")
+# The script of a job says these; for sbatch, the variables would win.
+_SBATCH = re.compile(
+    r"SBATCH_(ACCOUNT|ARRAY_INX|CONSTRAINT|EXPORT|GRES|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|"
+    r"PARTITION|QOS|REQUEUE|SIGNAL|TIMELIMIT|WAIT)$"
+)
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job as Slurm describes it now; ``None`` is unknown."""
+
+    state: str  # such as PENDING
+    reason: str | None = None  # why it is pending
+    restarts: int = 0
+    preempted: bool = False  # its nodes are being taken back
+    start_at: float | None = None  # Unix seconds; of a pending job, as Slurm expects it
+    end_at: float | None = None  # when its time limit ends it, or it has ended
+    limit: str | None = None  # its time limit, as Slurm writes it
+    nodes: str | None = None  # such as n[1-4]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not run any more, and will not run again."""
+        return self.state in ENDED or self.state == GONE
+
+
+def name_of(job_id: str) -> str:
+    """Return the name by which people and records name a job: ``slurm:1234``."""
+    return _PREFIX + job_id
+
+
+def id_of(name: str | None) -> str | None:
+    """Return the id of a job of Slurm; ``None`` for other names."""
+    known = name is not None and re.fullmatch(rf"{_PREFIX}\d{{1,12}}", name, re.ASCII)
+    return name.removeprefix(_PREFIX) if known and name is not None else None
+
+
+def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> str:
+    """Queue a batch script, and return the id of its job. It starts in ``folder``.
+
+    ``dependencies`` are ids of jobs that have to end first.
+
+    Raises:
+        LaunchError: If Slurm refuses it.
+    """
+    after = ":".join(dependencies)
+    options = [f"--chdir={folder}", *([f"--dependency=afterany:{after}"] if after else [])]
+    environment = {
+        n: v for n, v in os.environ.items() if not (_FOREIGN.match(n) or _SBATCH.match(n))
+    }
+    try:
+        argv = ["sbatch", "--parsable", "--export=ALL", *options, str(script)]
+        code, out, errors = run_briefly(argv, environment=environment, timeout_s=_CHANGE_S)
+    except FileNotFoundError as error:
+        raise LaunchError(
+            "run_on: slurm needs the command sbatch, which is not on PATH; submit on a login node "
+            "of the cluster, or train on this machine with --set run_on=local"
+        ) from error
+    except OSError as error:
+        raise LaunchError(f"sbatch: {error.strerror or error}") from error
+    match = re.match(r"(\d+)(;\S+)?$", out.decode(errors="replace").strip(), re.ASCII)
+    if code or match is None:
+        said = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
+        raise LaunchError(
+            f"Slurm refused the job: {said or f'sbatch exited with code {code}'}. Correct "
+            "run_on.slurm or launch.nnodes in the job file; --dry-run shows the script"
+        )
+    return match[1]
+
+
+def read_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
+    """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
+    asked = sorted(set(ids))
+    if not asked:
+        return {}
+    listed = ",".join(asked)
+    form = ",".join(f"{name}:|" for name in _COLUMNS)
+    answer = _read("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
+    if answer is None:
+        return {}
+    found: dict[str, SlurmJob] = {}
+    for line in answer.splitlines():
+        values = [value.strip() for value in line.split("|")]
+        if len(values) > len(_COLUMNS):
+            known = dict(zip(_COLUMNS, values, strict=False))
+            found[known["JobID"]] = _parse(known)
+    if missing := [each for each in asked if each not in found]:
+        found |= _read_forgotten(missing)
+    return found
+
+
+_states: dict[str, tuple[float, bool]] = {}  # by name: when it was read, and whether it had ended
+
+
+def find_ended(names: Iterable[str]) -> set[str]:
+    """Return those of some allocations that have ended; an unknown one has not."""
+    now_t = time.monotonic()
+    ids = {name: job_id for name in names if (job_id := id_of(name)) is not None}
+    stale = [n for n in ids if n not in _states or now_t - _states[n][0] > _KEPT_S]
+    jobs = read_jobs([ids[name] for name in stale])
+    for name in stale:
+        job = jobs.get(ids[name])
+        _states[name] = (now_t, job is not None and job.has_ended)
+    return {name for name in ids if _states[name][1]}
+
+
+def list_hosts(nodes: str) -> tuple[str, ...]:
+    """Return the names in a list of nodes, such as ``n[1-4]``; raises ``LaunchError``."""
+    if not re.search(r"[\[,]", nodes):
+        return (nodes,)
+    answer = _read("scontrol", "show", "hostnames", nodes)
+    if not answer:
+        raise LaunchError(f"`scontrol show hostnames {nodes}` does not name the nodes of this job")
+    return tuple(answer.split())
+
+
+def cancel_job(job_id: str) -> None:
+    """Cancel a job; raises ``LaunchError`` unless it has ended already."""
+    _change("scancel", job_id)
+
+
+def interrupt_job(job_id: str) -> None:
+    """Send SIGINT to the batch step of a job, which then stops its training."""
+    with contextlib.suppress(LaunchError):  # a file asks it for the same
+        _change("scancel", "--signal=INT", "--batch", job_id)
+
+
+def requeue_job(job_id: str) -> None:
+    """Queue the job of this process again, which ends it; raises ``LaunchError``."""
+    _change("scontrol", "requeue", job_id)
+
+
+def _parse(known: Mapping[str, str]) -> SlurmJob:
+    return SlurmJob(
+        known["State"].partition(" ")[0],
+        known["Reason"] if known["Reason"] not in {"", "None"} else None,
+        int(known["RestartCnt"]) if known["RestartCnt"].isdecimal() else 0,
+        _parse_time(known["PreemptTime"]) is not None,
+        _parse_time(known["StartTime"]),
+        _parse_time(known["EndTime"]),
+        known["TimeLimit"] or None,
+        known["NodeList"] or None,
+    )
+
+
+def _parse_time(text: str) -> float | None:
+    """Return Unix seconds of a local time; ``None`` for ``N/A`` and the like."""
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _read_forgotten(ids: Sequence[str]) -> dict[str, SlurmJob]:
+    """Return the jobs that slurmctld has forgotten, from the accounting, if there is one."""
+    found = dict.fromkeys(ids, SlurmJob(GONE))
+    columns = "--format=JobIDRaw,State"
+    answer = _read(
+        *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(ids)}", columns)
+    )
+    for line in (answer or "").splitlines():
+        job_id, _, state = line.partition("|")
+        if job_id in found and state:
+            found[job_id] = SlurmJob(state.split()[0])
+    return found
+
+
+def _read(*argv: str) -> str | None:
+    """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
+    environment = {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
+    try:
+        code, out, errors = run_briefly(argv, environment=environment, timeout_s=_READ_S)
+    except OSError:  # it is not installed here, or does not end
+        return None
+    if code:
+        return "" if "Invalid job id" in errors else None
+    return out.decode(errors="replace")
+
+
+def _change(*argv: str) -> None:
+    try:
+        code, _, errors = run_briefly(argv, timeout_s=_CHANGE_S)
+    except OSError as error:
+        raise LaunchError(f"{argv[0]}: {error.strerror or error}") from error
+    if code and "Invalid job id" not in errors and "already finished" not in errors:
+        raise LaunchError(f"`{' '.join(argv)}` failed: {errors or f'exit code {code}'}")
