@@ -11,7 +11,7 @@ from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from zeusrun.bandit.problem import Observation
     from zeusrun.choice.problem import Chooser, Machine
@@ -104,21 +104,41 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
     return found[::-1]
 
 
-def find_preempted(trials: Sequence[Trial]) -> Trial | None:
-    """Return the oldest trial that the next submit will continue; ``None`` if there is none."""
-    return next(iter(list_preempted(trials)), None)
+def find_preempted(
+    trials: Sequence[Trial],
+    allocation: str | None = None,
+    reserved: Collection[str | None] = (),
+) -> Trial | None:
+    """Return the oldest trial that the next submit will continue; ``None`` if there is none.
+
+    A submit in an ``allocation`` continues the trial of that first. Trials of the ``reserved`` ones
+    are left to them.
+    """
+    own = [
+        trial
+        for trial in trials
+        if trial.allocation is not None
+        and trial.allocation == allocation
+        and trial.status is TrialStatus.PREEMPTED
+        and not trial.forgotten
+    ]
+    others = (trial for trial in list_preempted(trials) if trial.allocation not in reserved)
+    return next(iter(own), None) or next(others, None)
 
 
 def why_not_continued(
     chooser: Chooser, machine: Machine, trial: Trial, *, has_files: bool
 ) -> str | None:
     """Return why a preempted trial cannot be continued as it began; ``None`` if it can."""
-    spec, arm = chooser.spec, trial.global_batch_size
+    spec, arm, forced = chooser.spec, trial.global_batch_size, chooser.forced
+    # It was chosen in this allocation, which has only started again.
+    chosen = trial.allocation is not None and trial.allocation == machine.allocation
     names = ("metric", "target", "mode", "eta_knob", "max_epochs")
     then, now = ([getattr(each, name) for name in names] for each in (trial, spec.objective))
     refusals = {
         "its run directory is gone": not has_files,
-        "a chosen batch size starts a new run": chooser.forced is not None,
+        "a chosen batch size starts a new run": forced is not None
+        and not (chosen and forced.batch_size == arm),
         f"{arm} is no longer a candidate": arm not in spec.batch_size.candidates,
         "the objective has changed": then != now,
         "the batch size adapts in another way": trial.variant != spec.variant,

@@ -13,6 +13,7 @@ from zeusrun.clock import timestamp
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.processes.command import Place, build_command
+from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.nodes.limits import JoinedLimits
     from zeusrun.launcher.nodes.remote_node import RemoteNode
     from zeusrun.launcher.processes.command import Command, Torchrun
+    from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.trial import Trial
 
 
@@ -54,6 +56,8 @@ class Submission:
     tariffs: Tariffs = field(default_factory=Tariffs)
     describe_machine: Callable[[], dict[str, Any]] = dict  # for the page of a shared history
     cluster: Cluster | None = None  # the other hosts, if there are several
+    allocation: Allocation | None = None  # the job of a scheduler that it runs in
+    planned: Machine | None = None  # of a job that will run elsewhere, as far as it is known
 
     @property
     def gpus(self) -> list[Device]:
@@ -101,6 +105,8 @@ class Submission:
 
     def measure(self) -> Machine:
         """Return the machine as a choice sees it now; the limits to choose from need ``limits``."""
+        if self.planned is not None:
+            return self.planned
         fixed_w, gpus = self.spec.power_limit.watts, self.gpus
         limits_w = {fixed_w or gpu.read().power_limit_w for gpu in gpus}
         max_w = [device.max_power_w for device in self.devices]
@@ -108,6 +114,7 @@ class Submission:
         optimizes = self.limits is not None and self.spec.power_limit.mode == "optimize"
         return Machine(
             host=self.host,
+            allocation=None if self.allocation is None else self.allocation.name,
             hardware=Hardware(
                 self.world_size,
                 " + ".join(dict.fromkeys(gpu.model for gpu in gpus)) or None,
@@ -129,7 +136,10 @@ class Submission:
         now, runs = take_fingerprint(self.spec), runs_directory(home, job)
         known = max((trial.recurrence for trial in trials), default=0)
         newer = [(n, name) for n, name in numbered_runs(home, job) if n is not None and n > known]
-        preempted = find_preempted(_own_trials(history, home, self.host, trials))
+        mine = _own_trials(history, home, self.host, trials)
+        own = None if self.allocation is None else self.allocation.name
+        reserved = find_waiting(mine, own)
+        preempted = find_preempted(mine, own, reserved)
         paths = None if preempted is None else find_own(history, home, preempted)
         return Moment(
             now=timestamp(),

@@ -19,7 +19,8 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.events import FoundLost, Noted, Warned
 from zeusrun.launcher.power.control import restore_limits
 from zeusrun.launcher.processes.descendants import end_group, end_run, names_of, scan_processes
-from zeusrun.launcher.rundir.layout import RunPaths
+from zeusrun.launcher.queue.tickets import find_waiting
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
 from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
 from zeusrun.launcher.supervision.outcome import outcome_now
@@ -60,7 +61,8 @@ def clean_up(submission: Submission, emit: Emit) -> None:
             emit(Warned(orphans.problem))
     recovered: list[Trial] = []
     with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
-        recovered = recover_lost(history, job, timestamp(), home)
+        own = None if submission.allocation is None else submission.allocation.name
+        recovered = recover_lost(history, job, timestamp(), home, own)
     for lost in recovered:
         emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
         for warning in lost.warnings:
@@ -70,7 +72,9 @@ def clean_up(submission: Submission, emit: Emit) -> None:
         emit(FoundLost(dead))
 
 
-def recover_lost(history: History, job: str, finished_at: str, home: Path) -> list[Trial]:
+def recover_lost(
+    history: History, job: str, finished_at: str, home: Path, own: str | None = None
+) -> list[Trial]:
     """Finish the dispatched trials whose launcher is dead, and end their processes.
 
     If the launcher had written an outcome into the run directory, record it. Any other trial is
@@ -78,13 +82,19 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
 
     With a shared history, these are the trials whose files are in ``home``, also if they are
     ``LOST`` because no heartbeat came. The lease decides about the trials of other machines.
+
+    A trial whose job of a scheduler runs again is left to that. If that is the ``own`` allocation,
+    the trial is preempted, and this submit continues it.
     """
     recovered = []
     shared = history.is_shared(job)
     trials = history.unfinished(job)
     if shared:
         trials += [each for each in history.trials(job, _MAX_EXPIRED) if has_expired(each)]
+    waiting = find_waiting(trials, own)
     for trial in trials:
+        if trial.allocation in waiting:
+            continue
         paths = find_own(history, home, trial)
         if paths is None:
             # A container may see the same home under another path.
@@ -99,16 +109,18 @@ def recover_lost(history: History, job: str, finished_at: str, home: Path) -> li
             # Read again under the lease: it may have ended or continued.
             found = history.find(trial.trial)
             if found is not None and (not found.status.finished or has_expired(found)):
-                recovered += _recover(history, found, paths, finished_at)
+                recovered += _recover(history, found, paths, finished_at, own)
         finally:
             lease.release()
     return recovered
 
 
-def _recover(history: History, trial: Trial, paths: RunPaths, finished_at: str) -> list[Trial]:
+def _recover(
+    history: History, trial: Trial, paths: RunPaths, finished_at: str, own: str | None
+) -> list[Trial]:
     end_run(str(paths.run_dir))
     end_group(paths)
-    outcome = read_outcome(paths) or _lost(trial, paths, finished_at)
+    outcome = read_outcome(paths) or _lost(trial, paths, finished_at, own)
     write_record(paths, trial.finish(outcome))
     for path in paths.leftovers:
         with contextlib.suppress(OSError):
@@ -126,7 +138,7 @@ def _finished(history: History, trial: Trial, outcome: Outcome) -> list[Trial]:
         return []  # another submit was faster
 
 
-def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
+def _lost(trial: Trial, paths: RunPaths, finished_at: str, own: str | None) -> Outcome:
     """Return the outcome of a trial whose launcher died.
 
     If the launcher was preempting it, the trial is preempted: Slurm and Kubernetes kill a launcher
@@ -136,6 +148,14 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str) -> Outcome:
     status, reason = TrialStatus.LOST, "its launcher died"
     if live is not None and live.preempted and live.is_of(trial):
         status, reason = TrialStatus.PREEMPTED, "its launcher died while it was preempted"
+    if trial.allocation is not None and trial.allocation == own:
+        status, reason = TrialStatus.PREEMPTED, f"{own} was started again"
+    elif trial.allocation is not None:
+        from zeusrun.launcher.slurm.allocation import explain_end  # noqa: PLC0415 - few have it
+
+        saved = has_checkpoint(paths.run_dir)
+        if (found := explain_end(trial.allocation, saved=saved)) is not None:
+            status, reason = found[0] or status, found[1]
     ended = Outcome(status, reason, finished_at, reason_code=_DIED)
     return outcome_so_far(trial, paths, ended)
 

@@ -147,7 +147,11 @@ def _may_go_on(submission: Submission, made: Sequence[Attempt], stop: StopOrder 
     )
 
 
-_CODES = {ReasonCode.TIMEOUT: ExitCode.TIMED_OUT, ReasonCode.NO_METRIC: ExitCode.BAD_INPUT}
+_TOLD_APART = {ReasonCode.CANCELLED, ReasonCode.TIMEOUT}
+_CODES: dict[ReasonCode | None, ExitCode] = {
+    ReasonCode.TIMEOUT: ExitCode.TIMED_OUT,
+    ReasonCode.NO_METRIC: ExitCode.BAD_INPUT,
+}
 
 
 def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> int:
@@ -155,14 +159,17 @@ def exit_code(trial: Trial, stop: StopOrder | None, signals: Sequence[int]) -> i
     if trial.status is TrialStatus.REACHED:
         return ExitCode.REACHED
     replaced = trial.reason_code is ReasonCode.REPLACED
-    preempted = trial.status is TrialStatus.PREEMPTED or (signals and signals[0] in PREEMPTING)
-    if preempted or replaced:
+    # A scheduler sends the same signals for a preemption, a cancelled job and a time limit.
+    told = bool(signals) and signals[0] in PREEMPTING and trial.reason_code not in _TOLD_APART
+    if trial.status is TrialStatus.PREEMPTED or told or replaced:
         return ExitCode.BUSY
-    if signals:
+    timed_out = trial.reason_code is ReasonCode.TIMEOUT
+    if signals and not timed_out:
         return ExitCode.SIGNAL_BASE + signals[0]
-    missed = trial.status is TrialStatus.MISSED
-    if stop is not None and stop.cause in _CODES and not missed:
-        return _CODES[stop.cause]
+    missed, cause = trial.status is TrialStatus.MISSED, None if stop is None else stop.cause
+    cause = ReasonCode.TIMEOUT if timed_out else cause
+    if cause in _CODES and not missed:
+        return _CODES[cause]
     if missed or trial.status is TrialStatus.STOPPED:
         return ExitCode.TARGET_MISSED
     return ExitCode.TRAINING_FAILED

@@ -12,6 +12,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import limits_directory, runs_directory
 from zeusrun.job_name import is_job_name
 from zeusrun.launcher.power.control import restore_limits
+from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.recover import end_orphans, recover_lost
 from zeusrun.launcher.rundir.layout import RunPaths, run_names
 from zeusrun.launcher.rundir.ownership import find_own, lease_of, runs_here
@@ -99,7 +100,9 @@ def _trials(history: History, home: Path, job: str, *, dry_run: bool) -> Iterato
             yield Finding("trial", trial.trial, "repaired", text)
         return
     shared = history.is_shared(job)
-    for trial in history.unfinished(job):
+    trials = history.unfinished(job)
+    waiting = find_waiting(trials)
+    for trial in (each for each in trials if each.allocation not in waiting):
         paths = find_own(history, home, trial)
         if (paths is not None or not shared) and not lease_of(trial, paths).is_held():
             text = f"the launcher of {trial.trial} died before it recorded an outcome"

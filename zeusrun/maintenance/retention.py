@@ -118,7 +118,9 @@ def _kept(trials: Sequence[Trial]) -> set[str]:
         if trial.status is TrialStatus.REACHED and trial.teaches:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
             best[objective] = min(best.get(objective, trial), trial, key=price)
-    return {trial.trial for trial in (*best.values(), *list_preempted(trials))}
+    # A job of a scheduler that starts again continues its own trial, also an older one.
+    waiting = [t for t in trials if t.status is TrialStatus.PREEMPTED and t.allocation]
+    return {trial.trial for trial in (*best.values(), *list_preempted(trials), *waiting)}
 
 
 def _ended_runs(

@@ -10,6 +10,7 @@ from zeusrun.errors import HistoryError
 from zeusrun.files.home import runs_directory
 from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import has_expired
+from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.launcher.rundir.record import Live, read_live
 from zeusrun.trial import Outcome, TrialStatus
@@ -67,4 +68,5 @@ def _read(history: History, home: Path, trial: Trial) -> Live:
             record = history.live(trial.trial)
         return state_of(trial, Live.from_json(record or {}))  # its lease is held
     paths = files_of(history, home, trial)
-    return replace(state_of(trial, read_live(paths)), alive=lease_of(trial, paths).is_held())
+    alive = lease_of(trial, paths).is_held() or trial.allocation in find_waiting([trial])
+    return replace(state_of(trial, read_live(paths)), alive=alive)

@@ -45,6 +45,7 @@ def admitted(
     overlap: Overlap = "allow",
     wait_for_gpus: bool = False,
     until: float | None = None,
+    ticket: HeldTicket | None = None,
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait until a submit may begin, and hold its GPUs while it runs.
 
@@ -60,6 +61,7 @@ def admitted(
         overlap: What to do about other submits of the job.
         wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
         until: Unix second to give up at; ``None`` to wait without a limit.
+        ticket: The caller's, who also releases it; ``None`` to take one.
 
     Raises:
         BusyError: If another submit is in the way, or a signal came meanwhile.
@@ -70,13 +72,14 @@ def admitted(
     queue = _Queue(spec.name, home, history, until, signals, show)
     # A later submit cannot get GPUs that this one names. GPUs that zeusrun chooses are not
     # claimed yet: others may have the free ones while this submit waits.
-    ticket = queue.take_ticket(overlap, wish.pool if wish.count is None else ())
+    held = ticket or queue.take_ticket(overlap, wish.pool if wish.count is None else ())
     try:
-        queue.wait_for_turn(ticket, overlap)
-        gpus = queue.take_gpus(ticket, wish, wait=wait_for_gpus)
+        queue.wait_for_turn(held, overlap)
+        gpus = queue.take_gpus(held, wish, wait=wait_for_gpus)
         yield None if wish.count is None else gpus
     finally:
-        ticket.release()
+        if ticket is None:
+            held.release()
 
 
 def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", "skip", "wait"]:

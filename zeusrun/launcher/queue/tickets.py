@@ -23,10 +23,12 @@ from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from typing_extensions import Self
+
+    from zeusrun.trial import Trial
 
 State = Literal["queued", "waiting", "running"]  # queued: in a scheduler
 
@@ -131,7 +133,7 @@ class Tickets:
             # If the lock cannot be checked, assume that the submit is alive.
             alive = {n: is_locked(self.lock_path(n)) is not False for n in numbers}
             queued = [t for n in numbers if not alive[n] and (t := self._read(n)) and t.allocation]
-            ended = _find_ended(queued)
+            ended = _find_ended([ticket.allocation for ticket in queued])
             there = {t.number: t for t in queued if t.allocation not in ended}
             for number in numbers:
                 if (ticket := there.get(number)) is not None:  # whatever its last launcher wrote
@@ -166,13 +168,19 @@ class Tickets:
         return self._directory / f"{number}.lock"
 
 
-def _find_ended(queued: Sequence[Ticket]) -> set[str]:
-    """Return the allocations of some tickets that have ended."""
-    if not queued:
+def _find_ended(allocations: Collection[str]) -> set[str]:
+    if not allocations:
         return set()
     from zeusrun.launcher.slurm.client import find_ended  # noqa: PLC0415 - few machines have it
 
-    return find_ended(ticket.allocation for ticket in queued)
+    return find_ended(allocations)
+
+
+def find_waiting(trials: Iterable[Trial], own: str | None = None) -> set[str]:
+    """Return the allocations of some trials that run now or will run again, but for the ``own``."""
+    named = {trial.allocation for trial in trials if not trial.status.final} - {None, own}
+    names = {name for name in named if name is not None}
+    return names - _find_ended(names) if names else names
 
 
 def read_waiting(home: Path, job: str | None = None) -> list[Ticket]:

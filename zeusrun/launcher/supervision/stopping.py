@@ -19,7 +19,7 @@ from zeusrun.metrics.seen import list_names
 from zeusrun.reasons import ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.events import Messages
@@ -168,10 +168,13 @@ class Stopping:
         messages: Messages,
         *,
         cost_bound_j: float | None,
+        find_cause: Callable[[], tuple[ReasonCode, str] | None] | None = None,
     ) -> None:
+        """Prepare; ``find_cause`` asks a scheduler why it has sent a signal."""
         self._trial, self._paths, self._messages = trial, paths, messages
         self._signals, self._grace_s = signals, spec.launch.grace_period_s
         self._cancelled: ReasonCode | None = None  # by another zeusrun
+        self._find_cause = find_cause
         self._of_node: str | None = None  # a signal that the launcher of another host received
         self.order: StopOrder | None = None  # the one that counts
         self.policy_order: StopOrder | None = None
@@ -228,8 +231,11 @@ class Stopping:
         order = find_stop(progress, self.rules, signals, self.policy_order, cancelled)
         if order is None:
             return None
-        if order.cause is ReasonCode.PREEMPTED and not self._signals.received:
-            return replace(order, reason=self._of_node or order.reason)
+        if order.cause is ReasonCode.PREEMPTED:
+            sender = None if self._find_cause is None else self._find_cause()
+            reason = order.reason if self._signals.received else self._of_node or order.reason
+            cause, reason = sender or (order.cause, reason)
+            return replace(order, cause=cause, reason=reason)
         if (
             order.cause is ReasonCode.TARGET_REACHED
             and order.ends_ranks

@@ -101,7 +101,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
     meter = EnergyMonitor(submission.devices, paths.power, foreign=ForeignProcesses())
     ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
     policy = PolicyControl(submission, choice, meter)
-    folder = spec.workdir_path(values)
+    folder, allocation = spec.workdir_path(values), submission.allocation
     sources = open_sources(
         SourceContext(
             paths.run_dir,
@@ -133,7 +133,15 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         meter=meter,
         messages=messages,
         observer=RunObserver(trial, sources, ranks, messages),
-        stopping=Stopping(spec, trial, paths, signals, messages, cost_bound_j=bound_j),
+        stopping=Stopping(
+            spec,
+            trial,
+            paths,
+            signals,
+            messages,
+            cost_bound_j=bound_j,
+            find_cause=None if allocation is None else allocation.find_cause,
+        ),
         policy=policy,
         limits=limits,
         ranks=ranks,
@@ -229,6 +237,9 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
 
 def _hear_nodes(run: Supervised) -> None:
     """Show what the launchers of other hosts say; a signal to one of them ends the run."""
+    allocation = run.submission.allocation
+    if allocation is not None and (text := allocation.hears_end()) is not None:
+        run.stopping.take_signal(text)
     for node in run.submission.nodes:
         while node.notices:
             text = node.notices.popleft()
@@ -318,6 +329,8 @@ def conclude(run: Supervised) -> Outcome:
         stalls=run.found_stalls,
     )
     outcome = price_at_end(run.submission, trial, outcome).after(trial)
+    if (allocation := run.submission.allocation) is not None:
+        outcome = allocation.judge(trial, outcome, saved=has_checkpoint(paths.run_dir))
     if outcome.status is TrialStatus.PREEMPTED and not has_checkpoint(paths.run_dir):
         text = "it will start from the beginning: there is no checkpoint in "
         messages.emit(Warned(text + str(paths.checkpoints)))  # not recorded: it continues

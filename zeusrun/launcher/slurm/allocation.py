@@ -1,0 +1,160 @@
+"""The Slurm job that this process is the batch step of: its nodes, its time, why it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from zeusrun.clock import read_clock
+from zeusrun.errors import UsageError
+from zeusrun.launcher.processes.sentinel import Sentinel
+from zeusrun.launcher.slurm.client import GONE, id_of, list_hosts, name_of, read_jobs
+from zeusrun.reasons import ReasonCode
+from zeusrun.trial import TrialStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from zeusrun.trial import Outcome, Trial
+
+EARLY_S = 60.0
+"""Slurm may send the signal of ``--signal`` so much earlier than it was asked."""
+
+_RECORD_S = 30.0
+_SENTINEL = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
+
+
+@dataclass
+class Allocation:
+    """A job of Slurm, seen from inside. A context manager: it hears when Slurm ends the job.
+
+    At a preemption Slurm signals only what ``srun`` started, and not the batch step. So a process
+    that does nothing is started by ``srun`` on this node.
+    """
+
+    job_id: str
+    hosts: tuple[str, ...]  # this one first
+    restarts: int  # how often Slurm has started the job again
+    end_at: float | None  # Unix seconds; ``None``: no time limit
+    lead_s: float  # the signal that its time ends comes so much before
+    out_of_time: bool = False  # its time limit ends the run
+    _cause: tuple[ReasonCode, str] | None = None
+    _sentinel: Sentinel | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name in records: ``slurm:1234``."""
+        return name_of(self.job_id)
+
+    def __enter__(self) -> Self:
+        self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._sentinel is not None:
+            self._sentinel.end()
+
+    def time_left_s(self) -> float | None:
+        """Return the seconds that a training may take from now on; ``None``: any."""
+        if self.end_at is None:
+            return None
+        return max(0.0, self.end_at - read_clock() - self.lead_s - EARLY_S)
+
+    def hears_end(self) -> str | None:
+        """Return, once, what ends the job, if the signal came to the sentinel alone."""
+        if self._sentinel is None or not self._sentinel.was_signalled:
+            return None
+        self._sentinel = None
+        found = self.find_cause()
+        return None if found is None else found[1]
+
+    def find_cause(self) -> tuple[ReasonCode, str] | None:
+        """Return why Slurm has signalled this job; ``None``: somebody else did, or it is unknown.
+
+        Slurm is asked once. It has changed its record of the job before it sends a signal.
+        """
+        if self._cause is None:
+            self._cause = self._ask()
+        return self._cause
+
+    def _ask(self) -> tuple[ReasonCode, str] | None:
+        job = read_jobs([self.job_id]).get(self.job_id)
+        if job is None:
+            return None
+        if job.restarts > self.restarts:
+            return ReasonCode.PREEMPTED, f"{self.name} is queued again"
+        if job.preempted:
+            return ReasonCode.PREEMPTED, f"{self.name} is preempted by another job"
+        runs = job.state in {"RUNNING", "CONFIGURING", "SUSPENDED"}
+        end_at = job.end_at if runs and job.limit != "UNLIMITED" else self.end_at
+        within_s = self.lead_s + 2 * EARLY_S if runs else 0.0
+        if end_at is not None and read_clock() >= end_at - within_s:
+            self.out_of_time = True
+            return ReasonCode.PREEMPTED, f"the time limit of {self.name} is near"
+        return None if runs else (ReasonCode.CANCELLED, f"{self.name} was cancelled")
+
+    def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:
+        """Return the outcome of a trial; if time ran out and it cannot resume, it timed out.
+
+        ``trial`` is as it was before this part; ``saved``: it has a checkpoint.
+        """
+        got_on = saved and outcome.time_s != trial.time_s
+        if outcome.status is not TrialStatus.PREEMPTED or not self.out_of_time or got_on:
+            return outcome
+        why = "saved no checkpoint" if not saved else "had no time to train"
+        reason = f"timed out: the time limit of {self.name} ended it, and it {why}"
+        return replace(
+            outcome, status=TrialStatus.STOPPED, reason_code=ReasonCode.TIMEOUT, reason=reason
+        )
+
+
+def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Allocation:
+    """Return the job of Slurm that this process runs in.
+
+    Raises:
+        LaunchError: If Slurm does not name its nodes.
+        UsageError: If this is not the batch step of a job.
+    """
+    job_id, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+    if not job_id or not nodes:
+        raise UsageError("this command is for the batch step of a Slurm job: `zeusrun submit`")
+    job = read_jobs([job_id]).get(job_id)
+    own = environment.get("SLURMD_NODENAME", "")
+    hosts = list_hosts(nodes)
+    restarts = environment.get("SLURM_RESTART_COUNT", "")
+    limited = job is not None and job.limit != "UNLIMITED"
+    return Allocation(
+        job_id,
+        (own, *(host for host in hosts if host != own)) if own in hosts else hosts,
+        int(restarts) if restarts.isdecimal() else 0,
+        job.end_at if job is not None and limited else None,
+        lead_s(grace_period_s),
+    )
+
+
+def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, str] | None:
+    """Return what the end of its job says of a trial without an outcome; ``None``: nothing.
+
+    A status of ``None`` means that it says nothing of that. ``saved``: the trial has a checkpoint,
+    so the next submit can continue what a time limit has ended.
+    """
+    job_id = id_of(allocation)
+    job = None if job_id is None else read_jobs([job_id]).get(job_id)
+    if job is None or job.state == GONE:
+        return None
+    continues = job.state == "PREEMPTED" or (job.state == "TIMEOUT" and saved)
+    status = TrialStatus.PREEMPTED if continues else None
+    if job.state == "CANCELLED":
+        status = TrialStatus.CANCELLED
+    return status, f"{allocation} ended as {job.state}"
+
+
+def lead_s(grace_period_s: float, limit_s: float | None = None) -> float:
+    """Return how long before the end of its time a job is signalled, in seconds.
+
+    Enough to save, to end, and to record; of a short job, half of its time at most.
+    """
+    wanted_s = grace_period_s + _RECORD_S
+    return wanted_s if limit_s is None else min(wanted_s, limit_s / 2)
