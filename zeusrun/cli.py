@@ -52,6 +52,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "gpu": ("gpu.gpu", "Show this machine's GPUs as a new job would see them."),
         "join": ("node.join", "Give this host to a job that waits for it."),
         "node": ("node.node", ""),
+        "batch": ("slurm.batch", ""),
         "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {

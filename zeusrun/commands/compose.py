@@ -8,19 +8,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zeusrun.bandit.registry import create_policy
+from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import job_devices
 from zeusrun.launcher.processes.command import find_torchrun
+from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from zeusrun.choice.problem import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.slurm.allocation import Allocation
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -33,6 +36,7 @@ def compose(
     place: tuple[Path, History] | None = None,
     signals: Sequence[int] = (),
     show: Callable[[str], None] | None = None,
+    allocation: Allocation | None = None,
 ) -> Submission:
     """Build everything that a submit needs. With ``run_on``, connect to the other hosts.
 
@@ -43,6 +47,7 @@ def compose(
         place: The home and the history; ``None`` for those of the job, to read them.
         signals: Those that have come; they end the wait for other hosts.
         show: Shows a sentence to the user; ``None``: nobody is asked to join.
+        allocation: The job of a scheduler that this is the batch step of.
     """
     home, history = place or open_own(spec)
     inherited = dict(os.environ)
@@ -53,9 +58,13 @@ def compose(
             spec = spec.model_copy(update={"env": MappingProxyType({**spec.env, **visible})})
     # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
     environment = {**inherited, **spec.env}
-    per_node, cluster = spec.launch.nproc_per_node, None
+    per_node, cluster, run_on = spec.launch.nproc_per_node, None, spec.run_on
+    if run_on is not None and run_on.slurm is not None:
+        if allocation is None:
+            return _plan_elsewhere(spec, forced, home, history, inherited)
+        run_on = run_on.in_allocation(allocation.hosts) if allocation.hosts[1:] else None
     with contextlib.ExitStack() as stack:
-        if (run_on := spec.run_on) is not None:
+        if run_on is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
 
             cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
@@ -81,6 +90,42 @@ def compose(
             forced=forced,
             tariffs=load_tariffs(spec, home),
             cluster=cluster,
+            allocation=allocation,
         )
         stack.pop_all()
     return submission
+
+
+def _plan_elsewhere(
+    spec: JobSpec,
+    forced: Forced | None,
+    home: Path,
+    history: History,
+    environment: Mapping[str, str],
+) -> Submission:
+    """Return a submission to choose from, of a job that will run on nodes that are not known yet.
+
+    The machine is the one of its last run.
+    """
+    last = next(iter(history.trials(spec.name, 1)), None)
+    nodes, per_node = spec.launch.nnodes or 1, spec.launch.nproc_per_node
+    ranks = nodes * (per_node if isinstance(per_node, int) else 1)
+    hardware = Hardware(ranks, None, 0, nodes) if last is None else last.hardware
+    source = None if last is None else last.energy_source
+    return Submission(
+        spec=spec,
+        history=history,
+        policy=create_policy(spec.policy.name),
+        devices=(),
+        world_size=hardware.world_size,
+        torchrun=find_torchrun(),
+        home=home,
+        environment=environment,
+        forced=forced,
+        tariffs=load_tariffs(spec, home),
+        planned=Machine(
+            hardware=hardware,
+            energy_measured=None if source is None else source.measured,
+            max_power_w=None if last is None else last.max_power_w,
+        ),
+    )

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun import __version__
@@ -39,11 +39,23 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.jobfile.validators import Overlap
     from zeusrun.launcher.events import Emit, SubmitEvent
+    from zeusrun.launcher.queue.tickets import HeldTicket
+    from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.notify.notices import Notice
     from zeusrun.trial import Trial
 
 _FIRINGS = 5  # of a schedule, that a machine reports
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
+
+
+@dataclass
+class Inside:
+    """What the batch step of a scheduler's job gives to its recurrence, and what it gets back."""
+
+    allocation: Allocation | None = None
+    ticket: HeldTicket | None = None
+    color: bool = False
+    result: dict[str, Any] = field(default_factory=dict)  # as ``submit --json`` prints it
 
 
 def run_recurrence(
@@ -59,21 +71,23 @@ def run_recurrence(
     begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
     quiet: bool = False,
+    inside: Inside | None = None,
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
     ``forced`` is the user's own choice; ``note`` is shown first. ``emit`` gets every event, too.
     With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix
-    seconds; ``begun`` is called after it.
+    seconds; ``begun`` is called after it. ``inside``: it is the batch step of a scheduler's job.
     """
-    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    inside = inside or Inside()
+    shown = lasting_console(sys.stderr if as_json else sys.stdout, color=inside.color)
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
     with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
-        notify = functools.partial(_notify, spec, home, view)
+        notify = functools.partial(send_notices, spec, home, lambda text: view.show(Warned(text)))
         if warning is not None:
             view.show(Warned(warning))
         if note is not None:
@@ -98,6 +112,7 @@ def run_recurrence(
                 until=until,
                 signals=signals.received,
                 show=lambda text: view.show(Noted(text)),
+                ticket=inside.ticket,
             ) as gpus:
                 begun()
                 submission = replace(
@@ -108,6 +123,7 @@ def run_recurrence(
                         place=(home, history),
                         signals=signals.received,
                         show=lambda text: view.show(Warned(text)),  # also with --quiet
+                        allocation=inside.allocation,
                     ),
                     describe_machine=functools.partial(_describe_machine, home),
                 )
@@ -130,8 +146,9 @@ def run_recurrence(
     savings = find_savings(trials)
     for block in [] if quiet else savings_block(savings):
         shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
+    inside.result |= result_json(spec.name, result, savings)
     if as_json:
-        print_json(result_json(spec.name, result, savings))
+        print_json(inside.result)
     return result.exit_code
 
 
@@ -164,13 +181,16 @@ class _HistoryMessages:
             time.sleep(min(_POLL_S, left_s))
 
 
-def _notify(spec: JobSpec, home: Path, view: SubmitView, notices: Sequence[Notice]) -> None:
-    if spec.notify.url is None and not spec.notify.command:
+def send_notices(
+    spec: JobSpec, home: Path, warn: Callable[[str], None], notices: Sequence[Notice]
+) -> None:
+    """Send notices of a job, if it wants any; ``warn`` is told why that fails."""
+    if not notices or (spec.notify.url is None and not spec.notify.command):
         return
     try:
         send(home, spec, notices, os.environ)
     except (OSError, HistoryError) as error:  # the recurrence is recorded
-        view.show(Warned(f"no notice could be sent: {error}"))
+        warn(f"no notice could be sent: {error}")
 
 
 def _remove_old_runs(

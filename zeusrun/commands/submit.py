@@ -77,6 +77,9 @@ def submit(
         str | None,
         Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
     ] = None,
+    detach: Annotated[
+        bool, Option("--detach", help="With run_on: slurm, return once the run is queued.")
+    ] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -85,21 +88,24 @@ def submit(
     changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
     spec = load_spec(job, changes)
     forced = None if batch_size is None else Forced(batch_size, "chosen by --batch-size")
+    if spec.slurm is None and detach:
+        raise UsageError(
+            f"{job}: --detach is for run_on: slurm. Here, `nohup zeusrun submit {job} &` does it"
+        )
+    if spec.slurm is not None and metrics_port is not None:
+        raise UsageError("--metrics-port serves this machine, and run_on: slurm trains elsewhere")
+    if dry_run and spec.slurm is not None:
+        from zeusrun.commands.slurm import show_script  # noqa: PLC0415 - few jobs need it
+
+        show_script(spec, as_json=as_json)
+        return
     if dry_run:
         with contextlib.closing(compose(spec, forced)) as submission:
             _show_plan(submission, as_json=as_json)
         return
-    run = functools.partial(
-        run_recurrence,
-        spec,
-        forced,
-        overlap=overlap,
-        wait=wait,
-        as_json=as_json,
-        quiet=quiet,
-    )
     if metrics_port is None:
-        raise typer.Exit(run())
+        how = {"overlap": overlap, "wait": wait, "detach": detach}
+        raise typer.Exit(_run(spec, forced, changes, **how, as_json=as_json, quiet=quiet))
     from zeusrun.export.prometheus import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
 
     if quiet and not parse_address(metrics_port)[1]:
@@ -108,8 +114,62 @@ def submit(
             "print it; name a port such as 9400"
         )
     with MetricsPort(spec.name, metrics_port) as port:
-        code = run(note=f"metrics for Prometheus: {port.url}", emit=port.take)
+        code = run_recurrence(
+            spec,
+            forced,
+            note=f"metrics for Prometheus: {port.url}",
+            emit=port.take,
+            overlap=overlap,
+            wait=wait,
+            as_json=as_json,
+            quiet=quiet,
+        )
     raise typer.Exit(code)
+
+
+def _run(
+    spec: JobSpec,
+    forced: Forced | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    warning: str | None = None,
+    overlap: Overlap = "allow",
+    until: float | None = None,
+    wait: bool = False,
+    begun: Callable[[], None] = lambda: None,
+    detach: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run a recurrence where its job says: see ``run_recurrence``; return the exit code."""
+    if spec.slurm is None:
+        return run_recurrence(
+            spec,
+            forced,
+            warning=warning,
+            overlap=overlap,
+            until=until,
+            wait=wait,
+            begun=begun,
+            as_json=as_json,
+            quiet=quiet,
+        )
+    from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
+    from zeusrun.launcher.slurm.queued import Request  # noqa: PLC0415 - see above
+
+    request = Request(
+        job=spec.name,
+        job_file=str(spec.source),
+        overrides=tuple(overrides),
+        batch_size=None if forced is None else forced.batch_size,
+        why="" if forced is None else forced.why,
+        overlap=overlap,
+        until=until,
+        wait=wait,
+        quiet=quiet,
+        warning=warning,
+    )
+    return submit_to_slurm(spec, request, detach=detach, as_json=as_json, begun=begun)
 
 
 def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
@@ -149,9 +209,10 @@ def rerun(
         )
     spec = load_spec(job_copy, overrides or [])
     raise typer.Exit(
-        run_recurrence(
+        _run(
             spec,
             Forced(found.global_batch_size, f"as in {found.trial}, by rerun"),
+            overrides or [],
             warning=_warn_of_timeout(found, spec),
             as_json=as_json,
             quiet=quiet,
@@ -190,7 +251,7 @@ def fire(job: str, occurrence: float) -> None:
             started = "" if start is None else f", started {start}"
             typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
 
-        return run_recurrence(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
+        return _run(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
 
     home = trusted_home(os.environ)
 

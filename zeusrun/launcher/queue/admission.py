@@ -82,6 +82,26 @@ def admitted(
             held.release()
 
 
+def queue_elsewhere(
+    job: str, home: Path, history: History, overlap: Overlap
+) -> tuple[HeldTicket, list[Ticket]]:
+    """Take the ticket of a submit that a scheduler will start; return the submits it waits for.
+
+    With ``replace``, those are asked to end. Raises ``BusyError`` if one is in the way.
+    """
+    queue = _Queue(job, home, history, None, (), lambda _text: None)
+    held = queue.take_ticket(overlap, (), "queued")
+    if held.ticket.state != "waiting":
+        return held, []
+    with Tickets(home) as tickets:
+        present = [each for each in tickets.present() if each.job == job]
+    before = [each for each in present if each.number < held.ticket.number]
+    for _, paths in queue.running(before) if overlap == "replace" else ():
+        with contextlib.suppress(OSError):
+            ask_to_cancel(paths, replaced=True)
+    return held, before
+
+
 def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", "skip", "wait"]:
     """Return what a submit does about others of its job, given their states. Pure."""
     if not others or overlap == "allow":
@@ -161,10 +181,13 @@ class _Queue:
     show: Callable[[str], None]
     _shown: set[str] = field(default_factory=set)
 
-    def take_ticket(self, overlap: Overlap, gpus: tuple[str, ...]) -> HeldTicket:
+    def take_ticket(
+        self, overlap: Overlap, gpus: tuple[str, ...], first: State = "running"
+    ) -> HeldTicket:
         """Take a ticket; it waits if the job already runs and the policy says so.
 
         The lock of all submits is held for the decision: of two that start at once, one is first.
+        ``first`` is the state of one that does not wait.
         """
         with Tickets(self.home) as tickets:
             present = self._of_job(tickets)
@@ -175,7 +198,7 @@ class _Queue:
                 raise BusyError(
                     f"{self.job} is already running ({names}){waits}; this run is skipped"
                 )
-            state: State = "running" if decision == "begin" else "waiting"
+            state: State = first if decision == "begin" else "waiting"
             return tickets.take(self.job, state, gpus, replaces=overlap == "replace")
 
     def wait_for_turn(self, held: HeldTicket, overlap: Overlap) -> None:
@@ -188,7 +211,7 @@ class _Queue:
             if not before:
                 return
             # Each time: it may be about to start its next trial.
-            for _, paths in self._running(before) if overlap == "replace" else ():
+            for _, paths in self.running(before) if overlap == "replace" else ():
                 with contextlib.suppress(OSError):
                     ask_to_cancel(paths, replaced=True)
             self._wait(f"{self.job} is already running ({self._name(before)})", _ADVICE[overlap])
@@ -249,12 +272,13 @@ class _Queue:
         for ticket in tickets:
             who = f"process {ticket.pid} of {ticket.job}"
             with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
-                who = next((trial.trial for trial, _ in self._running([ticket])), who)
+                who = next((trial.trial for trial, _ in self.running([ticket])), who)
             since = datetime.fromisoformat(ticket.since).astimezone()
             names.append(f"{who} since {since:%Y-%m-%d %H:%M}")
         return " and ".join(names)
 
-    def _running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
+    def running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
+        """Yield the trials that some submits run now, with their files."""
         for job in sorted({ticket.job for ticket in tickets}):
             launchers = {ticket.pid for ticket in tickets if ticket.job == job}
             for trial in self.history.unfinished(job):

@@ -1,0 +1,336 @@
+"""Submits that Slurm starts: queued and followed on a login node, run in the batch step."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.text import Text
+from typer import Argument
+
+from zeusrun.choice.problem import Forced
+from zeusrun.clock import read_clock, timestamp
+from zeusrun.commands import options
+from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
+from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
+from zeusrun.files.home import trusted_home
+from zeusrun.files.tail import LineTail
+from zeusrun.jobfile.spec import load_spec
+from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.queue.admission import queue_elsewhere
+from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.slurm.allocation import open_allocation
+from zeusrun.launcher.slurm.client import (
+    cancel_job,
+    id_of,
+    interrupt_job,
+    name_of,
+    read_jobs,
+    requeue_job,
+    submit_script,
+)
+from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, files_of_id, new_files
+from zeusrun.notify.notices import lost_notices
+from zeusrun.plain_text import plain_log_line
+from zeusrun.trial import TrialStatus
+from zeusrun.view import units
+from zeusrun.view.console import lasting_console
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from zeusrun.history.base import History
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.slurm.client import SlurmJob
+    from zeusrun.launcher.slurm.queued import Request
+
+_POLL_S = 0.2
+_ASK_S = 5.0  # between two questions to Slurm
+_WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
+
+
+def show_script(spec: JobSpec, *, as_json: bool) -> None:
+    """Show the batch script that a submit would queue."""
+    home = trusted_home(os.environ)
+    script = build_script(spec, QueuedFiles(home / "slurm" / "ID"), home)
+    if as_json:
+        print_json({"script": script})
+    else:
+        typer.echo(script, nl=False)
+
+
+def submit_to_slurm(
+    spec: JobSpec,
+    request: Request,
+    *,
+    detach: bool = False,
+    as_json: bool = False,
+    begun: Callable[[], None] = lambda: None,
+) -> int:
+    """Queue a submit in Slurm, and follow it to its end; return its exit code.
+
+    ``detach`` returns at once. ``begun`` is called once it is queued.
+    """
+    quiet = request.quiet
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    request = replace(request, color=shown.is_terminal and not detach)
+    with CaughtSignals() as signals:
+        home, history = options.open_own(spec)
+        files = new_files(home)
+        job_id = _queue(spec, request, files, home, history)
+        begun()
+        name = name_of(job_id)
+        if detach:
+            if as_json:
+                print_json({"queued": name})
+            elif not quiet:
+                typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
+            return ExitCode.REACHED
+        follower = _Follower(spec, files, job_id, shown, signals, quiet=quiet)
+        result = follower.follow()
+        if result is None:
+            return _conclude(spec, home, history, follower)
+    if (text := result.pop("error", None)) is not None:
+        error = ZeusrunError(text)
+        error.exit_code = result["exit_code"]
+        raise error
+    if as_json:
+        print_json(result)
+    return int(result["exit_code"])
+
+
+def _queue(
+    spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
+) -> str:
+    """Take a ticket and hand the script to Slurm; return the id of its job."""
+    held, before = queue_elsewhere(spec.name, home, history, request.overlap)
+    left = False
+    try:
+        request = replace(request, ticket=held.ticket.number)
+        files.write_request(request)
+        files.write("script.sh", os.fsencode(build_script(spec, files, home)))
+        files.write("output.log", b"")
+        earlier = [job_id for each in before if (job_id := id_of(each.allocation)) is not None]
+        job_id = submit_script(files.script, earlier, spec.source.parent)
+        held.write(allocation=name_of(job_id))
+        files.write_request(replace(request, job_id=job_id))
+        held.leave()
+        left = True
+    finally:
+        if not left:
+            held.release()
+    if request.overlap == "replace":
+        for each in before:
+            if each.state != "running" and (old := id_of(each.allocation)) is not None:
+                cancel_job(old)
+    return job_id
+
+
+class _Follower:
+    """Shows what the batch step of a submit prints, and how its job waits, until it ends."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        files: QueuedFiles,
+        job_id: str,
+        shown: Console,
+        signals: CaughtSignals,
+        *,
+        quiet: bool,
+    ) -> None:
+        self.name = name_of(job_id)
+        self._spec, self._files, self._id = spec, files, job_id
+        self._shown, self._signals, self._quiet = shown, signals, quiet
+        self._tail = LineTail(files.output)
+        self.job: SlurmJob | None = None  # as Slurm described it last
+        self._said: str | None = None
+        self._stopped = 0  # so many interrupts were passed on
+        live = shown.is_terminal and not quiet
+        self._live = Live(console=shown, auto_refresh=False, transient=True) if live else None
+
+    def follow(self) -> dict[str, Any] | None:
+        """Return the result of the submit; ``None`` if its job ended without one.
+
+        Raises ``BusyError`` if this process is to end; the job goes on.
+        """
+        ask_t, ended_t = 0.0, None
+        with self._live or contextlib.nullcontext():
+            while (result := self._files.read_result()) is None:
+                self._print()
+                self._take_signals()
+                now_t = time.monotonic()
+                if now_t >= ask_t:
+                    ask_t = now_t + _ASK_S
+                    self.job = read_jobs([self._id]).get(self._id, self.job)
+                    self._show_state()
+                if self.job is not None and self.job.has_ended:
+                    ended_t = ended_t or now_t
+                    if now_t > ended_t + _WRITTEN_S:
+                        break
+                time.sleep(_POLL_S)
+        self._print(final=True)
+        return result
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the user has stopped it from here."""
+        return bool(self._stopped)
+
+    def _print(self, *, final: bool = False) -> None:
+        while lines := self._tail.read_lines(final=final):
+            for line in lines:
+                text = Text.from_ansi(plain_log_line(line.decode(errors="replace")))
+                text.no_wrap, text.overflow = True, "ignore"
+                self._shown.print(text, soft_wrap=True, highlight=False)
+
+    def _show_state(self) -> None:
+        text = describe_job(self.name, self.job)
+        if self._live is not None:
+            self._live.update(Text(text, style="dim"), refresh=True)
+        elif text != self._said and not self._quiet:
+            self._shown.print(Text(f"· {text}"), soft_wrap=True)
+        self._said = text
+
+    def _take_signals(self) -> None:
+        received = self._signals.received
+        if received and received[0] != signal.SIGINT:
+            error = BusyError(f"{self._spec.name}: {self.name} goes on without this process")
+            if received[0] == signal.SIGHUP:
+                error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP
+            raise error
+        if len(received) > self._stopped:
+            self._stopped = len(received)
+            stop_job(self._id, at_once=self._stopped > 1)
+            again = "" if self._stopped > 1 else "; press Ctrl-C again to end it at once"
+            self._shown.print(f"{self.name} is asked to stop{again}", highlight=False)
+
+
+def describe_job(name: str, job: SlurmJob | None) -> str:
+    """Return where a job of Slurm is, in a sentence without its end."""
+    if job is None:
+        return f"{name}: Slurm does not respond"
+    if job.state != "PENDING":
+        where = "" if job.nodes is None else f" on {job.nodes}"
+        verb = "runs" if job.state == "RUNNING" else f"is {job.state}"
+        return f"{name} {verb}{where}"
+    why = "" if job.reason is None else f" ({job.reason})"
+    start = ""
+    if job.start_at is not None and job.start_at > read_clock():
+        start = f", expected to start {units.moment(timestamp(job.start_at))}"
+    return f"{name} is queued{why}{start}"
+
+
+def stop_job(job_id: str, *, at_once: bool = False) -> None:
+    """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
+    job = read_jobs([job_id]).get(job_id)
+    if at_once or job is None or job.state != "RUNNING":
+        cancel_job(job_id)
+    else:
+        interrupt_job(job_id)
+
+
+def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
+    """Record what the end of a job left, which could not do so itself; return the exit code."""
+    recovered = recover_lost(history, spec.name, timestamp(), home)
+    own = [trial for trial in recovered if trial.allocation == follower.name]
+    lost = [trial for trial in own if trial.status is TrialStatus.LOST]
+    send_notices(spec, home, options.tell, lost_notices(lost))
+    state = "GONE" if follower.job is None else follower.job.state
+    ended = f"{follower.name} ended as {state}"
+    if own:
+        trial = own[-1]
+        ended = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
+        state = "CANCELLED" if trial.status is TrialStatus.CANCELLED else state
+        if trial.status is TrialStatus.PREEMPTED:
+            raise BusyError(f"{ended}; the next submit continues it")
+    if state == "CANCELLED":
+        error = BusyError(f"{spec.name}: {ended}")
+        number = signal.SIGINT if follower.stopped else signal.SIGTERM
+        error.exit_code = ExitCode.SIGNAL_BASE + number
+        raise error
+    if own:
+        error = LaunchError(ended)
+        error.exit_code = ExitCode.TRAINING_FAILED
+        raise error
+    raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
+
+
+def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
+    """Run a submit that was queued in Slurm; only its batch step calls this."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # somebody follows the file
+    home = trusted_home(os.environ)
+    files = files_of_id(home, name)
+    request = files.read_request()
+    with CaughtSignals():  # until the result is written, and the job is queued again
+        try:
+            code, result, again = _run_inside(request, home)
+        except ZeusrunError as error:
+            _write_result(files, {"exit_code": int(error.exit_code), "error": str(error)})
+            raise
+        if not again:
+            _write_result(files, result)
+    raise typer.Exit(code)
+
+
+def _write_result(files: QueuedFiles, result: dict[str, Any]) -> None:
+    with contextlib.suppress(ZeusrunError):  # the history has it
+        files.write("result.json", json.dumps(result).encode())
+
+
+def _run_inside(request: Request, home: Path) -> tuple[int, dict[str, Any], bool]:
+    """Run a recurrence in the allocation; return whether its job is queued again, too."""
+    spec = load_spec(Path(request.job_file), list(request.overrides))
+    with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
+        held = Tickets(home).adopt(request.ticket, request.job, allocation.name)
+        again = False
+        try:
+            if request.until is not None and read_clock() > request.until:
+                raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+            inside = Inside(allocation, held, request.color)
+            size = request.batch_size
+            code = run_recurrence(
+                spec,
+                None if size is None else Forced(size, request.why),
+                warning=request.warning,
+                overlap=request.overlap,
+                until=request.until,
+                wait=request.wait,
+                quiet=request.quiet,
+                inside=inside,
+            )
+            last = inside.result["trials"][-1]
+            if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
+                held.leave()  # Slurm kills this process
+                again = _requeue(allocation.job_id)
+        finally:
+            if not again:
+                held.release()
+    return code, inside.result, again
+
+
+def _requeue(job_id: str) -> bool:
+    """Queue this job again; return whether it will run again."""
+    try:
+        requeue_job(job_id)
+    except LaunchError as error:
+        job = read_jobs([job_id]).get(job_id)
+        if job is None or job.state not in {"PENDING", "REQUEUED"}:
+            typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)
+            return False
+    return True

@@ -1,0 +1,170 @@
+"""A submit that is queued in Slurm: its files under the home, and its batch script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from zeusrun.clock import read_clock
+from zeusrun.errors import UsageError, unwritable
+from zeusrun.files.private import build_known, check_version, make_folder, read_file, replace_file
+from zeusrun.launcher.slurm.allocation import EARLY_S, lead_s
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.jobfile.validators import Overlap
+
+_VERSION = 1
+_MAX_BYTES = 64 << 20  # a result contains the trials of a recurrence
+_START_S = 600.0  # of a job besides its training: to start, and to record
+_KEPT_S = 30 * 86_400.0  # what a submit printed, for people who look for a failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the batch step of a submit does."""
+
+    job: str
+    job_file: str
+    overrides: tuple[str, ...] = ()
+    batch_size: int | None = None  # the user's own choice
+    why: str = ""  # who made it
+    overlap: Overlap = "allow"
+    until: float | None = None  # Unix seconds after which it does not begin
+    wait: bool = False  # for GPUs of other jobs
+    quiet: bool = False
+    color: bool = False
+    warning: str | None = None  # to show first
+    ticket: int = 0  # its number
+    job_id: str = ""  # of Slurm, once it is queued
+
+
+@dataclass(frozen=True)
+class QueuedFiles:
+    """The files of one submit that is queued in Slurm."""
+
+    folder: Path
+
+    @property
+    def script(self) -> Path:
+        """The batch script."""
+        return self.folder / "script.sh"
+
+    @property
+    def output(self) -> Path:
+        """What the batch step prints."""
+        return self.folder / "output.log"
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file for the owner alone; raises ``HistoryError``."""
+        path = self.folder / name
+        try:
+            make_folder(self.folder)
+            replace_file(path, content, durable=False)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def write_request(self, request: Request) -> None:
+        """Write what the batch step reads; raises ``HistoryError``."""
+        content = json.dumps({"version": _VERSION, **asdict(request)})
+        self.write("request.json", content.encode())
+
+    def read_request(self) -> Request:
+        """Return what a submit wants; raises ``UsageError`` if that cannot be read."""
+        path = self.folder / "request.json"
+        try:
+            record = json.loads(read_file(path, _MAX_BYTES))
+            check_version(record, _VERSION, path)
+            return build_known(Request, record, overrides=tuple(record["overrides"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Return how the submit ended; ``None`` if it has not."""
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(read_file(self.folder / "result.json", _MAX_BYTES))
+            return found if isinstance(found, dict) else None
+        return None
+
+
+def new_files(home: Path) -> QueuedFiles:
+    """Return the files of a new submit, which do not exist yet; remove those of a month ago."""
+    with contextlib.suppress(OSError):
+        for path in (home / "slurm").iterdir():
+            if path.stat().st_mtime < read_clock() - _KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
+    return QueuedFiles(home / "slurm" / uuid4().hex[:12])
+
+
+def files_of_id(home: Path, name: str) -> QueuedFiles:
+    """Return the files of a submit; ``name`` is that of their folder. Raises ``UsageError``."""
+    if not name.isalnum() or not (home / "slurm" / name).is_dir():
+        raise UsageError(f"there is no queued submit {name!r} in {home}")
+    return QueuedFiles(home / "slurm" / name)
+
+
+def find_files(home: Path, job_id: str) -> QueuedFiles | None:
+    """Return the files of the submit that a job of Slurm runs; ``None`` if they are gone."""
+    with contextlib.suppress(OSError):
+        for path in sorted((home / "slurm").iterdir(), key=os.path.getmtime, reverse=True):
+            with contextlib.suppress(UsageError):
+                if QueuedFiles(path).read_request().job_id == job_id:
+                    return QueuedFiles(path)
+    return None
+
+
+def limit_s(spec: JobSpec) -> float | None:
+    """Return the time limit that a job asks for, in seconds; ``None``: that of the partition."""
+    if spec.slurm is not None and spec.slurm.limit_s is not None:
+        return spec.slurm.limit_s
+    if spec.timeout_s is None:
+        return None
+    return spec.timeout_s + lead_s(spec.launch.grace_period_s) + EARLY_S + _START_S
+
+
+def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
+    """Return the batch script of a job: options of sbatch, the user's lines, and zeusrun.
+
+    zeusrun takes the place of the shell, so that it gets the signals of the batch step.
+    """
+    slurm, seconds = spec.slurm, limit_s(spec)
+    if slurm is None:
+        raise ValueError(f"{spec.name} does not run in Slurm")
+    options = {
+        "job-name": spec.name,
+        "nodes": spec.launch.nnodes or 1,
+        "ntasks-per-node": 1,
+        "cpus-per-task": slurm.cpus_per_task,
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "gres": slurm.gres,
+        "constraint": slurm.constraint,
+        "time": None if seconds is None else math.ceil(seconds / 60),
+        "signal": f"B:USR1@{math.ceil(lead_s(spec.launch.grace_period_s, seconds))}",
+        "open-mode": "append",
+        "output": str(files.output).replace("%", "%%"),  # "%" begins a pattern of Slurm
+    }
+    given = [(name, value) for name, value in options.items() if value is not None]
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given]
+    lines.append("#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue")
+    lines += [f"#SBATCH {option}" for option in slurm.extra]
+    lines.append(f"export ZEUSRUN_HOME={shlex.quote(str(home))}")
+    lines += slurm.setup.rstrip().splitlines()
+    # Without -P, a random.py in the working directory would replace Python's.
+    safe = "-P " if sys.version_info >= (3, 11) else ""
+    python = slurm.python or shlex.quote(sys.executable)
+    lines.append(f"cd / && exec {python} {safe}-m zeusrun batch {files.folder.name}")
+    return "\n".join(lines) + "\n"
