@@ -97,10 +97,17 @@ def test_overrides_set_its_keys(tmp_path):
 @pytest.mark.parametrize(
     ("run_on", "words"),
     [
-        ("slrum", "'run_on' must be local, or a section such as {hosts: .a, b.}, not 'slrum'$"),
-        (["a", "b"], "'run_on' must be a section"),
-        ({}, "'run_on' takes either hosts, .* or hostfile; it has neither"),
-        ({**HOSTS, "hostfile": "x"}, "'run_on' takes either hosts, .*; it has both"),
+        ("slrum", "'run_on' must be local, slurm, or a section .*'slrum'; did you mean slurm.$"),
+        ("Local", "not 'Local'; did you mean local"),
+        ("k8s", "'run_on' must be local, slurm, or a section such as {hosts: .a, b.}, not 'k8s'$"),
+        (["a", "b"], r"'run_on' must be .* not a list; write run_on: {hosts: \[a, b\]}$"),
+        (4, "'run_on' must be a section of 'key: value' lines, not 4"),
+        ({}, "'run_on' takes one of hosts, .*, hostfile, and slurm, such as {}; it has none"),
+        ({"slurm": None}, "'run_on' takes one of hosts, .* it has none"),
+        ({**HOSTS, "hostfile": "x"}, "'run_on' takes one of .*; it has hosts and hostfile"),
+        ({**HOSTS, "slurm": {}}, "'run_on' takes one of .*; it has hosts and slurm"),
+        ({"hostfile": "x", "slurm": {}}, "'run_on' takes one of .*; it has hostfile and slurm"),
+        ({"slurm": {}, "fan_out": "join"}, "'run_on' has fan_out: join, .*; remove fan_out"),
         ({"hosts": ["a", "-x"]}, r"'run_on.hosts\[1\]' must be written as a, b:4, .* not '-x'"),
         ({"hosts": ["a", 4]}, r"'run_on.hosts\[1\]' must be written as .* not '4'"),
         ({"hosts": ["a", "a:2"]}, "'run_on.hosts' must name each host once; .* a; "),
@@ -133,6 +140,8 @@ def test_what_it_cannot_be_is_refused(tmp_path, run_on, words):
         (HOSTS, {"nnodes": 3}, "'launch' has nnodes: 3, but run_on.hosts has 2; remove nnodes"),
         (HOSTS, {"nnodes": 1}, "'launch' has nnodes: 1, but run_on.hosts has 2"),
         ("local", {"nnodes": 2}, "'launch' has nnodes: 2, .* run_on: {hosts: .a, b.}"),
+        ("slurm", {"nnodes": 2, "distributed": False}, "remove it, or nnodes: 2"),
+        ("slurm", {"nnodes": 2, "gpus": "auto"}, "gpus: auto, but with nnodes: 2, only gpus: all"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, run_on, launch, words):
@@ -168,6 +177,8 @@ def test_batch_sizes_are_shared_by_the_processes_of_all_hosts(tmp_path):
         (HOSTS, "gpu", None),
         ({"hosts": ["a:2", "b:2"]}, "gpu", 4),
         ({"hostfile": "hosts"}, 4, None),
+        ("slurm", 4, 4),
+        ("slurm", "gpu", None),
     ],
 )
 def test_the_ranks_are_known_only_if_the_job_file_says_them(tmp_path, run_on, nproc, ranks):
@@ -185,6 +196,7 @@ def test_a_server_reads_it_too(tmp_path):
 def test_the_schema_has_its_short_form():
     forms = spec_json_schema()["properties"]["run_on"]["anyOf"]
     assert {"const": "local"} in forms
+    assert {"const": "slurm"} in forms
 
 
 def test_machines_and_nodes_are_known_as_its_hosts(tmp_path):

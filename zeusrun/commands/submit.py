@@ -184,11 +184,10 @@ def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--nodes-from {nodes_from}: {why}") from error
     listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
-    words = [
-        name if each.slots is None else f"{name}:{each.slots}"
-        for name, each in zip(listed, hosts, strict=True)
-    ]
-    return ["run_on.hostfile=null", f"run_on.hosts={json.dumps(words)}", *changes]
+    pairs = zip(listed, hosts, strict=True)
+    words = [name if each.slots is None else f"{name}:{each.slots}" for name, each in pairs]
+    others = ("run_on.hostfile=null", "run_on.slurm=null")
+    return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
 
 
 def rerun(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
 from zeusrun.jobfile.section import Section
+from zeusrun.jobfile.slurm_section import Slurm  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.values import read_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -26,8 +28,23 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """``run_on: local`` is the same as no section: this machine alone."""
 
+SLURM = "slurm"
+"""``run_on: slurm`` is the same as ``run_on: {slurm: {}}``."""
+
+WORDS = (LOCAL, SLURM)
+"""The short forms of ``run_on``."""
+
 JOIN = "join"
 """``fan_out: join`` starts nothing: a person runs ``zeusrun join`` on each other host."""
+
+SSH = "ssh -o BatchMode=yes {host}"
+"""How other hosts are reached if ``fan_out`` does not say it."""
+
+SRUN = (
+    "srun --overlap --nodes=1 --ntasks=1 --nodelist={host} --cpu-bind=none --mem=0 "
+    "--kill-on-bad-exit=1"
+)
+"""The same within an allocation of Slurm."""
 
 _MAX_BYTES = 1 << 20  # of a hostfile: 10,000 hosts with a line for each of eight slots
 
@@ -72,15 +89,21 @@ class RunOn(Section):
         min_length=1,
         description="Instead of hosts: a file with a host on each line, relative to the job file.",
     )
+    slurm: Slurm | None = Field(
+        None,
+        description="Instead of hosts: Slurm allocates launch.nnodes machines. run_on: slurm is "
+        "short for slurm: {}.",
+    )
     nic: Annotated[str, AfterValidator(_check_nic)] | None = Field(
         None, description="Network interface; null: the one that leads to the other hosts."
     )
     port_range: Annotated[str, read_by(_read_ports)] | None = Field(
         None, description="TCP ports to listen on, such as 29400-29499; null: any free ones."
     )
-    fan_out: Annotated[str, AfterValidator(_check_fan_out)] = Field(
-        "ssh -o BatchMode=yes {host}",
-        description="Command that runs the words after it on {host}; join: start nothing.",
+    fan_out: Annotated[str, AfterValidator(_check_fan_out)] | None = Field(
+        None,
+        description="Command that runs the words after it on {host}; join: start nothing. null: "
+        f"{SSH}, or srun within Slurm.",
     )
     heartbeat_s: float = Field(
         15, ge=2, description="Seconds without an answer after which a host counts as lost."
@@ -88,9 +111,15 @@ class RunOn(Section):
 
     @model_validator(mode="after")
     def _check_ways(self) -> Self:
-        if bool(self.hosts) == (self.hostfile is not None):
-            given = "both" if self.hosts else "neither"
-            raise ValueError(f"takes either hosts, such as [a, b], or hostfile; it has {given}")
+        ways = {"hosts": self.hosts or None, "hostfile": self.hostfile, "slurm": self.slurm}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "takes one of hosts, such as [a, b], hostfile, and slurm, such as {}; it has "
+                f"{' and '.join(given) or 'none'}"
+            )
+        if self.slurm is not None and self.fan_out_command(Host("a", None)) is None:
+            raise ValueError("has fan_out: join, which does not go with slurm; remove fan_out")
         return self
 
     @property
@@ -100,8 +129,13 @@ class RunOn(Section):
 
     def fan_out_command(self, host: Host) -> list[str] | None:
         """Return the words that start the words after them on a host; ``None``: ``join``."""
-        words = shlex.split(self.fan_out)
+        words = shlex.split(self.fan_out or (SSH if self.slurm is None else SRUN))
         return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
+
+    def in_allocation(self, hosts: Sequence[str]) -> RunOn:
+        """Return the section with the hosts that Slurm has allocated instead of ``slurm``."""
+        fan_out = self.fan_out or SRUN
+        return self.model_copy(update={"hosts": (*hosts,), "slurm": None, "fan_out": fan_out})
 
     def hostfile_path(self, folder: Path) -> Path | None:
         """Return the absolute path of the hostfile; ``folder`` is that of the job file."""
@@ -110,7 +144,7 @@ class RunOn(Section):
         return Path(os.path.normpath(folder / os.path.expanduser(self.hostfile)))  # noqa: PTH111 - never raises
 
     def host_list(self, folder: Path, nnodes: int | None = None) -> tuple[Host, ...]:
-        """Return the hosts, those of the hostfile as it is now.
+        """Return the hosts, those of the hostfile as it is now; with ``slurm``, there are none yet.
 
         ``folder`` is that of the job file, ``nnodes`` the number that ``launch`` wants, if any.
 
@@ -139,23 +173,45 @@ class RunOn(Section):
 
 
 def read_run_on(value: object) -> object:
-    """Return ``None`` for ``run_on: local``; raises ``ValueError`` for another text."""
-    if isinstance(value, str) and value != LOCAL:
-        raise ValueError(f"must be local, or a section such as {{hosts: [a, b]}}, not {value!r}")
-    return None if value == LOCAL else value
+    """Return what the short forms ``local`` and ``slurm`` stand for.
+
+    Raises:
+        ValueError: If the value is another text, or a list.
+    """
+    if not isinstance(value, (str, list)) or value == LOCAL:
+        return None if value == LOCAL else value
+    if value == SLURM:
+        return {SLURM: {}}
+    given, hint = repr(value), ""
+    if isinstance(value, list):
+        given, hint = "a list", "; write run_on: {hosts: [a, b]}"
+    elif close := difflib.get_close_matches(value, WORDS, n=1):
+        hint = f"; did you mean {close[0]}?"
+    raise ValueError(
+        f"must be local, slurm, or a section such as {{hosts: [a, b]}}, not {given}{hint}"
+    )
 
 
-def check_launch(launch: Launch, run_on: RunOn | None) -> None:
-    """Raise ``ValueError`` if a job cannot be launched so on these machines."""
-    named, given = 1 if run_on is None else len(run_on.hosts), f"has nnodes: {launch.nnodes}, but"
-    if run_on is None and launch.nnodes not in {None, 1}:
-        raise ValueError(f"{given} no machines are named; write run_on: {{hosts: [a, b]}}")
-    if named and launch.nnodes not in {None, named}:
-        raise ValueError(f"{given} run_on.hosts has {named}; remove nnodes")
-    if run_on is not None and not launch.distributed:
-        raise ValueError("has distributed: false, which is for one process; remove it, or run_on")
-    if run_on is not None and launch.gpus != "all":
-        raise ValueError(f"has gpus: {launch.gpus}, but with run_on, only gpus: all is possible")
+def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
+    """Return ``launch`` if a job can be launched so on the machines of ``run_on``."""
+    if "run_on" not in info.data:  # it is itself wrong, and its own error counts
+        return launch
+    run_on: RunOn | None = info.data["run_on"]
+    given, several = f"has nnodes: {launch.nnodes}, but", launch.nnodes not in {None, 1}
+    if run_on is None and several:
+        raise ValueError(
+            f"{given} no machines are named; write run_on: {{hosts: [a, b]}}, or run_on: slurm"
+        )
+    if run_on is None or (run_on.slurm is not None and not several):
+        return launch
+    if run_on.hosts and launch.nnodes not in {None, len(run_on.hosts)}:
+        raise ValueError(f"{given} run_on.hosts has {len(run_on.hosts)}; remove nnodes")
+    key = "run_on" if run_on.slurm is None else f"nnodes: {launch.nnodes}"
+    if not launch.distributed:
+        raise ValueError(f"has distributed: false, which is for one process; remove it, or {key}")
+    if launch.gpus != "all":
+        raise ValueError(f"has gpus: {launch.gpus}, but with {key}, only gpus: all is possible")
+    return launch
 
 
 def count_ranks(values: Mapping[str, Any]) -> int | None:
@@ -163,8 +219,11 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
 
     ``None`` if the job file alone does not say it, or one of the two is absent because it is wrong.
     """
-    if values.get("launch") is None or "run_on" not in values:
+    launch, run_on = values.get("launch"), values.get("run_on")
+    if launch is None or "run_on" not in values:
         return None
-    hosts = ("this",) if values["run_on"] is None else values["run_on"].hosts
-    counts = [host.slots or values["launch"].nproc_per_node for host in map(parse_host, hosts)]
+    per_node = launch.nproc_per_node
+    if run_on is None or run_on.slurm is not None:
+        return per_node * (launch.nnodes or 1) if isinstance(per_node, int) else None
+    counts = [host.slots or per_node for host in map(parse_host, run_on.hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

@@ -52,8 +52,12 @@ _OTHER_NAMES = {
     "lr": "learning_rate.base",
     "machines": "run_on.hosts",
     "nodes": "run_on.hosts",
+    "ntasks_per_node": "launch.nproc_per_node",
+    "queue": "run_on.slurm.partition",
+    "run_on.slurm.nodes": "launch.nnodes",
     "sizes": "batch_size.candidates",
     "timeout": "timeout_s",
+    "walltime": "run_on.slurm.time",
     "world_size": "launch.nproc_per_node",
 }
 
@@ -184,7 +188,7 @@ def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tup
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
         return _join(homes[0], key), f"'{key}' belongs {place}"
-    other = _OTHER_NAMES.get(word)
+    other = _OTHER_NAMES.get(_join(section, word), _OTHER_NAMES.get(word))
     if other is None and (close := difflib.get_close_matches(word, sections[section], n=1)):
         other = _join(section, close[0])
     elsewhere = {key: name for name, keys in sections.items() if name for key in keys}

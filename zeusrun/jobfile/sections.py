@@ -55,7 +55,7 @@ class Launch(Section):
         "some scripts take for a distributed training.",
     )
     nnodes: int | None = Field(
-        None, ge=1, description="Machines; only as many as run_on names. null: those of run_on."
+        None, ge=1, description="Machines, as many as run_on names; with slurm, any (null: 1)."
     )
     max_restarts: int = Field(
         0, ge=0, description="How many times torchrun may restart the processes within one trial."

@@ -25,7 +25,7 @@ from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
-from zeusrun.jobfile.run_on_section import LOCAL, RunOn, check_launch, count_ranks, read_run_on
+from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
@@ -58,18 +58,14 @@ from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.jobfile.slurm_section import Slurm
+
 
 def _check_instrument(instrument: bool, info: ValidationInfo) -> bool:
     rate = info.data.get("learning_rate")
     if rate is not None and rate.apply == "optimizer" and not instrument:
         raise ValueError("is false, so no hook runs for learning_rate.apply: optimizer")
     return instrument
-
-
-def _check_launch(launch: Launch, info: ValidationInfo) -> Launch:
-    if "run_on" in info.data:  # else it is itself wrong, and its own error counts
-        check_launch(launch, info.data["run_on"])
-    return launch
 
 
 def _check_batch_size(sizes: BatchSizes, info: ValidationInfo) -> BatchSizes:
@@ -175,9 +171,9 @@ class JobSpec(Section):
         "cause of a crash, and stops gently.",
     )
     run_on: Annotated[RunOn | None, BeforeValidator(read_run_on)] = Field(
-        None, description="Machines of the job; local or null: this one alone."
+        None, description="Machines of the job; local or null: this one alone; slurm: by Slurm."
     )
-    launch: Annotated[Launch, AfterValidator(_check_launch)] = Launch()
+    launch: Annotated[Launch, AfterValidator(check_launch)] = Launch()
     objective: Objective
     batch_size: Annotated[BatchSizes, AfterValidator(_check_batch_size)]
     policy: PolicySection = PolicySection()
@@ -249,6 +245,11 @@ class JobSpec(Section):
                 self.adapt.check_divisible(world_size)
         except ValueError as error:
             raise JobFileError(f"{self.source}: '{section}' {error}") from error
+
+    @property
+    def slurm(self) -> Slurm | None:
+        """The section ``run_on.slurm``, if the job runs there."""
+        return None if self.run_on is None else self.run_on.slurm
 
     @property
     def variant(self) -> str | None:
@@ -371,7 +372,7 @@ def spec_json_schema() -> dict[str, Any]:
     schema["required"] = [name for name in schema["required"] if name not in _OWN]
     sections = schema["properties"]["history"]
     sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
-    schema["properties"]["run_on"]["anyOf"].append({"const": LOCAL})
+    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in WORDS]
     schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -355,9 +355,18 @@ def test_a_list_that_cannot_be_read_is_told(tmp_path, text, said):
     assert said in str(told.value)
 
 
+def test_the_hosts_of_an_allocation_replace_a_new_one_of_slurm(tmp_path):
+    file = tmp_path / "nodes"
+    file.write_text("a\nb\n")
+    load_job(tmp_path, run_on="slurm")
+    spec = load_spec(tmp_path / "job.yaml", _read_nodes(str(file), None))
+    assert (spec.slurm, spec.run_on.hosts) == (None, ("a", "b"))
+
+
 def test_standard_input_may_be_the_list(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("a slots=2\n"))
-    assert _read_nodes("-", None) == ["run_on.hostfile=null", 'run_on.hosts=["a:2"]']
+    others = ["run_on.hostfile=null", "run_on.slurm=null"]
+    assert _read_nodes("-", None) == [*others, 'run_on.hosts=["a:2"]']
     assert _read_nodes(None, None) == []
 
 
