@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zeusrun.choice.problem import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.jobfile.validators import Overlap
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.queue.tickets import HeldTicket
+    from zeusrun.launcher.request import Request
     from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.notify.notices import Notice
     from zeusrun.trial import Trial
@@ -60,36 +59,30 @@ class Inside:
 
 def run_recurrence(
     spec: JobSpec,
-    forced: Forced | None = None,
+    request: Request,
     *,
-    warning: str | None = None,
     note: str | None = None,
     emit: Emit = lambda _event: None,
-    overlap: Overlap = "allow",
-    until: float | None = None,
-    wait: bool = False,
     begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
-    quiet: bool = False,
     inside: Inside | None = None,
 ) -> int:
     """Wait until the job may start, then run one recurrence and show it; return the exit code.
 
-    ``forced`` is the user's own choice; ``note`` is shown first. ``emit`` gets every event, too.
-    With ``wait``, also wait for GPUs of other jobs. No wait lasts beyond ``until``, in Unix
-    seconds; ``begun`` is called after it. ``inside``: it is the batch step of a scheduler's job.
+    ``note`` is shown first. ``emit`` gets every event, too. ``begun`` is called after the wait.
+    ``inside``: this is the batch step of a scheduler's job.
     """
     inside = inside or Inside()
     shown = lasting_console(sys.stderr if as_json else sys.stdout, color=inside.color)
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
-    with CaughtSignals() as signals, SubmitView(shown, quiet=quiet) as view:
+    with CaughtSignals() as signals, SubmitView(shown, quiet=request.quiet) as view:
         messages = _HistoryMessages(spec.name, view, signals)
         home, history = options.open_own(spec, show=messages.append, pause=messages.pause)
         notify = functools.partial(send_notices, spec, home, lambda text: view.show(Warned(text)))
-        if warning is not None:
-            view.show(Warned(warning))
+        if request.warning is not None:
+            view.show(Warned(request.warning))
         if note is not None:
             view.show(Noted(note))
 
@@ -107,9 +100,9 @@ def run_recurrence(
                 home,
                 history,
                 {**os.environ, **spec.env},
-                overlap=overlap,
-                wait_for_gpus=wait,
-                until=until,
+                overlap=request.overlap,
+                wait_for_gpus=request.wait,
+                until=request.until,
                 signals=signals.received,
                 show=lambda text: view.show(Noted(text)),
                 ticket=inside.ticket,
@@ -118,7 +111,7 @@ def run_recurrence(
                 submission = replace(
                     compose(
                         spec,
-                        forced,
+                        request.forced,
                         gpus,
                         place=(home, history),
                         signals=signals.received,
@@ -144,7 +137,7 @@ def run_recurrence(
             messages.show()
         _remove_old_runs(spec, history, home, view, signals.received)
     savings = find_savings(trials)
-    for block in [] if quiet else savings_block(savings):
+    for block in [] if request.quiet else savings_block(savings):
         shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
     inside.result |= result_json(spec.name, result, savings)
     if as_json:

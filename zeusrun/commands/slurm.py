@@ -18,7 +18,6 @@ from rich.live import Live
 from rich.text import Text
 from typer import Argument
 
-from zeusrun.choice.problem import Forced
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
@@ -40,7 +39,7 @@ from zeusrun.launcher.slurm.client import (
     requeue_job,
     submit_script,
 )
-from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, files_of_id, new_files
+from zeusrun.launcher.slurm.queued import Queued, QueuedFiles, build_script, files_of_id, new_files
 from zeusrun.notify.notices import lost_notices
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
+    from zeusrun.launcher.request import Request
     from zeusrun.launcher.slurm.client import SlurmJob
-    from zeusrun.launcher.slurm.queued import Request
 
 _POLL_S = 0.2
 _ASK_S = 5.0  # between two questions to Slurm
@@ -87,11 +86,11 @@ def submit_to_slurm(
     """
     quiet = request.quiet
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    request = replace(request, color=shown.is_terminal and not detach)
+    queued = Queued(spec.name, str(spec.source), request, color=shown.is_terminal and not detach)
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         files = new_files(home)
-        job_id = _queue(spec, request, files, home, history)
+        job_id = _queue(spec, queued, files, home, history)
         begun()
         name = name_of(job_id)
         if detach:
@@ -113,27 +112,25 @@ def submit_to_slurm(
     return int(result["exit_code"])
 
 
-def _queue(
-    spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
-) -> str:
+def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, history: History) -> str:
     """Take a ticket and hand the script to Slurm; return the id of its job."""
-    held, before = queue_elsewhere(spec.name, home, history, request.overlap)
+    held, before = queue_elsewhere(spec.name, home, history, queued.request.overlap)
     left = False
     try:
-        request = replace(request, ticket=held.ticket.number)
-        files.write_request(request)
+        queued = replace(queued, ticket=held.ticket.number)
+        files.write_queued(queued)
         files.write("script.sh", os.fsencode(build_script(spec, files, home)))
         files.write("output.log", b"")
         earlier = [job_id for each in before if (job_id := id_of(each.allocation)) is not None]
         job_id = submit_script(files.script, earlier, spec.source.parent)
         held.write(allocation=name_of(job_id))
-        files.write_request(replace(request, job_id=job_id))
+        files.write_queued(replace(queued, job_id=job_id))
         held.leave()
         left = True
     finally:
         if not left:
             held.release()
-    if request.overlap == "replace":
+    if queued.request.overlap == "replace":
         for each in before:
             if each.state != "running" and (old := id_of(each.allocation)) is not None:
                 cancel_job(old)
@@ -264,9 +261,9 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
         error.exit_code = ExitCode.SIGNAL_BASE + number
         raise error
     if own:
-        error = LaunchError(ended)
-        error.exit_code = ExitCode.TRAINING_FAILED
-        raise error
+        lost_run = LaunchError(ended)
+        lost_run.exit_code = ExitCode.TRAINING_FAILED
+        raise lost_run
     raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
 
 
@@ -276,10 +273,10 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # somebody follows the file
     home = trusted_home(os.environ)
     files = files_of_id(home, name)
-    request = files.read_request()
+    queued = files.read_queued()
     with CaughtSignals():  # until the result is written, and the job is queued again
         try:
-            code, result, again = _run_inside(request, home)
+            code, result, again = _run_inside(queued, home)
         except ZeusrunError as error:
             _write_result(files, {"exit_code": int(error.exit_code), "error": str(error)})
             raise
@@ -293,27 +290,18 @@ def _write_result(files: QueuedFiles, result: dict[str, Any]) -> None:
         files.write("result.json", json.dumps(result).encode())
 
 
-def _run_inside(request: Request, home: Path) -> tuple[int, dict[str, Any], bool]:
+def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
     """Run a recurrence in the allocation; return whether its job is queued again, too."""
-    spec = load_spec(Path(request.job_file), list(request.overrides))
+    request = queued.request
+    spec = load_spec(Path(queued.job_file), list(request.overrides))
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
-        held = Tickets(home).adopt(request.ticket, request.job, allocation.name)
+        held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
         again = False
         try:
             if request.until is not None and read_clock() > request.until:
                 raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
-            inside = Inside(allocation, held, request.color)
-            size = request.batch_size
-            code = run_recurrence(
-                spec,
-                None if size is None else Forced(size, request.why),
-                warning=request.warning,
-                overlap=request.overlap,
-                until=request.until,
-                wait=request.wait,
-                quiet=request.quiet,
-                inside=inside,
-            )
+            inside = Inside(allocation, held, queued.color)
+            code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
                 held.leave()  # Slurm kills this process

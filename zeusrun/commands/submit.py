@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from zeusrun.choice.problem import Forced
 from zeusrun.commands import options
 from zeusrun.commands.compose import compose
 from zeusrun.commands.recurrence import run_recurrence
@@ -26,6 +24,7 @@ from zeusrun.jobfile.hosts import parse_hostfile
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.jobfile.validators import Overlap
 from zeusrun.launcher.begin import plan
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.ownership import files_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.schedule.deferral import decide_start
@@ -87,7 +86,9 @@ def submit(
     """Run the job once: choose, launch, meter, record."""
     changes = [*(overrides or []), *_read_nodes(nodes_from, fan_out)]
     spec = load_spec(job, changes)
-    forced = None if batch_size is None else Forced(batch_size, "chosen by --batch-size")
+    request = Request(
+        overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
+    )
     if spec.slurm is None and detach:
         raise UsageError(
             f"{job}: --detach is for run_on: slurm. Here, `nohup zeusrun submit {job} &` does it"
@@ -100,12 +101,11 @@ def submit(
         show_script(spec, as_json=as_json)
         return
     if dry_run:
-        with contextlib.closing(compose(spec, forced)) as submission:
+        with contextlib.closing(compose(spec, request.forced)) as submission:
             _show_plan(submission, as_json=as_json)
         return
     if metrics_port is None:
-        how = {"overlap": overlap, "wait": wait, "detach": detach}
-        raise typer.Exit(_run(spec, forced, changes, **how, as_json=as_json, quiet=quiet))
+        raise typer.Exit(_run(spec, request, detach=detach, as_json=as_json))
     from zeusrun.export.prometheus import MetricsPort, parse_address  # noqa: PLC0415 - 20 ms
 
     if quiet and not parse_address(metrics_port)[1]:
@@ -114,62 +114,25 @@ def submit(
             "print it; name a port such as 9400"
         )
     with MetricsPort(spec.name, metrics_port) as port:
-        code = run_recurrence(
-            spec,
-            forced,
-            note=f"metrics for Prometheus: {port.url}",
-            emit=port.take,
-            overlap=overlap,
-            wait=wait,
-            as_json=as_json,
-            quiet=quiet,
-        )
+        note = f"metrics for Prometheus: {port.url}"
+        code = run_recurrence(spec, request, note=note, emit=port.take, as_json=as_json)
     raise typer.Exit(code)
 
 
 def _run(
     spec: JobSpec,
-    forced: Forced | None = None,
-    overrides: Sequence[str] = (),
+    request: Request,
     *,
-    warning: str | None = None,
-    overlap: Overlap = "allow",
-    until: float | None = None,
-    wait: bool = False,
     begun: Callable[[], None] = lambda: None,
     detach: bool = False,
     as_json: bool = False,
-    quiet: bool = False,
 ) -> int:
-    """Run a recurrence where its job says: see ``run_recurrence``; return the exit code."""
+    """Run a recurrence where its job says; return the exit code."""
     if spec.slurm is None:
-        return run_recurrence(
-            spec,
-            forced,
-            warning=warning,
-            overlap=overlap,
-            until=until,
-            wait=wait,
-            begun=begun,
-            as_json=as_json,
-            quiet=quiet,
-        )
+        return run_recurrence(spec, request, begun=begun, as_json=as_json)
     from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
-    from zeusrun.launcher.slurm.queued import Request  # noqa: PLC0415 - see above
 
-    request = Request(
-        job=spec.name,
-        job_file=str(spec.source),
-        overrides=tuple(overrides),
-        batch_size=None if forced is None else forced.batch_size,
-        why="" if forced is None else forced.why,
-        overlap=overlap,
-        until=until,
-        wait=wait,
-        quiet=quiet,
-        warning=warning,
-    )
-    return submit_to_slurm(spec, request, detach=detach, as_json=as_json, begun=begun)
+    return submit_to_slurm(spec, request, begun=begun, detach=detach, as_json=as_json)
 
 
 def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
@@ -207,16 +170,14 @@ def rerun(
             f"with --batch-size {found.global_batch_size}"
         )
     spec = load_spec(job_copy, overrides or [])
-    raise typer.Exit(
-        _run(
-            spec,
-            Forced(found.global_batch_size, f"as in {found.trial}, by rerun"),
-            overrides or [],
-            warning=_warn_of_timeout(found, spec),
-            as_json=as_json,
-            quiet=quiet,
-        )
+    request = Request(
+        overrides=tuple(overrides or ()),
+        batch_size=found.global_batch_size,
+        why=f"as in {found.trial}, by rerun",
+        quiet=quiet,
+        warning=_warn_of_timeout(found, spec),
     )
+    raise typer.Exit(_run(spec, request, as_json=as_json))
 
 
 def _warn_of_timeout(stopped: Trial, spec: JobSpec) -> str | None:
@@ -250,7 +211,8 @@ def fire(job: str, occurrence: float) -> None:
             started = "" if start is None else f", started {start}"
             typer.echo(f"── {schedule.job}, run of {when:%Y-%m-%d %H:%M %z}{started} ──")
 
-        return _run(spec, overlap=schedule.overlap, until=until, wait=True, begun=begins)
+        request = Request(overlap=schedule.overlap, until=until, wait=True)
+        return _run(spec, request, begun=begins)
 
     home = trusted_home(os.environ)
 

@@ -10,20 +10,19 @@ import shlex
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError, unwritable
 from zeusrun.files.private import build_known, check_version, make_folder, read_file, replace_file
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.slurm.allocation import EARLY_S, lead_s
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.jobfile.validators import Overlap
 
 _VERSION = 1
 _MAX_BYTES = 64 << 20  # a result contains the trials of a recurrence
@@ -31,21 +30,14 @@ _START_S = 600.0  # of a job besides its training: to start, and to record
 _KEPT_S = 30 * 86_400.0  # what a submit printed, for people who look for a failure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+@dataclass(frozen=True)
+class Queued:
     """What the batch step of a submit does."""
 
     job: str
     job_file: str
-    overrides: tuple[str, ...] = ()
-    batch_size: int | None = None  # the user's own choice
-    why: str = ""  # who made it
-    overlap: Overlap = "allow"
-    until: float | None = None  # Unix seconds after which it does not begin
-    wait: bool = False  # for GPUs of other jobs
-    quiet: bool = False
-    color: bool = False
-    warning: str | None = None  # to show first
+    request: Request
+    color: bool = False  # somebody follows it on a terminal
     ticket: int = 0  # its number
     job_id: str = ""  # of Slurm, once it is queued
 
@@ -75,18 +67,20 @@ class QueuedFiles:
         except OSError as error:
             raise unwritable(path, error) from error
 
-    def write_request(self, request: Request) -> None:
+    def write_queued(self, queued: Queued) -> None:
         """Write what the batch step reads; raises ``HistoryError``."""
-        content = json.dumps({"version": _VERSION, **asdict(request)})
+        content = json.dumps({"version": _VERSION, **asdict(queued)})
         self.write("request.json", content.encode())
 
-    def read_request(self) -> Request:
-        """Return what a submit wants; raises ``UsageError`` if that cannot be read."""
+    def read_queued(self) -> Queued:
+        """Return what the batch step does; raises ``UsageError`` if that cannot be read."""
         path = self.folder / "request.json"
         try:
             record = json.loads(read_file(path, _MAX_BYTES))
             check_version(record, _VERSION, path)
-            return build_known(Request, record, overrides=tuple(record["overrides"]))
+            asked = record["request"]
+            request = build_known(Request, asked, overrides=tuple(asked["overrides"]))
+            return build_known(Queued, record, request=request)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
 
@@ -119,7 +113,7 @@ def find_files(home: Path, job_id: str) -> QueuedFiles | None:
     with contextlib.suppress(OSError):
         for path in sorted((home / "slurm").iterdir(), key=os.path.getmtime, reverse=True):
             with contextlib.suppress(UsageError):
-                if QueuedFiles(path).read_request().job_id == job_id:
+                if QueuedFiles(path).read_queued().job_id == job_id:
                     return QueuedFiles(path)
     return None
 
