@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import resource
+import shutil
+from dataclasses import replace
 
 import pytest
 
+from tests.factories import PREEMPTED, REACHED, build_trial, load_job
+from zeusrun.bandit.registry import create_policy
 from zeusrun.errors import DeviceError, ExitCode, LaunchError
+from zeusrun.history.tinydb.store import TinyDBHistory
+from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import resolve_world_size
+from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.launcher.processes.torchrun import check_descriptors
+from zeusrun.launcher.rundir.layout import create_run
+from zeusrun.trial import TrialStatus
 
 
 @pytest.fixture
@@ -48,3 +57,56 @@ def test_ranks_are_counted_by_torchruns_own_words(nproc_per_node, gpus, ranks):
 def test_gpus_asked_for_and_absent_are_an_error_that_says_what_to_do():
     with pytest.raises(DeviceError, match=r"'gpu'.*nvidia-smi.*'auto'"):
         resolve_world_size("gpu", 0, 8)
+
+
+@pytest.fixture
+def submission(tmp_path):
+    return Submission(
+        spec=load_job(tmp_path),
+        history=TinyDBHistory(tmp_path / "history"),
+        policy=create_policy("auto"),
+        devices=(),
+        world_size=1,
+        torchrun=find_torchrun(),
+        home=tmp_path,
+        environment={},
+    )
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """Make a finished trial and its files; ``saved``: whether it has a checkpoint."""
+
+    def make(number, outcome=REACHED, *, saved=False):
+        paths = create_run(tmp_path, "job", f"job-{number}-1")
+        if saved:
+            (paths.checkpoints / "last.pt").touch()
+        return build_trial(number, run_dir=str(paths.run_dir)).finish(outcome)
+
+    return make
+
+
+def resumes(submission, trials):
+    return submission.read_moment(trials, limited=True).resumes
+
+
+def test_a_script_resumes_if_one_of_its_newest_five_runs_has_saved_a_checkpoint(submission, ran):
+    assert resumes(submission, []) is None
+    trials = [ran(1, saved=True), *(ran(n) for n in range(2, 6))]
+    assert resumes(submission, trials) is True
+    assert resumes(submission, [*trials, ran(6)]) is False
+    assert submission.read_moment(trials).resumes is None  # nothing is read without a limit
+
+
+def test_a_run_whose_files_are_gone_or_that_ended_before_its_first_epoch_shows_nothing(
+    submission, ran
+):
+    trials = [ran(1), ran(2, saved=True)]
+    for trial in trials:
+        shutil.rmtree(submission.home / "runs" / "job" / trial.trial / "checkpoints")
+    assert resumes(submission, trials) is None
+    early = replace(REACHED, status=TrialStatus.FAILED, epochs=None, curve=())
+    assert resumes(submission, [ran(3, early)]) is None
+    assert resumes(submission, [ran(4, replace(early, time_s=None))]) is None
+    assert resumes(submission, [build_trial(5)]) is None  # it runs
+    assert resumes(submission, [ran(6, replace(PREEMPTED, epochs=None, curve=()))]) is False

@@ -18,6 +18,7 @@ from zeusrun.bandit.stopping import bounded_choice, fit_bound
 from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.choice.attempts import why_no_other, why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
+from zeusrun.choice.time_limit import fit_time_limit
 from zeusrun.errors import UsageError
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
@@ -41,7 +42,7 @@ class Choice:
     decision: Decision
     about_history: tuple[str, ...] = ()  # sentences: what reads otherwise, is missing, has changed
     limit_w: float | None = None  # of each GPU at the start, in watts; ``None`` without a limit
-    note: str | None = None  # why a preempted trial is not continued, or what changed meanwhile
+    note: str | None = None  # why no preempted trial is continued, what changed, or is left out
     earlier: tuple[Trial, ...] = ()  # the newest trials of the job, oldest first
 
     @property
@@ -108,9 +109,15 @@ def choose_trial(
         *describe_eras(eras, moment.script),
     ]
     problem, runs = read_history(problem, trials)
+    fitting = fit_time_limit(chooser, machine, moment, problem, runs, trials=trials)
+    problem = fitting.problem
+    if fitting.none_fits and fitting.note and not all(each.replaced for each in made):
+        return NothingLeft(fitting.note)
     own = [each for each in trials if each.recurrence == number]
-    decision = decide(chooser, problem, runs, attempt, own)
+    decision = fitting.explain(decide(chooser, problem, runs, attempt, own))
     trial = draft_trial(spec, problem, decision, attempt=attempt, machine=machine, moment=moment)
+    trial = replace(trial, default_batch_size=fitting.default)
+    note = ". ".join(filter(None, (note, fitting.note))) or None
     choice = Choice(
         trial,
         problem,
@@ -124,7 +131,9 @@ def choose_trial(
     if not made or made[-1].replaced:
         return choice
     reason = why_no_other(spec, [each.trial for each in made], decision, runs, choice.earlier)
-    return choice if reason is None else NothingLeft(reason)
+    if reason is None:
+        return choice
+    return NothingLeft(". ".join(filter(None, (reason, fitting.note))))
 
 
 def _continue(
@@ -322,15 +331,24 @@ def choose_offline(
         return NothingLeft(f"there is no further attempt, because {_NO_ANSWER}")
     number = next_recurrence(trials, moment.unrecorded)
     problem, runs = read_history(build_problem(chooser.spec, machine, trials, number), trials)
+    fitting = fit_time_limit(chooser, machine, moment, problem, runs, trials=trials)
+    problem = fitting.problem
     if chooser.forced is None:
-        decision = _cheapest(problem, runs)
+        decision = fitting.explain(_cheapest(problem, runs))
     else:
         decision = decide(chooser, problem, runs, 1)
     trial = draft_trial(
         chooser.spec, problem, decision, attempt=1, machine=machine, moment=moment, name=name
     )
-    limit_w = machine.power_limit_w
-    return Choice(trial, problem, tuple(runs), decision, limit_w=limit_w, earlier=tuple(trials))
+    return Choice(
+        replace(trial, default_batch_size=fitting.default),
+        problem,
+        tuple(runs),
+        decision,
+        limit_w=machine.power_limit_w,
+        note=fitting.note,
+        earlier=tuple(trials),
+    )
 
 
 def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:

@@ -35,6 +35,8 @@ class Machine:
     max_power_w: float | None = None  # summed over the devices
     levers: tuple[Lever, ...] = ()  # to choose from, ascending; empty: nothing may be set
     power_limit_w: float | None = None  # in force on each GPU; ``None`` without a common one
+    # Until the allocation ends, less what a graceful stop takes; ``None``: there is no limit.
+    time_left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class Moment:
     unrecorded: tuple[tuple[int, str], ...] = ()  # begun runs newer than the history, newest first
     preempted: Trial | None = None  # the oldest one that this machine could continue
     has_files: bool = False  # whether the files of that are here
+    resumes: bool | None = None  # whether earlier runs saved a checkpoint; ``None``: not known
 
 
 @dataclass(frozen=True)

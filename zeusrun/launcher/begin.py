@@ -101,7 +101,7 @@ def _choose(
 ) -> Choice | NothingLeft:
     spec, trials = submission.spec, snapshot.trials
     chooser, machine = submission.chooser, submission.measure()
-    moment = submission.read_moment(trials)
+    moment = submission.read_moment(trials, limited=machine.time_left_s is not None)
     if snapshot.offline:
         name = offline_name(spec.name, moment.uuid)
         return choose_offline(chooser, machine, trials, made, moment, name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.fingerprint import take_fingerprint
 from zeusrun.launcher.processes.command import Place, build_command
 from zeusrun.launcher.queue.tickets import find_waiting
-from zeusrun.launcher.rundir.layout import RunPaths, numbered_runs
+from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint, numbered_runs
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import has_begun
 from zeusrun.tariff import Tariffs
@@ -130,8 +131,11 @@ class Submission:
             power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
         )
 
-    def read_moment(self, trials: Sequence[Trial]) -> Moment:
-        """Return what holds now for a choice of the job's next trial; ``trials`` are its newest."""
+    def read_moment(self, trials: Sequence[Trial], *, limited: bool = False) -> Moment:
+        """Return what holds now for a choice of the job's next trial; ``trials`` are its newest.
+
+        ``limited``: whether the time is limited, so that it matters whether the script resumes.
+        """
         job, home, history = self.spec.name, self.home, self.history
         now, runs = take_fingerprint(self.spec), runs_directory(home, job)
         known = max((trial.recurrence for trial in trials), default=0)
@@ -152,6 +156,7 @@ class Submission:
             ),
             preempted=preempted,
             has_files=paths is not None and paths.job_copy.is_file(),
+            resumes=_resumes(history, home, trials) if limited else None,
         )
 
     def close(self) -> None:
@@ -160,6 +165,26 @@ class Submission:
             self.cluster.close()
         for device in self.devices:
             device.close()
+
+
+_FEW = 5  # newest runs: they show whether a script saves checkpoints
+
+
+def _resumes(history: History, home: Path, trials: Sequence[Trial]) -> bool | None:
+    """Whether one of the newest runs whose files are here has saved a checkpoint.
+
+    ``None``: not known. A run without checkpoint that ended by itself before its first epoch, or
+    crashed there, shows nothing.
+    """
+    ended = (each for each in reversed(trials) if each.status.finished and each.time_s is not None)
+    found = ((each, find_own(history, home, each)) for each in ended)
+    here = ((each, paths) for each, paths in found if paths and paths.checkpoints.is_dir())
+    newest = list(itertools.islice(here, _FEW))
+    if any(has_checkpoint(paths.run_dir) for _, paths in newest):
+        return True
+    ended_by_others = {TrialStatus.STOPPED, TrialStatus.PREEMPTED}
+    shows = (each.epochs or each.status in ended_by_others for each, _ in newest)
+    return False if any(shows) else None
 
 
 def _own_trials(
