@@ -22,8 +22,8 @@ from tests.factories import Zeusrun, begin, build_trial
 from tests.runs import only_trial, start_and_wait, wait_for, wait_for_report
 from tests.servers import Proxy, running
 from zeusrun.commands.options import find_settings
-from zeusrun.commands.runs import logs, show
 from zeusrun.commands.recurrence import _HistoryMessages
+from zeusrun.commands.runs import logs, show
 from zeusrun.errors import BusyError, HistoryError, UsageError
 from zeusrun.history.http.client import HttpHistory
 from zeusrun.history.registry import remember_choice

@@ -17,17 +17,20 @@ from zeusrun.clock import timestamp
 from zeusrun.commands import options
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.queue.tickets import read_waiting
+from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
+from zeusrun.launcher.slurm.client import cancel_job, id_of, interrupt_job, read_jobs, wait_for_end
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from zeusrun.history.base import History
     from zeusrun.launcher.rundir.layout import RunPaths
     from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
@@ -55,13 +58,26 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
+        queued = _describe_queued(ticket.allocation for ticket in waiting)
         shown = options.console()
         host = platform.node()
-        shown.print(status_table(found, waiting, starts, host=host, width=shown.width))
+        table = status_table(found, waiting, starts, queued, host=host, width=shown.width)
+        shown.print(table)
     elif damage is None:
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
         raise damage
+
+
+def _describe_queued(allocations: Iterable[str]) -> dict[str, str]:
+    """Return a sentence on each job of a scheduler."""
+    ids = {name: job_id for name in allocations if (job_id := id_of(name)) is not None}
+    if not ids:
+        return {}
+    from zeusrun.commands.slurm import describe_job  # noqa: PLC0415 - few need it
+
+    jobs = read_jobs(list(ids.values()))
+    return {name: describe_job(name, jobs.get(job_id)) for name, job_id in ids.items()}
 
 
 def _deferred(home: Path, job: str | None) -> list[Schedule]:
@@ -94,29 +110,23 @@ def cancel(
 
     home, store = options.open_home(name)
     name = options.job_name(name)
-    going = store.unfinished(name) if name in store.jobs() else []
-    if len(going) > 1:
-        names = ", ".join(trial.trial for trial in going)
-        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
-    trial = going[0] if going else options.find_trial(name, store)
+    if (queued := _find_queued(home, store, name)) is not None:
+        _cancel_queued(queued)
+        if as_json:
+            print_json({"cancelled": queued})
+        else:
+            typer.echo(f"{queued} is cancelled")
+        return
+    trial = _find_going(store, name)
     if not trial.status.final:
         files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
     going_on = not trial.status.finished or has_expired(trial)
     running = going_on and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
-        grace_s = _grace_s(paths)
-        try:
-            ask_to_cancel(paths, at_once=now)
-        except OSError as error:
-            raise HistoryError(
-                f"the request to stop {trial.trial} could not be written: {error.filename}: "
-                f"{error.strerror}; send SIGINT to its zeusrun"
-            ) from error
-        if not as_json:
-            within = "" if now or grace_s is None else f", within {grace_s:g} s"
-            typer.echo(f"{trial.trial} is asked to stop{within}")
-        _wait(trial, paths, grace_s)
+        _stop(trial, paths, now=now, as_json=as_json)
+    elif trial.allocation is not None and trial.allocation in find_waiting([trial]):
+        _cancel_queued(trial.allocation)  # it would start again
     recover_lost(store, trial.job, timestamp(), home)
     ended = options.find_trial(trial.trial, store)
     was_preempted = ended.status is TrialStatus.PREEMPTED
@@ -133,21 +143,65 @@ def cancel(
             typer.echo(f"{ended.trial} had already ended: {reason or status}")
 
 
+def _find_going(store: History, name: str) -> Trial:
+    """Return the run that is going on of a job, else the one that a name means."""
+    going = store.unfinished(name) if name in store.jobs() else []
+    if len(going) > 1:
+        names = ", ".join(trial.trial for trial in going)
+        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
+    return going[0] if going else options.find_trial(name, store)
+
+
+def _find_queued(home: Path, store: History, name: str) -> str | None:
+    """Return the job of a scheduler that a name means, if it has no run that can be stopped."""
+    if id_of(name) is None and name in store.jobs() and store.unfinished(name):
+        return None
+    tickets = read_waiting(home) if id_of(name) is None else Tickets(home).present()
+    found = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
+    if len(found) > 1:
+        raise UsageError(f"several runs of {name} are queued: {', '.join(found)}; name one of them")
+    trial = options.find_allocated(found[0], store) if found else None
+    return None if not found or (trial and not trial.status.final) else found[0]
+
+
+def _cancel_queued(allocation: str) -> None:
+    """Cancel a job of Slurm, and wait for its end."""
+    job_id = id_of(allocation) or ""
+    cancel_job(job_id)
+    if not wait_for_end(allocation, _STUCK_S):
+        raise HistoryError(f"{allocation} does not end; `scontrol show job {job_id}` says why")
+
+
+def _stop(trial: Trial, paths: RunPaths, *, now: bool, as_json: bool) -> None:
+    """Ask the launcher of a trial to stop it, and wait for the end."""
+    grace_s, job_id = _grace_s(paths), id_of(trial.allocation)
+    try:
+        ask_to_cancel(paths, at_once=now)
+    except OSError as error:
+        raise HistoryError(
+            f"the request to stop {trial.trial} could not be written: {error.filename}: "
+            f"{error.strerror}; send SIGINT to its zeusrun"
+        ) from error
+    if not as_json:
+        within = "" if now or grace_s is None else f", within {grace_s:g} s"
+        typer.echo(f"{trial.trial} is asked to stop{within}")
+    if job_id is not None:
+        interrupt_job(job_id)  # a shared file system may show the request late
+    deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
+    while lease_of(trial, paths).is_held():
+        if time.monotonic() > deadline_t and trial.allocation is not None:
+            _cancel_queued(trial.allocation)
+        elif time.monotonic() > deadline_t:
+            raise HistoryError(
+                f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
+                "suspended: kill it, and the next submit records the run as LOST"
+            )
+        time.sleep(_POLL_S)
+
+
 def _grace_s(paths: RunPaths) -> float | None:
     """Return the grace period of a running job in seconds; ``None`` if its file cannot be read."""
     try:
         return options.load_job(paths.job_copy).launch.grace_period_s
     except ZeusrunError:  # its script has been moved, for example
         return None
-
-
-def _wait(trial: Trial, paths: RunPaths, grace_s: float | None) -> None:
-    """Wait until the launcher of a trial has ended; raise ``HistoryError`` if it does not."""
-    deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
-    while lease_of(trial, paths).is_held():
-        if time.monotonic() > deadline_t:
-            raise HistoryError(
-                f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
-                "suspended: kill it, and the next submit records the run as LOST"
-            )
-        time.sleep(_POLL_S)

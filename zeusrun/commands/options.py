@@ -19,6 +19,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
+from zeusrun.launcher.slurm.client import id_of
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
@@ -114,8 +115,23 @@ def read_each(
 
 
 def find_trial(name: str, store: History | None = None) -> Trial:
-    """Return the trial with this name, or the last trial of the job with this name or file."""
-    return rules.find_trial(store or open_home(name)[1], job_name(name))
+    """Return the trial with this name, or the last one of the job with this name or file.
+
+    ``slurm:1234`` means the last one that ran in that job of Slurm.
+    """
+    store = store or open_home(name)[1]
+    if id_of(name) is None:
+        return rules.find_trial(store, job_name(name))
+    if (trial := find_allocated(name, store)) is None:
+        raise UsageError(f"{name} has begun no run yet; `zeusrun logs {name}` shows its output")
+    return trial
+
+
+def find_allocated(allocation: str, store: History) -> Trial | None:
+    """Return the last trial that ran in a job of a scheduler; ``None`` if there is none."""
+    trials, _ = read_each(store.jobs(), lambda job: store.trials(job, NEWEST))
+    found = (t for own in trials.values() for t in reversed(own) if t.allocation == allocation)
+    return next(found, None)
 
 
 def find_settings(job: str) -> tuple[Path, str | None]:

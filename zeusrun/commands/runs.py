@@ -23,6 +23,7 @@ from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.launcher.rundir.ownership import files_of, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.slurm.client import id_of
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus, rank_label
@@ -269,14 +270,12 @@ def logs(
     """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
-    home, store = options.open_home(name)
-    found = options.find_trial(name, store)
-    paths = files_of(store, home, found)
-    if not paths.logs.is_dir():
-        raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
-    ranks = range(found.world_size) if rank is None else [rank]
-    if rank is not None and rank >= found.world_size:
-        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
+    if id_of(name) is not None and rank is None and not (raw or as_json):
+        from zeusrun.commands.slurm import show_output  # noqa: PLC0415 - few need it
+
+        show_output(name, follow=follow)
+        return
+    found, paths, ranks = _open_logs(name, rank)
     if as_json and raw:
         raise UsageError("--json and --raw exclude each other; choose one")
     mask = mask_run(paths, os.environ)
@@ -299,3 +298,15 @@ def logs(
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
         typer.echo(f"zeusrun: {who} printed nothing", err=True)
+
+
+def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[int]]:
+    """Return a run, its files, and the ranks whose output is shown; raises ``UsageError``."""
+    home, store = options.open_home(name)
+    found = options.find_trial(name, store)
+    paths = files_of(store, home, found)
+    if not paths.logs.is_dir():
+        raise UsageError(f"the logs of {found.trial} are gone: {paths.logs}")
+    if rank is not None and rank >= found.world_size:
+        raise UsageError(f"--rank {rank}: {found.trial} has ranks 0 to {found.world_size - 1}")
+    return found, paths, range(found.world_size) if rank is None else [rank]

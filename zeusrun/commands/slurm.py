@@ -21,7 +21,7 @@ from typer import Argument
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
-from zeusrun.errors import BusyError, ExitCode, LaunchError, ZeusrunError
+from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
@@ -32,14 +32,22 @@ from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
     cancel_job,
+    find_ended,
     id_of,
-    interrupt_job,
     name_of,
     read_jobs,
     requeue_job,
+    stop_job,
     submit_script,
 )
-from zeusrun.launcher.slurm.queued import Queued, QueuedFiles, build_script, files_of_id, new_files
+from zeusrun.launcher.slurm.queued import (
+    Queued,
+    QueuedFiles,
+    build_script,
+    files_of_id,
+    find_files,
+    new_files,
+)
 from zeusrun.notify.notices import lost_notices
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus
@@ -232,13 +240,21 @@ def describe_job(name: str, job: SlurmJob | None) -> str:
     return f"{name} is queued{why}{start}"
 
 
-def stop_job(job_id: str, *, at_once: bool = False) -> None:
-    """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
-    job = read_jobs([job_id]).get(job_id)
-    if at_once or job is None or job.state != "RUNNING":
-        cancel_job(job_id)
-    else:
-        interrupt_job(job_id)
+def show_output(name: str, *, follow: bool) -> None:
+    """Print what the batch step of a job has printed, with ``follow`` until the job has ended."""
+    home, job_id = trusted_home(os.environ), id_of(name) or ""
+    files = find_files(home, job_id)
+    if files is None:
+        raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
+    tail, running = LineTail(files.output), follow
+    while True:
+        while lines := tail.read_lines(final=not running):
+            for line in lines:
+                typer.echo(plain_log_line(line.decode(errors="replace")))
+        if not running:
+            return
+        running = not find_ended([name])
+        time.sleep(_POLL_S)
 
 
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:

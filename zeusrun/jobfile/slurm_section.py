@@ -114,7 +114,9 @@ class Slurm(Section):
     qos: _Line | None = Field(None, description="Quality of service, such as high.")
     constraint: _Line | None = Field(None, description="Features of the nodes, such as a100.")
     gres: _Line | None = Field(None, description="Generic resources of each node, such as gpu:4.")
-    cpus_per_task: int | None = Field(None, ge=1, description="CPUs of each process.")
+    cpus_per_task: int | None = Field(
+        None, ge=1, description="CPUs of each node, where zeusrun is one task."
+    )
     time: _Time | None = Field(
         None, description="Time limit: 8h, 90 (minutes), 8:00:00, 1-12:00. null: from timeout_s."
     )

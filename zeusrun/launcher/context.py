@@ -116,6 +116,7 @@ class Submission:
         return Machine(
             host=self.host,
             allocation=None if self.allocation is None else self.allocation.name,
+            time_left_s=None if self.allocation is None else self.allocation.time_left_s(),
             hardware=Hardware(
                 self.world_size,
                 " + ".join(dict.fromkeys(gpu.model for gpu in gpus)) or None,

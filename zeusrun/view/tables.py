@@ -225,13 +225,15 @@ def status_table(
     found: Sequence[Live],
     waiting: Sequence[Ticket] = (),
     deferred: Mapping[str, str] = MappingProxyType({}),
+    queued: Mapping[str, str] = MappingProxyType({}),
     *,
     host: str | None = None,
     width: int = 80,
 ) -> RenderableType:
     """Return the running trials, oldest first, and the submits that wait, in their order.
 
-    ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason.
+    ``deferred`` are jobs whose start a schedule has deferred, each with the start and the reason;
+    ``queued`` says of each allocation where it is.
     If a trial runs on another machine than ``host``, a column names the machines. If the names
     leave no room in ``width`` columns, energy, cost and power are not shown.
     """
@@ -263,6 +265,8 @@ def status_table(
         thing = "GPUs" if ticket.gpus else "the run before it"
         since = units.moment(ticket.since)
         text = f"{ticket.job} waits since {since} for {thing}"
+        if ticket.allocation:
+            text = f"{ticket.job} since {since}: {queued.get(ticket.allocation, ticket.allocation)}"
         queue.append((Text(f"  {place}."), Text(text)))
     parts: list[RenderableType] = [table] if found else []
     parts += [*notes, warning_lines(warnings)]

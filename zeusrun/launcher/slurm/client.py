@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PREFIX = "slurm:"
 _READ_S = 10.0  # more than that, and its state counts as unknown
 _CHANGE_S = 60.0  # slurmctld may be busy
+_AGAIN_S = 0.5
 _KEPT_S = 5.0  # a state that was read; waiting submits ask twice a second
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
@@ -156,8 +157,29 @@ def list_hosts(nodes: str) -> tuple[str, ...]:
 
 
 def cancel_job(job_id: str) -> None:
-    """Cancel a job; raises ``LaunchError`` unless it has ended already."""
+    """Cancel a job, unless it has ended already; raises ``LaunchError``."""
     _change("scancel", job_id)
+    _states.pop(name_of(job_id), None)
+
+
+def stop_job(job_id: str, *, at_once: bool = False) -> None:
+    """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
+    job = read_jobs([job_id]).get(job_id)
+    if at_once or job is None or job.state != "RUNNING":
+        cancel_job(job_id)
+    else:
+        interrupt_job(job_id)
+
+
+def wait_for_end(name: str, timeout_s: float) -> bool:
+    """Wait until an allocation has ended; return whether it did in time."""
+    until_t = time.monotonic() + timeout_s
+    while not find_ended([name]):
+        if time.monotonic() > until_t:
+            return False
+        time.sleep(_AGAIN_S)
+        _states.pop(name, None)
+    return True
 
 
 def interrupt_job(job_id: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -127,6 +128,13 @@ def limit_s(spec: JobSpec) -> float | None:
     return spec.timeout_s + lead_s(spec.launch.grace_period_s) + EARLY_S + _START_S
 
 
+def _quote(word: str) -> str:
+    """Quote a word for sbatch: it knows no quote within single quotes, and ``#`` cuts a line."""
+    if re.fullmatch(r"[\w%+,./:=@\[\]-]*", word):
+        return word
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+
+
 def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     """Return the batch script of a job: options of sbatch, the user's lines, and zeusrun.
 
@@ -152,9 +160,10 @@ def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     }
     given = [(name, value) for name, value in options.items() if value is not None]
     lines = ["#!/bin/bash"]
-    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given]
+    lines += [f"#SBATCH --{name}={_quote(str(value))}" for name, value in given]
     lines.append("#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue")
-    lines += [f"#SBATCH {option}" for option in slurm.extra]
+    extra = ([_quote(word) for word in shlex.split(option)] for option in slurm.extra)
+    lines += [f"#SBATCH {' '.join(words)}" for words in extra]
     lines.append(f"export ZEUSRUN_HOME={shlex.quote(str(home))}")
     lines += slurm.setup.rstrip().splitlines()
     # Without -P, a random.py in the working directory would replace Python's.
