@@ -46,7 +46,8 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
     names = store.jobs() if job is None else [job]
     by_job, damage = options.read_each(names, lambda name: read_running(store, home, [name]))
     found = [running for own in by_job.values() for running in own]
-    waiting, deferred = read_waiting(home, job), _deferred(home, job)
+    waiting = read_waiting(home, job, (running.trial for running in found))
+    deferred = _deferred(home, job)
     if as_json:
         queue = [{"trial": None, **ticket.to_json()} for ticket in waiting]
         queue += [
@@ -154,9 +155,8 @@ def _find_going(store: History, name: str) -> Trial:
 
 def _find_queued(home: Path, store: History, name: str) -> str | None:
     """Return the job of a scheduler that a name means, if it has no run that can be stopped."""
-    if id_of(name) is None and name in store.jobs() and store.unfinished(name):
-        return None
-    tickets = read_waiting(home) if id_of(name) is None else Tickets(home).present()
+    going = store.unfinished(name) if name in store.jobs() else ()
+    tickets = read_waiting(home, None, going) if id_of(name) is None else Tickets(home).present()
     found = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
     if len(found) > 1:
         raise UsageError(f"several runs of {name} are queued: {', '.join(found)}; name one of them")

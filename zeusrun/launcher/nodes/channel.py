@@ -97,7 +97,8 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - of a message
         """Send a message; if the other end is gone, do nothing: ``receive`` shows it."""
-        payload = json.dumps({"kind": kind, "node": self.node, **fields}).encode()
+        # A fan-out such as srun passes on whole lines.
+        payload = json.dumps({"kind": kind, "node": self.node, **fields}).encode() + b"\n"
         with self._changed:
             if self._auth is not None:
                 payload = self._auth.sign(payload)
