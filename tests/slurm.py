@@ -5,6 +5,8 @@ Needs root and Debian's ``slurm-wlm`` and ``munge``; accounting needs ``slurmdbd
 ports of its own, on loopback. One process holds each daemon, and takes in whatever is left behind
 by a process below it. When its standard input ends, because the test is done or was killed, it
 kills everything below it. So a node is its holder, and a node that dies is a holder that is closed.
+Each node has its name as hostname, and finds the other by name; files, addresses and process ids
+are those of the machine.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ import psutil
 import pytest
 
 NODES = ("n1", "n2")
+ADDRESSES = ("127.0.1.1", "127.0.1.2")  # to which the nodes, and no others, resolve their names
 CPUS = 4  # of each node; the machine may have fewer
 GPUS = 2  # of each node, for --gres=gpu:2; there is none behind them
+_APART = ("unshare", "--uts", "--mount", "--propagation", "private")
+_AS_NODE = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 _MARK = "zeusrun-slurm-"  # the folder of a cluster; then the pid of the test process
 
 # The arguments are the folder of the cluster and a daemon. Without a daemon it kills the processes
@@ -111,7 +116,8 @@ def missing(*, accounting=False) -> str | None:
     for name, packages in needed.items():
         if shutil.which(name, path=_path()) is None:
             return f"the program {name} is not installed (Debian: {packages})"
-    return None
+    done = subprocess.run([*_APART, "true"], capture_output=True, text=True, check=False)
+    return f"no namespaces here: {done.stderr.strip()}" if done.returncode else None
 
 
 class _Daemon:
@@ -124,10 +130,14 @@ class _Daemon:
 
     def __init__(self, cluster, name, argv=()) -> None:
         self.name = name
-        self.log = cluster.folder / f"{name}.log"
-        with self.log.open("ab") as log:
+        self.errors = cluster.folder / f"{name}.err"
+        command = [sys.executable, "-ISc", _HOLD, cluster.private, *map(str, argv)]
+        if name in NODES:
+            node = (name, f"{cluster.private}/hosts")
+            command = [*_APART, "sh", "-ec", _AS_NODE, "sh", *node, *command]
+        with self.errors.open("ab") as log:
             self._holder = subprocess.Popen(
-                [sys.executable, "-ISc", _HOLD, cluster.private, *map(str, argv)],
+                command,
                 env={**os.environ, "PATH": _path()},
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -146,7 +156,7 @@ class _Daemon:
         deadline = time.monotonic() + seconds
         while not condition():
             if not Path(f"/proc/{self.pid}").exists() or time.monotonic() > deadline:
-                tail = self.log.read_text(errors="replace").splitlines()[-20:]
+                tail = self.errors.read_text(errors="replace").splitlines()[-20:]
                 raise RuntimeError("\n".join([f"{self.name} does not serve:", *tail]))
             time.sleep(0.01)
 
@@ -279,9 +289,24 @@ class SlurmCluster:
         """Return the process of slurmd; without it, the jobs on the node go on."""
         return self._nodes[name].pid
 
-    def kill_node(self, name):
-        """Kill all processes of a node, as if the machine had lost its power."""
+    def hasten(self, job_id):
+        """Let a job that is being requeued start within 2 s, not after ``cred_expire_s``."""
+        self.wait_for(job_id, "PENDING")
+        seen = int(time.time())
+        while int(time.time()) == seen:  # in the same second a node takes it for the one it killed
+            time.sleep(0.05)
+        self.do("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
+    def kill_node(self, name, *, noticed=True):
+        """Kill all processes of a node, as if the machine had lost its power.
+
+        Args:
+            name: Of the node.
+            noticed: Whether the controller knows at once. It finds out by itself in 25 to 40 s.
+        """
         self._nodes[name].close()
+        if noticed:
+            self.do("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed")
 
     def start_node(self, name):
         """Start a node; if it was killed, it comes back without its jobs."""
@@ -366,6 +391,7 @@ class SlurmCluster:
             **self._values,
             **{f"{name}_port": port for name, port in ports.items()},
             "folder": self.private,
+            "logs": self.folder.absolute(),
             "host": socket.gethostname().partition(".")[0],
             "cpus": CPUS,
             "gpus": GPUS,
@@ -376,6 +402,9 @@ class SlurmCluster:
         text = f"{_SETTINGS}\n{accounting}\n{self._extra}"
         (private / "slurm.conf").write_text(text.format_map(values))
         (private / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        hosts = ["127.0.0.1 localhost", f"127.0.0.1 {values['host']}"]
+        hosts += map(" ".join, zip(ADDRESSES, NODES, strict=True))
+        (private / "hosts").write_text("\n".join(hosts) + "\n")
         # Slurm wants a device for each GPU, and does not open it.
         devices = ("/dev/null", "/dev/zero")[:GPUS]
         gres = [f"NodeName={each} Name=gpu File={device}" for each in NODES for device in devices]
@@ -396,8 +425,8 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire={cred_expire_s}
 SlurmctldPort={control_port}
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmctldSyslogDebug=quiet
-SlurmdSyslogDebug=quiet
+SlurmctldLogFile={logs}/slurmctld.log
+SlurmdLogFile={logs}/%n.log
 SlurmdPidFile={folder}/%n.pid
 SlurmdSpoolDir={folder}/%n
 StateSaveLocation={folder}/state
@@ -418,8 +447,8 @@ SlurmdTimeout={slurmd_timeout_s}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={n1_port} CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={n2_port} CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
+NodeName=n1 NodeAddr=127.0.0.1 Port={n1_port} CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
+NodeName=n2 NodeAddr=127.0.0.1 Port={n2_port} CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
 PartitionName=urgent Nodes=n1,n2 PriorityTier=10 PreemptMode=OFF
 """
