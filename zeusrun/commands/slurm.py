@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -138,6 +139,7 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
     finally:
         if not left:
             held.release()
+            shutil.rmtree(files.folder, ignore_errors=True)
     if queued.request.overlap == "replace":
         for each in before:
             if each.state != "running" and (old := id_of(each.allocation)) is not None:
