@@ -113,11 +113,7 @@ def submit_to_slurm(
         result = follower.follow()
         if result is None:
             return _conclude(spec, home, history, follower)
-    if (text := result.pop("error", None)) is not None:
-        error = ZeusrunError(text)
-        error.exit_code = result["exit_code"]
-        raise error
-    if as_json:
+    if as_json and "trials" in result:  # else its batch step has printed an error
         print_json(result)
     return int(result["exit_code"])
 
@@ -190,7 +186,7 @@ class _Follower:
                     self._show_state()
                 if self.job is not None and self.job.has_ended:
                     ended_t = ended_t or now_t
-                    if now_t > ended_t + _WRITTEN_S:
+                    if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
                         break
                 time.sleep(_POLL_S)
         self._print(final=True)
@@ -300,8 +296,9 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
         try:
             code, result, again = _run_inside(queued, home)
         except ZeusrunError as error:
-            _write_result(files, {"exit_code": int(error.exit_code), "error": str(error)})
-            raise
+            typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
+            _write_result(files, {"exit_code": int(error.exit_code)})
+            raise typer.Exit(error.exit_code) from error
         if not again:
             _write_result(files, result)
     raise typer.Exit(code)
