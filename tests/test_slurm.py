@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tests.commands.test_schedule import make_due
 from tests.runs import only_trial, wait_for
 from tests.slurm import SlurmCluster
 
@@ -716,3 +717,26 @@ def test_the_accounting_tells_how_a_forgotten_job_ended(
         status, reason = lose(slurm, cancels=cancels)
         assert status == expected[0]
         assert f"ended as {expected[1]}" in reason
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("target", "code"), [(0.5, 0), (0.9, 4)])
+def test_a_schedule_submits_to_slurm_and_records_how_it_ended(slurm, target, code):
+    zeusrun = slurm.zeusrun
+    slurm.enough()
+    job = slurm.job(objective={"target": target, "max_epochs": 3})
+    slurm.text("schedule", "add", job, "0 2 * * *", "--no-cron", "--env", "SLURM_CONF")
+    make_due(zeusrun)
+    done = zeusrun("schedule", "tick", PATH="/usr/bin:/bin", SLURM_CONF="/nowhere")
+    assert (done.returncode, done.stdout) == (0, "")
+
+    def ended():
+        (record,) = json.loads(slurm.text("schedule", "list", "--json"))
+        return [each["exit_code"] for each in record["firings"] if each["result"] == "ended"]
+
+    assert wait_for(ended, 90) == [code]
+    (trial,) = slurm.trials()
+    log = (zeusrun.home / "schedules" / "job.log").read_text()
+    assert f"{trial['allocation']} is queued" in log
+    assert f"job-1-1 {trial['status']}" in log
+    assert slurm.tickets() == []
