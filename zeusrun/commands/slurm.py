@@ -202,8 +202,8 @@ class _Follower:
             self._runs = True
             for line in lines:
                 text = Text.from_ansi(plain_log_line(line.decode(errors="replace")))
-                text.no_wrap, text.overflow = True, "ignore"
-                self._shown.print(text, soft_wrap=True, highlight=False)
+                text.overflow = "ignore"  # broken between words, on a terminal
+                self._shown.print(text, soft_wrap=self._live is None, highlight=False)
 
     def _show_state(self) -> None:
         text = describe_job(self.name, self.job)
@@ -316,6 +316,12 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
         again = False
+        if not allocation.is_known:
+            typer.echo(
+                "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
+                "may not be queued again; a container needs Slurm's commands",
+                err=True,
+            )
         try:
             if request.until is not None and read_clock() > request.until:
                 raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")

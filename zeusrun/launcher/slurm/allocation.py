@@ -39,6 +39,7 @@ class Allocation:
     restarts: int  # how often Slurm has started the job again
     end_at: float | None  # Unix seconds; ``None``: no time limit
     lead_s: float  # the signal that its time ends comes so much before
+    is_known: bool = True  # whether Slurm answers here
     out_of_time: bool = False  # its time limit ends the run
     _cause: tuple[ReasonCode, str] | None = None
     _sentinel: Sentinel | None = field(default=None, repr=False)
@@ -131,6 +132,7 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
         int(restarts) if restarts.isdecimal() else 0,
         job.end_at if job is not None and limited else None,
         lead_s(grace_period_s),
+        is_known=job is not None,
     )
 
 
