@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
+    from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.launcher.slurm.client import SlurmJob
 
 _POLL_S = 0.2
@@ -330,20 +331,21 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
                 held.leave()  # Slurm kills this process
-                again = _requeue(allocation.job_id)
+                again = _requeue(allocation)
         finally:
             if not again:
                 held.release()
     return code, inside.result, again
 
 
-def _requeue(job_id: str) -> bool:
+def _requeue(allocation: Allocation) -> bool:
     """Queue this job again; return whether it will run again."""
     try:
-        requeue_job(job_id)
+        requeue_job(allocation.job_id)
     except LaunchError as error:
-        job = read_jobs([job_id]).get(job_id)
-        if job is None or job.state not in {"PENDING", "REQUEUED"}:
+        job = read_jobs([allocation.job_id]).get(allocation.job_id)
+        # Somebody else has done so; until its processes end, the job is COMPLETING.
+        if job is None or (job.restarts <= allocation.restarts and job.state != "PENDING"):
             typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)
             return False
     return True
