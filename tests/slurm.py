@@ -185,7 +185,7 @@ class SlurmCluster:
         slurmd_timeout_s: How long a node may be silent before it is down.
         over_time_limit_min: How many minutes a job may exceed its time limit.
         scheduler_parameters: The value of ``SchedulerParameters``.
-        preempt_parameters: The value of ``PreemptParameters``, for example ``send_user_signal``.
+        send_user_signal: Whether a preempted job gets the signal of ``--signal``.
         extra: More lines for ``slurm.conf``.
 
     Attributes:
@@ -203,7 +203,7 @@ class SlurmCluster:
         slurmd_timeout_s=5,
         over_time_limit_min=0,
         scheduler_parameters="batch_sched_delay=0,sched_interval=1,bf_interval=1,requeue_delay=0",
-        preempt_parameters="",
+        send_user_signal=False,
         extra="",
     ) -> None:
         self.folder = Path(folder)
@@ -216,8 +216,9 @@ class SlurmCluster:
             "over_time_limit_min": over_time_limit_min,
             "scheduler_parameters": scheduler_parameters,
         }
-        preempt = f"PreemptParameters={preempt_parameters}\n" if preempt_parameters else ""
-        self._extra = preempt + extra
+        if send_user_signal:
+            self._values["scheduler_parameters"] += ",preempt_send_user_signal"
+        self._extra = extra
         self._nodes: dict[str, list[_Daemon]] = {name: [] for name in NODES}  # the last one serves
 
     def __enter__(self):

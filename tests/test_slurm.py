@@ -460,7 +460,7 @@ def test_a_preempted_job_on_two_nodes_continues_its_trial(slurm):
 @pytest.fixture(scope="module")
 def telling_cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("telling")
-    with SlurmCluster(folder, preempt_parameters="send_user_signal") as cluster:
+    with SlurmCluster(folder, send_user_signal=True) as cluster:
         yield cluster
 
 
