@@ -67,8 +67,7 @@ def compose(
         if run_on is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
 
-            own_name = None if allocation is None else allocation.hosts[0]
-            cluster, per_node = hosts.open_cluster(spec, run_on, signals, show, own_name)
+            cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
         devices, world_size = job_devices(per_node, environment)

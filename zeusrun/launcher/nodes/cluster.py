@@ -88,11 +88,7 @@ class Cluster:
 
 
 def open_cluster(
-    spec: JobSpec,
-    run_on: RunOn,
-    signals: Sequence[int],
-    show: Callable[[str], None] | None,
-    own_name: str | None = None,
+    spec: JobSpec, run_on: RunOn, signals: Sequence[int], show: Callable[[str], None] | None
 ) -> tuple[Cluster, int | str]:
     """Connect to the other hosts of a job, and check that each can take part.
 
@@ -101,7 +97,6 @@ def open_cluster(
         run_on: Its section.
         signals: Those that have come; they end the wait.
         show: Shows a sentence to the user; ``None``: nobody can be asked to join.
-        own_name: Which of the hosts this one is; ``None``: the one whose address it has.
 
     Returns:
         The hosts, not prepared yet, and the number of processes on this one as in
@@ -112,8 +107,9 @@ def open_cluster(
         UsageError: If this host is none of them.
     """
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
-    is_own = is_own_name if own_name is None else own_name.__eq__
-    mine = [host for host in hosts if is_own(host.address)]
+    slurm = os.environ.get("SLURMD_NODENAME")  # names may resolve to loopback, also of others
+    mine = [host for host in hosts if host.address == slurm]
+    mine = mine or [host for host in hosts if is_own_name(host.address)]
     if len(mine) > 1:
         raise UsageError(
             f"{mine[0].name} and {mine[1].name} are both this host; name it once, with its slots"
