@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from zeusrun.launcher.slurm.client import SlurmJob
 
 _POLL_S = 0.2
-_ASK_S = 5.0  # between two questions to Slurm
+_FIRST_S = 1.0
+_ASK_S = 5.0  # between two questions to Slurm; the first ones come sooner
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
 
 
@@ -164,6 +165,7 @@ class _Follower:
         self._tail = LineTail(files.output)
         self.job: SlurmJob | None = None  # as Slurm described it last
         self._said: str | None = None
+        self._runs = False  # what it prints says so
         self._stopped = 0  # so many interrupts were passed on
         live = shown.is_terminal and not quiet
         self._live = Live(console=shown, auto_refresh=False, transient=True) if live else None
@@ -173,15 +175,16 @@ class _Follower:
 
         Raises ``BusyError`` if this process is to end; the job goes on.
         """
-        ask_t, ended_t = 0.0, None
+        ask_t, pause_s, ended_t = 0.0, _FIRST_S, None
         with self._live or contextlib.nullcontext():
             while (result := self._files.read_result()) is None:
                 self._print()
                 self._take_signals()
                 now_t = time.monotonic()
                 if now_t >= ask_t:
-                    ask_t = now_t + _ASK_S
+                    ask_t, pause_s = now_t + pause_s, min(_ASK_S, pause_s + _FIRST_S)
                     self.job = read_jobs([self._id]).get(self._id, self.job)
+                    self._runs &= self.job is not None and self.job.state != "PENDING"
                     self._show_state()
                 if self.job is not None and self.job.has_ended:
                     ended_t = ended_t or now_t
@@ -198,16 +201,17 @@ class _Follower:
 
     def _print(self, *, final: bool = False) -> None:
         while lines := self._tail.read_lines(final=final):
+            self._runs = True
             for line in lines:
                 text = Text.from_ansi(plain_log_line(line.decode(errors="replace")))
-                text.no_wrap, text.overflow = True, "ignore"
-                self._shown.print(text, soft_wrap=True, highlight=False)
+                text.overflow = "ignore"  # broken between words, on a terminal
+                self._shown.print(text, soft_wrap=self._live is None, highlight=False)
 
     def _show_state(self) -> None:
         text = describe_job(self.name, self.job)
         if self._live is not None:
             self._live.update(Text(text, style="dim"), refresh=True)
-        elif text != self._said and not self._quiet:
+        elif text != self._said and not (self._quiet or self._runs):
             self._shown.print(Text(f"· {text}"), soft_wrap=True)
         self._said = text
 
@@ -313,6 +317,12 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
         again = False
+        if not allocation.is_known:
+            typer.echo(
+                "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
+                "may not be queued again; a container needs Slurm's commands",
+                err=True,
+            )
         try:
             if request.until is not None and read_clock() > request.until:
                 raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")

@@ -183,9 +183,7 @@ def find_waiting(trials: Iterable[Trial], own: str | None = None) -> set[str]:
     return names - _find_ended(names) if names else names
 
 
-def read_waiting(
-    home: Path, job: str | None = None, running: Iterable[Trial] = ()
-) -> list[Ticket]:
+def read_waiting(home: Path, job: str | None = None, running: Iterable[Trial] = ()) -> list[Ticket]:
     """Return the submits of a job, or of all, that have begun no run; none if unreadable.
 
     ``running`` are the runs that go on, to tell which submit in a scheduler has begun one.
@@ -193,7 +191,9 @@ def read_waiting(
     begun = {trial.allocation for trial in running}
     with contextlib.suppress(OSError):
         found = [each for each in Tickets(home).present() if job in {None, each.job}]
-        return [t for t in found if t.state != "running" or (t.allocation or None) not in begun | {None}]
+        return [
+            t for t in found if t.state != "running" or (t.allocation or None) not in begun | {None}
+        ]
     return []
 
 

@@ -46,6 +46,7 @@ class Allocation:
     restarts: int  # how often Slurm has started the job again
     end_at: float | None  # Unix seconds; ``None``: no time limit
     lead_s: float  # the signal that its time ends comes so much before
+    is_known: bool = True  # whether Slurm answers here
     out_of_time: bool = False  # its time limit ends the run
     _asked: bool = False
     _cause: tuple[ReasonCode, str] | None = None
@@ -147,6 +148,7 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
         int(restarts) if restarts.isdecimal() else 0,
         end_at,
         lead_s(grace_period_s, limit_s),
+        is_known=job is not None,
     )
 
 
