@@ -97,7 +97,6 @@ class SlurmContract:
             cancel_job(job_id)
             interrupt_job(job_id)
             stop_job(job_id)
-        interrupt_job(submit(options=HELD))
 
     def test_a_job_that_does_not_run_yet_is_stopped_by_cancelling_it(self, submit):
         job_id = submit(RUNS, "PENDING", HELD)
