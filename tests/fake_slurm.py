@@ -153,9 +153,7 @@ class FakeSlurm:
 
     def calls(self, command=None, *, key="argv"):
         """Return the calls so far, of one command or of all."""
-        return [
-            each[key] for each in self._read()["calls"] if command in {None, each["argv"][0]}
-        ]
+        return [each[key] for each in self._read()["calls"] if command in {None, each["argv"][0]}]
 
     def _read(self):
         return json.loads((self.folder / "jobs.json").read_text())

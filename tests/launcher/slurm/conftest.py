@@ -1,16 +1,14 @@
-"""The stand-in for Slurm, for tests of this folder."""
+"""A real Slurm, for the tests of the long tier."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fake_slurm import FakeSlurm
+from tests.slurm import SlurmCluster
 
 
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    """The stand-in, whose commands are found first."""
-    fake = FakeSlurm(tmp_path / "slurm-commands")
-    monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setattr("zeusrun.launcher.slurm.client._states", {})
-    return fake
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory):
+    """Two nodes, without accounting."""
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster

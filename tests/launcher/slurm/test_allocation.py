@@ -114,7 +114,11 @@ def test_a_first_start_has_no_count(slurm, count, restarts):
 
 @pytest.mark.parametrize(
     "job",
-    [{"limit": "UNLIMITED"}, {"limit": "UNLIMITED", "end": "NONE"}, {"limit": "1:00", "end": "N/A"}],
+    [
+        {"limit": "UNLIMITED"},
+        {"limit": "UNLIMITED", "end": "NONE"},
+        {"limit": "1:00", "end": "N/A"},
+    ],
 )
 def test_an_end_that_slurm_does_not_say_is_no_limit(slurm, job):
     slurm.put("7", **job)
@@ -186,9 +190,7 @@ def test_a_trial_that_ran_out_of_time_and_cannot_go_on_has_timed_out(
         assert found is outcome
     else:
         assert (found.status, found.reason_code) == (TrialStatus.STOPPED, ReasonCode.TIMEOUT)
-        assert found.reason == (
-            f"timed out: the time limit of slurm:7 ended it, and it {reason}"
-        )
+        assert found.reason == (f"timed out: the time limit of slurm:7 ended it, and it {reason}")
         assert found.time_s == time_s
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.contracts.slurm import SlurmContract
 from tests.fake_slurm import local_time
-from tests.slurm import SlurmCluster
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.slurm import client
 from zeusrun.launcher.slurm.client import (
@@ -34,11 +33,6 @@ class TestStandIn(SlurmContract):
 
 @pytest.mark.long
 class TestSlurm(SlurmContract):
-    @pytest.fixture(scope="class")
-    def cluster(self, tmp_path_factory):
-        with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
-            yield cluster
-
     @pytest.fixture
     def slurm_is_there(self, cluster, monkeypatch):
         for name, value in cluster.environment.items():
@@ -220,5 +214,5 @@ def test_without_sbatch_a_submit_says_where_to_go(monkeypatch, tmp_path):
     with pytest.raises(LaunchError, match=r"not on PATH; submit on a login .*--set run_on=local"):
         submit_script(tmp_path / "script", [], tmp_path)
     (tmp_path / "sbatch").touch()
-    with pytest.raises(LaunchError, match="^sbatch: Permission denied$"):
+    with pytest.raises(LaunchError, match=r"^sbatch: Permission denied$"):
         submit_script(tmp_path / "script", [], tmp_path)

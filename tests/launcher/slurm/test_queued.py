@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.factories import load_job
-from tests.slurm import SlurmCluster
 from zeusrun.errors import UsageError
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.slurm.queued import (
@@ -62,7 +61,7 @@ def test_a_submit_that_is_queued_is_read_as_it_was_written(files, tmp_path):
     [
         (lambda _: "{", "cannot be read"),
         (lambda _: "[]", "cannot be read"),
-        (lambda whole: json.dumps({**whole, "version": 2}), "version"),
+        (lambda whole: json.dumps({**whole, "version": 2}), "newer zeusrun"),
         (lambda whole: json.dumps({**whole, "request": None}), "cannot be read"),
         (lambda whole: json.dumps({**whole, "request": {"overrides": 7}}), "cannot be read"),
         (lambda whole: json.dumps({k: v for k, v in whole.items() if k != "job"}), "job"),
@@ -73,7 +72,7 @@ def test_a_request_that_cannot_be_read_says_what_to_do(files, damage, words):
     files.write_queued(QUEUED)
     path = files.folder / "request.json"
     path.write_text(damage(json.loads(path.read_text())))
-    with pytest.raises(UsageError, match=rf"request\.json .*{words}.*; submit the job again$"):
+    with pytest.raises(UsageError, match=rf"request\.json .*{words}.*; (submit|upgrade) "):
         files.read_queued()
 
 
@@ -172,7 +171,7 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         "#SBATCH --time=60\n"
         "#SBATCH --signal=B:USR1@32\n"
         "#SBATCH --open-mode=append\n"
-        "#SBATCH --output=\"/a home/100%%/it's/slurm/ID/output.log\"\n"
+        '#SBATCH --output="/a home/100%%/it\'s/slurm/ID/output.log"\n'
         "#SBATCH --no-requeue\n"
         "#SBATCH --exclude=n7\n"
         "#SBATCH -w n1\n"
@@ -203,18 +202,20 @@ def test_its_own_python_may_be_anywhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("time", "timeout_s", "grace_s", "seconds", "minutes", "signal_s"),
+    ("asked", "seconds", "script"),
     [
-        (None, None, 2, None, None, 32),
-        ("90s", None, 2, 90, 2, 32),
-        ("60s", None, 2, 60, 1, 30),  # half of its time
-        (None, 100, 2, 100 + 32 + 60 + 600, 14, 32),
-        ("1h", 100, 10.5, 3600, 60, 41),
+        # time, timeout_s, grace_period_s; what they make; minutes, and seconds of the signal
+        ((None, None, 2), None, (None, 32)),
+        (("90s", None, 2), 90, (2, 32)),
+        (("60s", None, 2), 60, (1, 30)),  # half of its time
+        ((None, 100, 2), 100 + 32 + 60 + 600, (14, 32)),
+        (("1h", 100, 10.5), 3600, (60, 41)),
     ],
 )
 def test_the_limit_is_that_of_the_job_or_leaves_time_around_its_timeout(
-    tmp_path, time, timeout_s, grace_s, seconds, minutes, signal_s
+    tmp_path, asked, seconds, script
 ):
+    (time, timeout_s, grace_s), (minutes, signal_s) = asked, script
     launch = {"nproc_per_node": 1, "grace_period_s": grace_s}
     slurm = {"python": "python3", "time": time}
     spec = load_job(tmp_path, run_on={"slurm": slurm}, timeout_s=timeout_s, launch=launch)
@@ -237,11 +238,6 @@ def test_a_word_that_sbatch_reads_as_it_is_needs_no_quotes(word):
 @pytest.mark.long
 class TestSbatch:
     """Scripts, as Slurm's own parser reads them."""
-
-    @pytest.fixture(scope="class")
-    def cluster(self, tmp_path_factory):
-        with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
-            yield cluster
 
     @pytest.fixture
     def read(self, cluster):
