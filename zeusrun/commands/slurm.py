@@ -324,7 +324,9 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
                 err=True,
             )
         try:
-            if request.until is not None and read_clock() > request.until:
+            # One that is queued again had begun in time.
+            until = None if allocation.restarts else request.until
+            if until is not None and read_clock() > until:
                 raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
             inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
