@@ -70,6 +70,8 @@ class Tickets:
 
     def __enter__(self) -> Self:
         """Wait for the lock; raises ``HistoryError``."""
+        with contextlib.suppress(HistoryError, OSError):
+            self.present()  # so that no one waits for the lock while a scheduler is asked
         if not self._lock.acquire(_LOCK_WAIT_S):
             raise HistoryError(
                 f"another process has locked {self._lock.path} and does not release it; "

@@ -135,13 +135,13 @@ _states: dict[str, tuple[float, bool]] = {}  # by name: when it was read, and wh
 
 def find_ended(names: Iterable[str]) -> set[str]:
     """Return those of some allocations that have ended; an unknown one has not."""
-    now_t = time.monotonic()
+    since_t = time.monotonic() - _KEPT_S
     ids = {name: job_id for name in names if (job_id := id_of(name)) is not None}
-    stale = [n for n in ids if n not in _states or now_t - _states[n][0] > _KEPT_S]
+    stale = [name for name in ids if name not in _states or _states[name][0] < since_t]
     jobs = read_jobs([ids[name] for name in stale])
     for name in stale:
         job = jobs.get(ids[name])
-        _states[name] = (now_t, job is not None and job.has_ended)
+        _states[name] = (time.monotonic(), job is not None and job.has_ended)
     return {name for name in ids if _states[name][1]}
 
 
