@@ -25,11 +25,13 @@ from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
+from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
     cancel_job,
@@ -160,6 +162,7 @@ class _Follower:
         quiet: bool,
     ) -> None:
         self.name = name_of(job_id)
+        self.since = timestamp(read_clock() - 60)  # by clocks of nodes; Slurm reuses its numbers
         self._spec, self._files, self._id = spec, files, job_id
         self._shown, self._signals, self._quiet = shown, signals, quiet
         self._tail = LineTail(files.output)
@@ -217,16 +220,17 @@ class _Follower:
 
     def _take_signals(self) -> None:
         received = self._signals.received
-        if received and received[0] != signal.SIGINT:
+        interrupts = received.count(signal.SIGINT)
+        if interrupts > self._stopped:
+            self._stopped = interrupts
+            stop_job(self._id, at_once=interrupts > 1)
+            again = "" if interrupts > 1 else "; press Ctrl-C again to end it at once"
+            self._shown.print(f"{self.name} is asked to stop{again}", highlight=False)
+        if len(received) > interrupts:
             error = ZeusrunError(f"{self._spec.name}: {self.name} goes on without this process")
-            hung_up = received[0] == signal.SIGHUP
+            hung_up = signal.SIGHUP in received
             error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error
-        if len(received) > self._stopped:
-            self._stopped = len(received)
-            stop_job(self._id, at_once=self._stopped > 1)
-            again = "" if self._stopped > 1 else "; press Ctrl-C again to end it at once"
-            self._shown.print(f"{self.name} is asked to stop{again}", highlight=False)
 
 
 def describe_job(name: str, job: SlurmJob | None) -> str:
@@ -263,28 +267,31 @@ def show_output(name: str, *, follow: bool) -> None:
 
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
-    recovered = recover_lost(history, spec.name, timestamp(), home)
-    own = [trial for trial in recovered if trial.allocation == follower.name]
-    lost = [trial for trial in own if trial.status is TrialStatus.LOST]
+    name, recovered = follower.name, recover_lost(history, spec.name, timestamp(), home)
+    lost = [t for t in recovered if t.allocation == name and t.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
-    ended = f"{follower.name} ended as {state}"
+    error = LaunchError(
+        f"{name} ended as {state} before it began to train; `zeusrun logs {name}` shows why"
+    )
+    # Perhaps the batch step has recorded a trial, but was killed before it wrote its result.
+    trials = (t for t in history.trials(spec.name, NEWEST) if t.allocation == name)
+    own = [trial for trial in trials if (trial.finished_at or "") > follower.since]
     if own:
-        trial = own[-1]
-        ended = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
-        state = "CANCELLED" if trial.status is TrialStatus.CANCELLED else state
-        if trial.status is TrialStatus.PREEMPTED:
-            raise BusyError(f"{ended}; the next submit continues it")
+        trial, code = own[-1], exit_code(own[-1], None, ())
+        if code == ExitCode.REACHED:
+            return code
+        then = "; the next submit continues it" if code == ExitCode.BUSY else ""
+        error = LaunchError(
+            f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}{then}"
+        )
+        error.exit_code = code
+        state = trial.status.value
     if state == "CANCELLED":
-        error = BusyError(f"{spec.name}: {ended}")
-        number = signal.SIGINT if follower.stopped else signal.SIGTERM
-        error.exit_code = ExitCode.SIGNAL_BASE + number
-        raise error
-    if own:
-        lost_run = LaunchError(ended)
-        lost_run.exit_code = ExitCode.TRAINING_FAILED
-        raise lost_run
-    raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
+        error.exit_code = ExitCode.SIGNAL_BASE + (
+            signal.SIGINT if follower.stopped else signal.SIGTERM
+        )
+    raise error
 
 
 def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
