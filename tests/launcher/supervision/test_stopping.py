@@ -196,3 +196,18 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     ask_to_cancel(paths)
     stopping.conclude(TRAINING, None, succeeded=False)
     assert stopping.order.cause is ReasonCode.CANCELLED
+
+
+@pytest.mark.parametrize("first", ["file", "signal"])
+@pytest.mark.parametrize("now", [False, True])
+def test_a_request_and_its_signal_count_once_in_a_job_of_slurm(tmp_path, first, now):
+    paths, messages, signals = RunPaths(tmp_path), Messages(lambda _event: None), CaughtSignals()
+    trial = replace(GOAL, allocation="slurm:7")
+    stopping = Stopping(load_job(tmp_path), trial, paths, signals, messages, cost_bound_j=None)
+    for step in ("signal", "file") if first == "signal" else ("file", "signal", "signal"):
+        if step == "file":
+            ask_to_cancel(paths, at_once=now)
+        else:
+            signals.received.append(signal.SIGINT)
+        level = stopping.decide(TRAINING, None)
+    assert level is (StopLevel.KILL if now else StopLevel.TERMINATE)

@@ -284,7 +284,9 @@ class Stopping:
         if request is None:
             return
         interrupts, code = request
-        # With a scheduler, a signal comes with the request.
+        # With a scheduler, a signal comes with each request, before or after it is read here.
+        while self._trial.allocation is not None and received.count(signal.SIGINT) > 1:
+            received.remove(signal.SIGINT)
         if not received or (received == [signal.SIGINT] and self.order is None):
             self._cancelled = code
         received.extend([signal.SIGINT] * (interrupts - len(received)))
