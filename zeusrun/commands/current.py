@@ -126,12 +126,13 @@ def cancel(
     running = going_on and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
         _stop(trial, paths, now=now, as_json=as_json)
-    elif trial.allocation is not None and trial.allocation in find_waiting([trial]):
-        _cancel_queued(trial.allocation)  # it would start again
+    else:
+        _give_up(trial)
     recover_lost(store, trial.job, timestamp(), home)
     ended = options.find_trial(trial.trial, store)
     was_preempted = ended.status is TrialStatus.PREEMPTED
     if was_preempted:
+        _give_up(ended)  # it may be about to queue itself again
         cancel_preempted(store, ended, home, timestamp())
         ended = options.find_trial(trial.trial, store)
     if as_json:
@@ -158,10 +159,18 @@ def _find_queued(home: Path, store: History, name: str) -> str | None:
     going = store.unfinished(name) if name in store.jobs() else ()
     tickets = read_waiting(home, None, going) if id_of(name) is None else Tickets(home).present()
     found = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
-    if len(found) > 1:
-        raise UsageError(f"several runs of {name} are queued: {', '.join(found)}; name one of them")
+    names = {*found, *(trial.allocation or trial.trial for trial in going)}
+    if found and len(names) > 1:
+        several = ", ".join(sorted(names))
+        raise UsageError(f"several runs of {name} go on or are queued: {several}; name one of them")
     trial = options.find_allocated(found[0], store) if found else None
     return None if not found or (trial and not trial.status.final) else found[0]
+
+
+def _give_up(trial: Trial) -> None:
+    """Cancel the job of a scheduler that would run a trial again."""
+    if trial.allocation is not None and trial.allocation in find_waiting([trial]):
+        _cancel_queued(trial.allocation)
 
 
 def _cancel_queued(allocation: str) -> None:
@@ -189,9 +198,10 @@ def _stop(trial: Trial, paths: RunPaths, *, now: bool, as_json: bool) -> None:
         interrupt_job(job_id)  # a shared file system may show the request late
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while lease_of(trial, paths).is_held():
-        if time.monotonic() > deadline_t and trial.allocation is not None:
-            _cancel_queued(trial.allocation)
-        elif time.monotonic() > deadline_t:
+        if time.monotonic() > deadline_t:
+            if trial.allocation is not None:
+                _cancel_queued(trial.allocation)
+                return  # a lock of a dead node may last longer
             raise HistoryError(
                 f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "
                 "suspended: kill it, and the next submit records the run as LOST"
