@@ -121,9 +121,17 @@ def test_a_submit_removes_the_files_of_a_month_ago(tmp_path):
     for each in (old, new):
         each.write_queued(QUEUED)
     month_ago = old.folder.stat().st_mtime - 31 * 86400
-    os.utime(old.folder, (month_ago, month_ago))
+    started_again = new_files(tmp_path)
+    for each in (old, started_again):
+        each.write_queued(QUEUED)
+        each.write("output.log", b"")
+        for path in (*each.folder.iterdir(), each.folder):
+            os.utime(path, (month_ago, month_ago))
+    with started_again.output.open("a") as stream:
+        stream.write("begins")
     new_files(tmp_path)
-    assert [path.name for path in (tmp_path / "slurm").iterdir()] == [new.folder.name]
+    kept = {new.folder, started_again.folder}
+    assert {*(tmp_path / "slurm").iterdir()} == kept
 
 
 def test_a_job_without_keys_asks_for_one_node_and_no_limit(tmp_path):

@@ -102,7 +102,9 @@ def new_files(home: Path) -> QueuedFiles:
     """Return the files of a new submit, which do not exist yet; remove those of a month ago."""
     with contextlib.suppress(OSError):
         for path in (home / "slurm").iterdir():
-            if path.stat().st_mtime < read_clock() - _KEPT_S:
+            # A job that Slurm has started again writes its output alone.
+            newest = max(each.stat().st_mtime for each in (path, *path.glob("*")))
+            if newest < read_clock() - _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)
     return QueuedFiles(home / "slurm" / uuid4().hex[:12])
 
