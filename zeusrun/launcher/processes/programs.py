@@ -60,6 +60,7 @@ def run_briefly(
             capture_output=True,
             check=False,
             timeout=timeout_s,
+            start_new_session=True,  # Ctrl-C is for zeusrun
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"it took longer than {timeout_s:g} s") from error

@@ -27,7 +27,7 @@ _KEPT_S = 5.0  # a state that was read; waiting submits ask twice a second
 ENDED = frozenset(
     {
         *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
-        *("DEADLINE", "OUT_OF_MEMORY", "REVOKED"),
+        *("DEADLINE", "OUT_OF_MEMORY"),
     }
 )
 """States in which a job has ended and does not run again."""
@@ -42,7 +42,7 @@ _COLUMNS = (
 _FOREIGN = re.compile(r"(SLURM_(?!CONF$|JWT$|CLUSTERS$)|SLURMD_|SQUEUE_|SACCT_|SCANCEL_)")
 # The script of a job says these; for sbatch, the variables would win.
 _SBATCH = re.compile(
-    r"SBATCH_(ACCOUNT|ARRAY_INX|CONSTRAINT|EXPORT|GRES|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|"
+    r"SBATCH_(ACCOUNT|ARRAY_INX|CLUSTERS|CONSTRAINT|EXPORT|GRES|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|"
     r"PARTITION|QOS|REQUEUE|SIGNAL|TIMELIMIT|WAIT)$"
 )
 
@@ -98,7 +98,8 @@ def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> st
         ) from error
     except OSError as error:
         raise LaunchError(f"sbatch: {error.strerror or error}") from error
-    match = re.match(r"(\d+)(;\S+)?$", out.decode(errors="replace").strip(), re.ASCII)
+    # Some sites let sbatch print more.
+    match = re.search(r"^(\d+)(;\S+)?$", out.decode(errors="replace"), re.ASCII | re.MULTILINE)
     if code or match is None:
         said = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
         raise LaunchError(
