@@ -37,6 +37,7 @@ from zeusrun.launcher.slurm.client import (
     cancel_job,
     find_ended,
     id_of,
+    interrupt_job,
     name_of,
     read_jobs,
     requeue_job,
@@ -143,8 +144,9 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
             shutil.rmtree(files.folder, ignore_errors=True)
     if queued.request.overlap == "replace":
         for each in before:
-            if each.state != "running" and (old := id_of(each.allocation)) is not None:
-                cancel_job(old)
+            if (old := id_of(each.allocation)) is not None:
+                # One that runs may be between two trials, where nothing reads a request to end.
+                (interrupt_job if each.state == "running" else cancel_job)(old)
     return job_id
 
 
@@ -271,14 +273,14 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
     lost = [t for t in recovered if t.allocation == name and t.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
-    error = LaunchError(
+    error: ZeusrunError = LaunchError(
         f"{name} ended as {state} before it began to train; `zeusrun logs {name}` shows why"
     )
     # Perhaps the batch step has recorded a trial, but was killed before it wrote its result.
     trials = (t for t in history.trials(spec.name, NEWEST) if t.allocation == name)
     own = [trial for trial in trials if (trial.finished_at or "") > follower.since]
     if own:
-        trial, code = own[-1], exit_code(own[-1], None, ())
+        trial, code = own[-1], ExitCode(exit_code(own[-1], None, ()))
         if code == ExitCode.REACHED:
             return code
         then = "; the next submit continues it" if code == ExitCode.BUSY else ""
@@ -288,9 +290,8 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
         error.exit_code = code
         state = trial.status.value
     if state == "CANCELLED":
-        error.exit_code = ExitCode.SIGNAL_BASE + (
-            signal.SIGINT if follower.stopped else signal.SIGTERM
-        )
+        number = signal.SIGINT if follower.stopped else signal.SIGTERM
+        error.exit_code = ExitCode.SIGNAL_BASE + number
     raise error
 
 
@@ -301,6 +302,10 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
     home = trusted_home(os.environ)
     files = files_of_id(home, name)
     queued = files.read_queued()
+    if queued.job_id not in {"", os.environ.get("SLURM_JOB_ID")}:
+        raise UsageError(
+            f"only {name_of(queued.job_id)} runs this; `zeusrun submit` queues another"
+        )
     with CaughtSignals() as signals:  # until the result is written, or the job is queued again
         files.remove_result()  # of the time before Slurm started the job again
         try:
@@ -364,7 +369,9 @@ def _check_deadline(spec: JobSpec, request: Request) -> None:
 
 
 def _requeue(allocation: Allocation) -> bool:
-    """Queue this job again; return whether it will run again."""
+    """Queue this job again, unless the user has cancelled it; return whether it will run again."""
+    if allocation.was_cancelled():
+        return False
     try:
         requeue_job(allocation.job_id)
     except LaunchError as error:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
+from types import SimpleNamespace
 
+import pytest
+
+from tests.fake_slurm import local_time
+from zeusrun.commands.slurm import _requeue
 from zeusrun.files.lock import is_locked
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.slurm import client
-from zeusrun.launcher.slurm.client import SlurmJob, find_ended
+from zeusrun.launcher.slurm.allocation import Allocation
+from zeusrun.launcher.slurm.client import SlurmJob, find_ended, submit_script
 
 
 def test_an_answer_that_comes_late_is_kept_as_long_as_another(slurm, monkeypatch):
@@ -40,3 +47,39 @@ def test_slurm_is_asked_before_other_submits_have_to_wait(slurm, tmp_path, monke
     with Tickets(tmp_path) as tickets:
         assert [ticket.job for ticket in tickets.present()] == ["a"]
     assert locked == [False]
+
+
+def test_ctrl_c_in_a_terminal_is_for_zeusrun_and_not_for_its_commands(slurm, tmp_path):
+    sbatch = slurm.folder / "sbatch"
+    sbatch.write_text("#!/bin/sh\nps -o pgid= -p $$ >pgid\necho Welcome\necho 12\n")
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    os.chdir(tmp_path)
+    assert submit_script(tmp_path / "script", [], tmp_path) == "12"
+    assert int((tmp_path / "pgid").read_text()) != os.getpgrp()
+
+
+def test_a_job_that_a_federation_runs_elsewhere_has_not_ended(slurm):
+    assert find_ended([slurm.put("1", "REVOKED")]) == set()
+
+
+def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
+    slurm.fail("squeue")
+    allocation = Allocation("7", ("n1",), 0, None, 40.0)
+    allocation._sentinel = SimpleNamespace(was_signalled=True)
+    assert allocation.hears_end() == "slurm:7 was signalled"
+
+
+@pytest.mark.parametrize(
+    ("job", "again"),
+    [
+        ({"state": "COMPLETING"}, False),  # scancel, while the run was saving
+        ({"state": "CANCELLED"}, False),
+        ({"state": "COMPLETING", "reason": "TimeLimit"}, True),
+        ({"state": "COMPLETING", "preempt": local_time(0)}, True),
+        ({}, True),
+    ],
+)
+def test_a_job_that_was_cancelled_is_not_queued_again(slurm, job, again):
+    slurm.put("7", **job)
+    assert _requeue(Allocation("7", ("n1",), 0, None, 40.0)) is again
+    assert bool(slurm.calls("scontrol")) is again

@@ -86,7 +86,14 @@ class Allocation:
             return None
         self._sentinel = None
         self._cause = self._cause or self._ask()
+        if self._cause is None and not self.is_known:  # it is busy with what it ends
+            return f"{self.name} was signalled"
         return None if self._cause is None else self._cause[1]
+
+    def was_cancelled(self) -> bool:
+        """Whether somebody has cancelled the job, perhaps while its run was stopped."""
+        now = self._ask()
+        return now is not None and now[0] is ReasonCode.CANCELLED
 
     def find_cause(self) -> tuple[ReasonCode, str] | None:
         """Return why Slurm has signalled this job; ``None``: somebody else did, or it is unknown.
@@ -100,8 +107,9 @@ class Allocation:
 
     def _ask(self) -> tuple[ReasonCode, str] | None:
         # If Slurm does not respond, the time limit is as it was at the start.
-        unknown = SlurmJob("RUNNING", end_at=self.end_at)
-        job = read_jobs([self.job_id], _ANSWER_S).get(self.job_id, unknown)
+        answer = read_jobs([self.job_id], _ANSWER_S)
+        self.is_known = self.job_id in answer
+        job = answer.get(self.job_id, SlurmJob("RUNNING", end_at=self.end_at))
         if job.restarts > self.restarts:
             return ReasonCode.PREEMPTED, f"{self.name} is queued again"
         if job.preempted:
