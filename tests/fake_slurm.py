@@ -113,8 +113,8 @@ _NEW = {
 
 
 def local_time(since_now_s):
-    """Return a time, so many seconds from now, as Slurm writes it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + since_now_s))
+    """Return a time, so many seconds from now, as Slurm writes it to zeusrun: in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + since_now_s))
 
 
 class FakeSlurm:

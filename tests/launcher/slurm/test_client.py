@@ -32,6 +32,19 @@ class TestStandIn(SlurmContract):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_real_slurm_tells_the_time_in_utc_if_it_is_asked_so(cluster, monkeypatch, zone):
+    for name, value in {**cluster.environment, "TZ": zone}.items():
+        monkeypatch.setenv(name, value)
+    job_id = cluster.submit("sleep 60", "--time=10")
+    cluster.wait_for(job_id, {"RUNNING"})
+    job = read_jobs([job_id])[job_id]
+    assert job.start_at == pytest.approx(time.time(), abs=30)
+    assert job.end_at - job.start_at == 600
+    cluster.clear()
+
+
+@pytest.mark.long
 class TestSlurm(SlurmContract):
     @pytest.fixture
     def slurm_is_there(self, cluster, monkeypatch):
@@ -87,13 +100,14 @@ def test_what_slurm_does_not_know_is_unknown_and_not_0(slurm):
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
-def test_times_are_those_of_this_machine(slurm, monkeypatch, zone):
+def test_times_are_read_in_utc_in_any_zone(slurm, monkeypatch, zone):
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     slurm.put("1", start=local_time(-60), end=local_time(60))
     job = read_jobs(["1"])["1"]
     assert job.start_at == pytest.approx(time.time() - 60, abs=3)
     assert job.end_at - job.start_at == 120
+    assert slurm.calls("squeue", key="environment")[0]["TZ"] == "UTC0"
     monkeypatch.undo()
     time.tzset()
 
