@@ -156,3 +156,10 @@ def test_cancel_ends_although_the_lock_of_a_dead_node_lasts(slurm, monkeypatch):
     trial = SimpleNamespace(trial="job-1-1", allocation=slurm.put("7"))
     current._stop(trial, None, now=True, as_json=True)
     assert slurm.calls("scancel")[-1] == ["scancel", "7"]
+
+
+def test_a_local_submit_replaces_one_that_is_queued_in_slurm(slurm, zeusrun, cli):
+    with Tickets(zeusrun.home) as tickets:
+        tickets.take("job", "queued", allocation=slurm.put("8", "PENDING")).leave()
+    assert cli("submit", zeusrun.job(), "--overlap", "replace")[0] == 0
+    assert slurm.calls("scancel") == [["scancel", "8"]]

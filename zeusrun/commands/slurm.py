@@ -28,16 +28,14 @@ from zeusrun.files.tail import LineTail
 from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.queue.admission import queue_elsewhere
+from zeusrun.launcher.queue.admission import end_allocated, queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
-    cancel_job,
     find_ended,
     id_of,
-    interrupt_job,
     name_of,
     read_jobs,
     requeue_job,
@@ -143,10 +141,7 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
             held.release()
             shutil.rmtree(files.folder, ignore_errors=True)
     if queued.request.overlap == "replace":
-        for each in before:
-            if (old := id_of(each.allocation)) is not None:
-                # One that runs may be between two trials, where nothing reads a request to end.
-                (interrupt_job if each.state == "running" else cancel_job)(old)
+        end_allocated(before)
     return job_id
 
 

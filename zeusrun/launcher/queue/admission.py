@@ -102,6 +102,19 @@ def queue_elsewhere(
     return held, before
 
 
+def end_allocated(tickets: Sequence[Ticket]) -> None:
+    """End submits in a scheduler, of which many have no trial that could be asked to end."""
+    from zeusrun.launcher.slurm.client import (  # noqa: PLC0415 - few machines have it
+        cancel_job,
+        id_of,
+        interrupt_job,
+    )
+
+    for each in tickets:
+        if (job_id := id_of(each.allocation)) is not None:
+            (interrupt_job if each.state == "running" else cancel_job)(job_id)
+
+
 def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", "skip", "wait"]:
     """Return what a submit does about others of its job, given their states. Pure."""
     if not others or overlap == "allow":
@@ -210,6 +223,8 @@ class _Queue:
             before = [ticket for ticket in present if ticket.number < held.ticket.number]
             if not before:
                 return
+            if overlap == "replace" and not self._shown:  # once
+                end_allocated(before)
             # Each time: it may be about to start its next trial.
             for _, paths in self.running(before) if overlap == "replace" else ():
                 with contextlib.suppress(OSError):
