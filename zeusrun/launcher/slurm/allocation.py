@@ -162,10 +162,11 @@ def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, st
     job = None if job_id is None else read_jobs([job_id]).get(job_id)
     if job is None or job.state == GONE:
         return None
-    continues = job.state == "PREEMPTED" or (job.state == "TIMEOUT" and saved)
-    status = TrialStatus.PREEMPTED if continues else None
-    if job.state == "CANCELLED":
-        status = TrialStatus.CANCELLED
+    status = {
+        "CANCELLED": TrialStatus.CANCELLED,
+        "PREEMPTED": TrialStatus.PREEMPTED,
+        "TIMEOUT": TrialStatus.PREEMPTED if saved else TrialStatus.LOST,
+    }.get(job.state)
     return status, f"{allocation} ended as {job.state}"
 
 
