@@ -208,7 +208,7 @@ def test_what_ended_otherwise_is_not_judged_again():
         ("CANCELLED", True, TrialStatus.CANCELLED),
         ("PREEMPTED", False, TrialStatus.PREEMPTED),
         ("TIMEOUT", True, TrialStatus.PREEMPTED),
-        ("TIMEOUT", False, None),
+        ("TIMEOUT", False, TrialStatus.LOST),
         ("NODE_FAIL", True, None),
         ("OUT_OF_MEMORY", True, None),
         ("COMPLETED", True, None),
