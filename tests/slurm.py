@@ -12,8 +12,8 @@ are those of the machine.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
-import random
 import re
 import shutil
 import signal
@@ -34,6 +34,7 @@ CPUS = 4  # of each node; the machine may have fewer
 GPUS = 2  # of each node, for --gres=gpu:2; there is none behind them
 _APART = ("unshare", "--uts", "--mount", "--propagation", "private")
 _AS_NODE = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
+_PORTS = itertools.count(20000 + os.getpid() * 50 % 10000)  # others for each worker
 _MARK = "zeusrun-slurm-"  # the folder of a cluster; then the pid of the test process
 
 # The arguments are the folder of the cluster and a daemon. Without a daemon it kills the processes
@@ -184,7 +185,7 @@ class SlurmCluster:
         slurmd_timeout_s: How long a node may be silent before it is down.
         over_time_limit_min: How many minutes a job may exceed its time limit.
         scheduler_parameters: The value of ``SchedulerParameters``.
-        preempt_parameters: The value of ``PreemptParameters``, for example ``send_user_signal``.
+        send_user_signal: Whether a preempted job gets the signal of ``--signal``.
         extra: More lines for ``slurm.conf``.
 
     Attributes:
@@ -202,7 +203,7 @@ class SlurmCluster:
         slurmd_timeout_s=5,
         over_time_limit_min=0,
         scheduler_parameters="batch_sched_delay=0,sched_interval=1,bf_interval=1,requeue_delay=0",
-        preempt_parameters="",
+        send_user_signal=False,
         extra="",
     ) -> None:
         self.folder = Path(folder)
@@ -215,9 +216,10 @@ class SlurmCluster:
             "over_time_limit_min": over_time_limit_min,
             "scheduler_parameters": scheduler_parameters,
         }
-        preempt = f"PreemptParameters={preempt_parameters}\n" if preempt_parameters else ""
-        self._extra = preempt + extra
-        self._nodes: dict[str, _Daemon] = {}
+        if send_user_signal:
+            self._values["scheduler_parameters"] += ",preempt_send_user_signal"
+        self._extra = extra
+        self._nodes: dict[str, list[_Daemon]] = {name: [] for name in NODES}  # the last one serves
 
     def __enter__(self):
         if reason := missing(accounting=self.accounting):
@@ -283,11 +285,11 @@ class SlurmCluster:
 
     def node_pids(self, name) -> list[int]:
         """Return the processes of a node: slurmd, slurmstepd and what jobs started there."""
-        return self._nodes[name].pids()
+        return [pid for each in self._nodes[name] for pid in each.pids()]
 
     def slurmd_pid(self, name) -> int:
-        """Return the process of slurmd; without it, the jobs on the node go on."""
-        return self._nodes[name].pid
+        """Return the process of slurmd; if only this one dies, the jobs on the node go on."""
+        return self._nodes[name][-1].pid
 
     def hasten(self, job_id):
         """Let a job that is being requeued start within 2 s, not after ``cred_expire_s``."""
@@ -304,25 +306,25 @@ class SlurmCluster:
             name: Of the node.
             noticed: Whether the controller knows at once. It finds out by itself in 25 to 40 s.
         """
-        self._nodes[name].close()
+        while self._nodes[name]:
+            self._nodes[name].pop().close()
         if noticed:
             self.do("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed")
 
     def start_node(self, name):
-        """Start a node; if it was killed, it comes back without its jobs."""
-        self._nodes[name] = self._start(name, "slurmd", "-D", "-f", self._conf, "-N", name)
+        """Start slurmd; a node that was killed comes back without its jobs."""
+        slurmd = self._start(name, "slurmd", "-D", "-f", self._conf, "-N", name)
+        self._nodes[name].append(slurmd)
 
     def clear(self):
         """Kill all jobs, start the nodes that were killed, and wait until both are idle."""
         self.do("scancel", f"--user={os.getuid()}")
-        for name, node in self._nodes.items():
-            if Path(f"/proc/{node.pid}").exists():
-                for pid in set(node.pids()) - {node.pid}:
-                    with suppress(OSError):
-                        if _name_of(pid) != "slurmstepd":
-                            os.kill(pid, signal.SIGKILL)
-            else:
-                node.close()
+        for name in NODES:
+            for pid in self.node_pids(name):
+                with suppress(OSError):  # it has exited
+                    if Path(f"/proc/{pid}/comm").read_text() not in ("slurmd\n", "slurmstepd\n"):
+                        os.kill(pid, signal.SIGKILL)
+            if not self._nodes[name] or not Path(f"/proc/{self.slurmd_pid(name)}").exists():
                 self.start_node(name)
         self._wait_for_nodes()
 
@@ -354,8 +356,8 @@ class SlurmCluster:
         self._wait_for_nodes()
 
     def _wait_for_nodes(self):
-        for node in self._nodes.values():
-            node.wait_until(self.nodes_idle)
+        for name in NODES:
+            self._nodes[name][-1].wait_until(self.nodes_idle)
 
     def _start_munge(self):
         folder = Path(self.private, "munge")
@@ -476,22 +478,40 @@ PidFile={folder}/slurmdbd.pid
 """
 
 
+@pytest.fixture
+def slurm(tmp_path):
+    """A Slurm for one test: it is up in 0.2 s."""
+    with SlurmCluster(tmp_path / "slurm") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def _slurm_dbd(tmp_path_factory):
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), accounting=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_dbd(_slurm_dbd):
+    """A Slurm with accounting for all tests of a module: it takes 3 s. No job is left by others."""
+    yield _slurm_dbd
+    _slurm_dbd.clear()
+
+
 def sweep():
     """Kill the processes of clusters whose test process is dead, and remove their folders."""
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it has exited
-            text = Path(f"/proc/{name}/environ").read_bytes()
-            mark = re.search(rf"\0SLURM_CONF=[^\0]*/{_MARK}(\d+)-".encode(), b"\0" + text)
-            if mark and not Path(f"/proc/{int(mark[1])}").exists():
-                os.kill(int(name), signal.SIGKILL)
+            environ = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+            mounts = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
+            mark = re.search(rf"(?:^|\0)SLURM_CONF=[^\0]*/{_MARK}(\d+)-", environ)
+            mark = mark or re.search(rf"/{_MARK}(\d+)-\S+ /etc/hosts ", mounts)  # on a node
+            if mark and not Path(f"/proc/{mark[1]}").exists():
+                os.kill(int(pid), signal.SIGKILL)
     for folder in Path(tempfile.gettempdir()).glob(f"{_MARK}*-*"):
         owner = folder.name.removeprefix(_MARK).partition("-")[0]
         if not Path(f"/proc/{owner}").exists():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _name_of(pid):
-    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _path():
@@ -500,12 +520,12 @@ def _path():
 
 def _free_ports(count):
     """Return ports below those that the kernel gives to clients, so that they stay free."""
-    found = set()
+    found = []
     while len(found) < count:
-        port = random.SystemRandom().randrange(20000, 30000)
+        port = next(_PORTS)
         with suppress(OSError), socket.create_server(("", port)):
-            found.add(port)
-    return sorted(found)
+            found.append(port)
+    return found
 
 
 def _listens(port):

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
+    from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.launcher.slurm.client import SlurmJob
 
 _POLL_S = 0.2
@@ -112,11 +114,7 @@ def submit_to_slurm(
         result = follower.follow()
         if result is None:
             return _conclude(spec, home, history, follower)
-    if (text := result.pop("error", None)) is not None:
-        error = ZeusrunError(text)
-        error.exit_code = result["exit_code"]
-        raise error
-    if as_json:
+    if as_json and "trials" in result:  # else its batch step has printed an error
         print_json(result)
     return int(result["exit_code"])
 
@@ -139,6 +137,7 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
     finally:
         if not left:
             held.release()
+            shutil.rmtree(files.folder, ignore_errors=True)
     if queued.request.overlap == "replace":
         for each in before:
             if each.state != "running" and (old := id_of(each.allocation)) is not None:
@@ -188,7 +187,7 @@ class _Follower:
                     self._show_state()
                 if self.job is not None and self.job.has_ended:
                     ended_t = ended_t or now_t
-                    if now_t > ended_t + _WRITTEN_S:
+                    if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
                         break
                 time.sleep(_POLL_S)
         self._print(final=True)
@@ -298,8 +297,9 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
         try:
             code, result, again = _run_inside(queued, home)
         except ZeusrunError as error:
-            _write_result(files, {"exit_code": int(error.exit_code), "error": str(error)})
-            raise
+            typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
+            _write_result(files, {"exit_code": int(error.exit_code)})
+            raise typer.Exit(error.exit_code) from error
         if not again:
             _write_result(files, result)
     raise typer.Exit(code)
@@ -333,20 +333,21 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
                 held.leave()  # Slurm kills this process
-                again = _requeue(allocation.job_id)
+                again = _requeue(allocation)
         finally:
             if not again:
                 held.release()
     return code, inside.result, again
 
 
-def _requeue(job_id: str) -> bool:
+def _requeue(allocation: Allocation) -> bool:
     """Queue this job again; return whether it will run again."""
     try:
-        requeue_job(job_id)
+        requeue_job(allocation.job_id)
     except LaunchError as error:
-        job = read_jobs([job_id]).get(job_id)
-        if job is None or job.state not in {"PENDING", "REQUEUED"}:
+        job = read_jobs([allocation.job_id]).get(allocation.job_id)
+        # Somebody else has done so; until its processes end, the job is COMPLETING.
+        if job is None or (job.restarts <= allocation.restarts and job.state != "PENDING"):
             typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)
             return False
     return True
