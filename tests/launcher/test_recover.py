@@ -400,7 +400,7 @@ def allocated(home, history, allocation="slurm:12", *, saved=False, number=1, **
 
 @pytest.mark.parametrize("kind", [MemoryHistory, OtherMachines])
 @pytest.mark.parametrize(
-    ("job", "saved", "status", "reason"),
+    "case",
     [
         ({"state": "CANCELLED"}, True, TrialStatus.CANCELLED, "slurm:12 ended as CANCELLED"),
         ({"state": "TIMEOUT"}, True, PREEMPTED, TIMED_OUT),
@@ -413,9 +413,8 @@ def allocated(home, history, allocation="slurm:12", *, saved=False, number=1, **
         ({"forgotten": True, "account": "RUNNING"}, True, TrialStatus.LOST, "its launcher died"),
     ],
 )
-def test_the_end_of_its_job_of_slurm_says_how_a_trial_ended(
-    tmp_path, slurm, kind, job, saved, status, reason
-):
+def test_the_end_of_its_job_of_slurm_says_how_a_trial_ended(tmp_path, slurm, kind, case):
+    job, saved, status, reason = case
     history = kind()
     trial, _ = allocated(tmp_path, history, saved=saved)
     slurm.put("12", **job)

@@ -251,7 +251,9 @@ def test_other_sizes_are_refused(text):
         size_bytes(text)
 
 
-def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(add, history, slurm, tmp_path):
+def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(
+    add, history, slurm, tmp_path
+):
     """Others have overtaken it, so that no other submit continues it."""
     for number, state in enumerate(("PENDING", "CANCELLED", "RUNNING"), 1):
         name = slurm.put(str(number), state)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
+from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import job_devices
@@ -105,12 +106,17 @@ def _plan_elsewhere(
 ) -> Submission:
     """Return a submission to choose from, of a job that will run on nodes that are not known yet.
 
-    The machine is the one of its last run.
+    The machine is the one of its last run in Slurm on as many nodes, with as many ranks.
     """
-    last = next(iter(history.trials(spec.name, 1)), None)
     nodes, per_node = spec.launch.nnodes or 1, spec.launch.nproc_per_node
-    ranks = nodes * (per_node if isinstance(per_node, int) else 1)
-    hardware = Hardware(ranks, None, 0, nodes) if last is None else last.hardware
+    ranks = nodes * per_node if isinstance(per_node, int) else None
+    same = (
+        trial
+        for trial in reversed(history.trials(spec.name, NEWEST))
+        if trial.allocation and trial.host_count == nodes and ranks in {None, trial.world_size}
+    )
+    last = next(same, None)
+    hardware = Hardware(ranks or nodes, None, 0, nodes) if last is None else last.hardware
     source = None if last is None else last.energy_source
     return Submission(
         spec=spec,

@@ -30,6 +30,7 @@ from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
     cancel_job,
@@ -263,15 +264,22 @@ def show_output(name: str, *, follow: bool) -> None:
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
     recovered = recover_lost(history, spec.name, timestamp(), home)
-    own = [trial for trial in recovered if trial.allocation == follower.name]
-    lost = [trial for trial in own if trial.status is TrialStatus.LOST]
+    lost = [
+        trial
+        for trial in recovered
+        if trial.allocation == follower.name and trial.status is TrialStatus.LOST
+    ]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
     ended = f"{follower.name} ended as {state}"
-    if own:
-        trial = own[-1]
+    # Another submit may have recorded it first, or the batch step, which could not tell.
+    trial = options.find_allocated(follower.name, history)
+    if trial is not None and trial.status.finished:
         ended = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
         state = "CANCELLED" if trial.status is TrialStatus.CANCELLED else state
+        if trial.status is TrialStatus.REACHED:
+            typer.echo(ended, err=True)
+            return ExitCode.REACHED
         if trial.status is TrialStatus.PREEMPTED:
             raise BusyError(f"{ended}; the next submit continues it")
     if state == "CANCELLED":
@@ -279,10 +287,10 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
         number = signal.SIGINT if follower.stopped else signal.SIGTERM
         error.exit_code = ExitCode.SIGNAL_BASE + number
         raise error
-    if own:
-        lost_run = LaunchError(ended)
-        lost_run.exit_code = ExitCode.TRAINING_FAILED
-        raise lost_run
+    if trial is not None:
+        other = LaunchError(ended)
+        other.exit_code = ExitCode(exit_code(trial, None, ()))
+        raise other
     raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
 
 

@@ -62,9 +62,7 @@ def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
     return [live for live in found if live.alive]
 
 
-def _read(
-    history: History, home: Path, trial: Trial, waiting: Collection[str | None] = ()
-) -> Live:
+def _read(history: History, home: Path, trial: Trial, waiting: Collection[str | None] = ()) -> Live:
     """Return the state of a trial: from its files, or from the server that other machines use."""
     if history.is_shared(trial.job) and find_own(history, home, trial) is None:
         record = None
