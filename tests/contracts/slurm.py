@@ -60,13 +60,13 @@ class SlurmContract:
 
     def test_a_job_that_runs_has_a_node_and_a_start(self, submit):
         job = self.until(submit(), "RUNNING")
-        assert (job.nodes, job.reason, job.restarts, job.preempted) == ("n1", None, 0, False)
+        assert (job.nodes, job.cause, job.restarts, job.preempted) == ("n1", None, 0, False)
         assert job.start_at < job.end_at
         assert not job.has_ended
 
     def test_a_job_that_waits_has_a_reason_and_no_node(self, submit):
         job = self.until(submit(options=HELD), "PENDING")
-        assert (job.reason, job.nodes, job.limit) == ("JobHeldUser", None, "UNLIMITED")
+        assert (job.cause, job.nodes, job.limit) == ("JobHeldUser", None, "UNLIMITED")
         assert not job.has_ended
 
     def test_a_job_that_ended_has_ended(self, submit):

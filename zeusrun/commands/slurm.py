@@ -26,7 +26,7 @@ from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, Zeusrun
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
@@ -52,13 +52,14 @@ from zeusrun.launcher.slurm.queued import (
 )
 from zeusrun.notify.notices import lost_notices
 from zeusrun.plain_text import plain_log_line
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -173,7 +174,7 @@ class _Follower:
     def follow(self) -> dict[str, Any] | None:
         """Return the result of the submit; ``None`` if its job ended without one.
 
-        Raises ``BusyError`` if this process is to end; the job goes on.
+        Raises ``ZeusrunError`` if this process is to end; the job goes on.
         """
         ask_t, pause_s, ended_t = 0.0, _FIRST_S, None
         with self._live or contextlib.nullcontext():
@@ -218,9 +219,9 @@ class _Follower:
     def _take_signals(self) -> None:
         received = self._signals.received
         if received and received[0] != signal.SIGINT:
-            error = BusyError(f"{self._spec.name}: {self.name} goes on without this process")
-            if received[0] == signal.SIGHUP:
-                error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP
+            error = ZeusrunError(f"{self._spec.name}: {self.name} goes on without this process")
+            hung_up = received[0] == signal.SIGHUP
+            error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error
         if len(received) > self._stopped:
             self._stopped = len(received)
@@ -237,7 +238,7 @@ def describe_job(name: str, job: SlurmJob | None) -> str:
         where = "" if job.nodes is None else f" on {job.nodes}"
         verb = "runs" if job.state == "RUNNING" else f"is {job.state}"
         return f"{name} {verb}{where}"
-    why = "" if job.reason is None else f" ({job.reason})"
+    why = "" if job.cause is None else f" ({job.cause})"
     start = ""
     if job.start_at is not None and job.start_at > read_clock():
         start = f", expected to start {units.moment(timestamp(job.start_at))}"
@@ -301,9 +302,10 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
     home = trusted_home(os.environ)
     files = files_of_id(home, name)
     queued = files.read_queued()
-    with CaughtSignals():  # until the result is written, and the job is queued again
+    with CaughtSignals() as signals:  # until the result is written, or the job is queued again
+        files.remove_result()  # of the time before Slurm started the job again
         try:
-            code, result, again = _run_inside(queued, home)
+            code, result, again = _run_inside(queued, home, signals.received)
         except ZeusrunError as error:
             typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
             _write_result(files, {"exit_code": int(error.exit_code)})
@@ -318,10 +320,13 @@ def _write_result(files: QueuedFiles, result: dict[str, Any]) -> None:
         files.write("result.json", json.dumps(result).encode())
 
 
-def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
+def _run_inside(
+    queued: Queued, home: Path, signals: Sequence[int]
+) -> tuple[int, dict[str, Any], bool]:
     """Run a recurrence in the allocation; return whether its job is queued again, too."""
     request = queued.request
     spec = load_spec(Path(queued.job_file), list(request.overrides))
+    requeues = spec.slurm is not None and spec.slurm.requeue
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
         again = False
@@ -332,20 +337,31 @@ def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
                 err=True,
             )
         try:
-            # One that is queued again had begun in time.
-            until = None if allocation.restarts else request.until
-            if until is not None and read_clock() > until:
-                raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+            if not allocation.restarts:  # else it had begun in time
+                _check_deadline(spec, request)
             inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
-            if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
+            if last["status"] == TrialStatus.PREEMPTED.value and requeues:
                 held.leave()  # Slurm kills this process
                 again = _requeue(allocation)
+        except BusyError as error:
+            # It was preempted before a run began.
+            cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
+            if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
+                raise
+            typer.echo(f"zeusrun: {error}", err=True)
+            held.leave()
+            again, code = _requeue(allocation), ExitCode.BUSY
         finally:
             if not again:
                 held.release()
     return code, inside.result, again
+
+
+def _check_deadline(spec: JobSpec, request: Request) -> None:
+    if request.until is not None and read_clock() > request.until:
+        raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
 
 
 def _requeue(allocation: Allocation) -> bool:

@@ -83,7 +83,7 @@ def test_what_slurm_does_not_know_is_unknown_and_not_0(slurm):
     assert read_jobs(["1"]) == {"1": SlurmJob("PENDING")}
     slurm.put("1", "CANCELLED by 0", end="Unknown", start="2026-13-01T00:00:00", reason="")
     job = read_jobs(["1"])["1"]
-    assert (job.state, job.start_at, job.end_at, job.reason) == ("CANCELLED", None, None, None)
+    assert (job.state, job.start_at, job.end_at, job.cause) == ("CANCELLED", None, None, None)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EARLY_S = 60.0
 """Slurm may send the signal of ``--signal`` so much earlier than it was asked."""
 
+_ANSWER_S = 3.0  # of Slurm, while the ranks are to be stopped
 _RECORD_S = 30.0
 _SENTINEL = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
@@ -56,6 +57,14 @@ class Allocation:
     def name(self) -> str:
         """Its name in records: ``slurm:1234``."""
         return name_of(self.job_id)
+
+    @property
+    def continued(self) -> str | None:
+        """Its name if Slurm has started it again: then it continues its own trial.
+
+        Slurm counts its jobs from 1 again if it is set up anew.
+        """
+        return self.name if self.restarts else None
 
     def __enter__(self) -> Self:
         self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
@@ -92,7 +101,7 @@ class Allocation:
     def _ask(self) -> tuple[ReasonCode, str] | None:
         # If Slurm does not respond, the time limit is as it was at the start.
         unknown = SlurmJob("RUNNING", end_at=self.end_at)
-        job = read_jobs([self.job_id]).get(self.job_id, unknown)
+        job = read_jobs([self.job_id], _ANSWER_S).get(self.job_id, unknown)
         if job.restarts > self.restarts:
             return ReasonCode.PREEMPTED, f"{self.name} is queued again"
         if job.preempted:
@@ -102,10 +111,10 @@ class Allocation:
             self.end_at = None if job.limit == "UNLIMITED" else job.end_at
         within_s = self.lead_s + 2 * EARLY_S if runs else 0.0
         is_late = self.end_at is not None and read_clock() >= self.end_at - within_s
-        if is_late or job.reason == "TimeLimit":
+        if is_late or job.cause == "TimeLimit":
             self.out_of_time = True
             return ReasonCode.PREEMPTED, f"the time limit of {self.name} is near"
-        if job.reason == "NodeDown":
+        if job.cause == "NodeDown":
             return ReasonCode.PREEMPTED, f"a node of {self.name} is down"
         return None if runs else (ReasonCode.CANCELLED, f"{self.name} was cancelled")
 

@@ -52,7 +52,7 @@ class SlurmJob:
     """A job as Slurm describes it now; ``None`` is unknown."""
 
     state: str  # such as PENDING
-    reason: str | None = None  # why it is pending
+    cause: str | None = None  # Slurm's word for why it waits or ends
     restarts: int = 0
     preempted: bool = False  # its nodes are being taken back
     start_at: float | None = None  # Unix seconds; of a pending job, as Slurm expects it
@@ -108,14 +108,15 @@ def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> st
     return match[1]
 
 
-def read_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
+def read_jobs(ids: Sequence[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
     """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
     asked = sorted(set(ids))
     if not asked:
         return {}
     listed = ",".join(asked)
     form = ",".join(f"{name}:|" for name in _COLUMNS)
-    answer = _read("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
+    argv = ("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
+    answer = _read(*argv, timeout_s=timeout_s)
     if answer is None:
         return {}
     found: dict[str, SlurmJob] = {}
@@ -232,10 +233,10 @@ def _own_environment() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
 
 
-def _read(*argv: str) -> str | None:
+def _read(*argv: str, timeout_s: float = _READ_S) -> str | None:
     """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
     try:
-        code, out, errors = run_briefly(argv, environment=_own_environment(), timeout_s=_READ_S)
+        code, out, errors = run_briefly(argv, environment=_own_environment(), timeout_s=timeout_s)
     except OSError:  # it is not installed here, or does not end
         return None
     if code:

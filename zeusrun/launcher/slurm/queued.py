@@ -85,6 +85,11 @@ class QueuedFiles:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
 
+    def remove_result(self) -> None:
+        """Remove how the submit ended before."""
+        with contextlib.suppress(OSError):
+            (self.folder / "result.json").unlink()
+
     def read_result(self) -> dict[str, Any] | None:
         """Return how the submit ended; ``None`` if it has not."""
         with contextlib.suppress(OSError, ValueError):
