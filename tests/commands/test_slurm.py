@@ -13,6 +13,7 @@ from tests.factories import DONE, REACHED, load_job
 from tests.fake_slurm import local_time
 from zeusrun.commands import compose
 from zeusrun.commands import slurm as verbs
+from zeusrun.errors import BusyError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.slurm.client import SlurmJob
@@ -215,15 +216,14 @@ def test_status_says_where_each_queued_submit_is(cli, job, slurm, monkeypatch, s
     width, lines = shape
     for _ in range(4):
         assert cli("submit", "--detach", job())[0] == 0
-    slurm.put("2", "PENDING", reason="Resources", start=local_time(3600), nodes="")
+    slurm.put("2", "PENDING", reason="Resources", start="2100-01-01T12:00:00", nodes="")
     slurm.put("3", "PENDING", reason="Priority", start="N/A", nodes="")
     slurm.put("4", "COMPLETING", nodes="n[1-2]")
     asked = len(slurm.calls())
     monkeypatch.setenv("COLUMNS", width)
     code, out, _ = cli("status")
     assert code == 0
-    soon = local_time(3600)[5:16].replace("T", " ")
-    shown = out.replace(local_time(0)[5:16].replace("T", " "), "WHEN").replace(soon, "SOON")
+    shown = re.sub(r"since \d\d-\d\d \d\d:\d\d", "since WHEN", out).replace("01-01 12:00", "SOON")
     assert [line.rstrip() for line in shown.splitlines()] == lines
     assert len(slurm.calls()) - asked <= 2
     slurm.fail("squeue")
@@ -457,3 +457,37 @@ def test_only_a_preempted_run_is_queued_again(cli, inside, slurm, monkeypatch, c
     ] * again
     assert len(slurm.calls("scontrol")) == (requeue and status == "PREEMPTED")
     assert ("; the next submit continues the run" in errors) is fails
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # how the job is, what ended its wait, whether it can be queued again, and whether it is
+        ({"preempt": local_time(0)}, signal.SIGTERM, True, True),
+        ({"preempt": local_time(0)}, signal.SIGTERM, False, False),
+        ({"state": "COMPLETING"}, signal.SIGTERM, True, False),  # cancelled
+        ({}, signal.SIGTERM, True, False),  # somebody has sent a signal
+        ({"preempt": local_time(0)}, None, True, False),  # another submit is in the way
+    ],
+)
+def test_a_job_that_is_preempted_before_a_run_begins_is_queued_again(
+    cli, inside, slurm, monkeypatch, case
+):
+    job, number, can, again = case
+    files = inside()
+    slurm.put("1", **job)
+
+    def run(*_, inside):
+        del inside
+        if number is not None:
+            signal.raise_signal(number)
+        raise BusyError("job: ended before it began")
+
+    monkeypatch.setattr(verbs, "run_recurrence", run)
+    if not can:
+        slurm.fail("scontrol", "Requested operation is presently disabled")
+    code, _, errors = cli("batch", files.folder.name)
+    assert (code, errors.count("ended before it began")) == (75, 1)
+    assert files.read_result() == (None if again else {"exit_code": 75})
+    tickets = Tickets(files.folder.parents[1]).present()
+    assert len(tickets) == (again and job.get("state") != "COMPLETING")

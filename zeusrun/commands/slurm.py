@@ -329,7 +329,7 @@ def _run_inside(
     requeues = spec.slurm is not None and spec.slurm.requeue
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
-        again = False
+        inside, again = Inside(allocation, held, queued.color), False
         if not allocation.is_known:
             typer.echo(
                 "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
@@ -339,7 +339,6 @@ def _run_inside(
         try:
             if not allocation.restarts:  # else it had begun in time
                 _check_deadline(spec, request)
-            inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and requeues:
@@ -350,9 +349,11 @@ def _run_inside(
             cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
             if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
                 raise
-            typer.echo(f"zeusrun: {error}", err=True)
             held.leave()
-            again, code = _requeue(allocation), ExitCode.BUSY
+            if not (again := _requeue(allocation)):
+                raise
+            typer.echo(f"zeusrun: {error}", err=True)
+            code = ExitCode.BUSY
         finally:
             if not again:
                 held.release()
