@@ -8,6 +8,7 @@ import pytest
 
 from tests.factories import PREEMPTED, REACHED, build_trial
 from tests.fake_slurm import local_time
+from tests.runs import wait_for
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.slurm.allocation import (
@@ -227,3 +228,49 @@ def test_a_job_that_is_forgotten_or_unknown_says_nothing(slurm):
     slurm.fail("squeue")
     assert explain_end("slurm:7", saved=True) is None
     assert explain_end("k8s:7", saved=True) is None
+
+
+@pytest.mark.long
+class TestSlurm:
+    """What the real one says when it signals a batch step."""
+
+    IGNORES_TERM = "trap '' TERM; while :; do sleep 0.1; done"
+
+    @pytest.fixture
+    def slurm(self, cluster, monkeypatch):
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
+        cluster.clear()
+
+    @staticmethod
+    def cause_of(job_id, restarts=0):
+        return Allocation(job_id, ("n1",), restarts, None, LEAD_S).find_cause()
+
+    def begin(self, slurm, *options):
+        job_id = slurm.submit(self.IGNORES_TERM, *options)
+        slurm.wait_for(job_id, "RUNNING")
+        assert self.cause_of(job_id) is None
+        return job_id
+
+    def test_a_cancelled_job_was_cancelled(self, slurm):
+        job_id = self.begin(slurm)
+        slurm.do("scancel", job_id)
+        assert self.cause_of(job_id) == (CANCELLED_CODE, f"slurm:{job_id} was cancelled")
+
+    def test_a_job_with_a_dead_node_was_not_cancelled(self, slurm):
+        job_id = self.begin(slurm, "--nodes=2", "--no-requeue")
+        slurm.kill_node("n2")
+        assert self.cause_of(job_id) == (PREEMPTED_CODE, f"a node of slurm:{job_id} is down")
+
+    def test_a_preempted_job_is_so_until_it_starts_again(self, slurm):
+        job_id = self.begin(slurm, "--exclusive", "--nodes=2", "--requeue")
+        urgent = slurm.submit("sleep 600", "--partition=urgent", "--exclusive", "--nodes=2")
+        wait_for(lambda: self.cause_of(job_id))
+        assert self.cause_of(job_id)[0] is PREEMPTED_CODE
+        slurm.wait_for(urgent, "RUNNING")
+        assert self.cause_of(job_id) == (PREEMPTED_CODE, f"slurm:{job_id} is queued again")
+        slurm.do("scancel", urgent)
+        slurm.hasten(job_id)
+        slurm.wait_for(job_id, "RUNNING")
+        assert self.cause_of(job_id, restarts=1) is None
