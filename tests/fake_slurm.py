@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 _PROGRAM = """#!{python} -ISB
-import fcntl, json, os, re, sys
+import fcntl, json, os, re, sys, time
 folder, (name, *args) = {folder!r}, [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 stream = open(folder + "/jobs.json", "r+")
 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -33,6 +33,9 @@ def fail(text, code=1):
     print(text, file=sys.stderr)
     sys.exit(code)
 
+def local(t):
+    return t if isinstance(t, str) else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(t))
+
 def change(job, **values):
     jobs[job].update(values)
 
@@ -49,7 +52,7 @@ if name == "sbatch":
         fail("\\n".join("sbatch: error: " + each for each in said))
     number = str(world["next"])
     world["next"] += 1
-    job = jobs[number] = dict(world["new"])
+    job = jobs[number] = dict(world["new"], start=time.time(), end=time.time() + 86400)
     if "hold" in asked:
         change(number, state="PENDING", reason="JobHeldUser", nodes="")
     elif script.endswith("\\ntrue\\n"):
@@ -63,8 +66,8 @@ elif name == "squeue":
     columns = re.findall(r"(\\w+):\\|", options["Format"])
     for job in filter(known, asked):
         row = {{"JobID": job, "State": jobs[job]["state"], "Reason": jobs[job]["reason"]}}
-        row |= {{"RestartCnt": jobs[job]["restarts"], "PreemptTime": jobs[job]["preempt"]}}
-        row |= {{"StartTime": jobs[job]["start"], "EndTime": jobs[job]["end"]}}
+        row |= {{"RestartCnt": jobs[job]["restarts"], "PreemptTime": local(jobs[job]["preempt"])}}
+        row |= {{"StartTime": local(jobs[job]["start"]), "EndTime": local(jobs[job]["end"])}}
         row |= {{"TimeLimit": jobs[job]["limit"], "NodeList": jobs[job]["nodes"]}}
         print("".join(f"{{row[each]}}|" for each in columns))
 elif name == "sacct":
@@ -103,18 +106,13 @@ _NEW = {
     "reason": "None",
     "restarts": 0,
     "preempt": "N/A",
-    "start": "2026-01-01T00:00:00",
-    "end": "2027-01-01T00:00:00",
+    "start": -60,
+    "end": 86400,
     "limit": "UNLIMITED",
     "nodes": "n1",
     "forgotten": False,  # by the controller
     "account": "",  # its state in the accounting; empty if there is none
 }
-
-
-def local_time(since_now_s):
-    """Return a time, so many seconds from now, as Slurm writes it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + since_now_s))
 
 
 class FakeSlurm:
@@ -139,9 +137,11 @@ class FakeSlurm:
         return f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
     def put(self, job_id, state="RUNNING", **values) -> str:
-        """Set a job, as ``_NEW`` has it; return its name."""
-        world = self._read()
-        world["jobs"][job_id] = {**_NEW, "state": state, **values}
+        """Set a job, as ``_NEW`` has it; a time is in seconds from now, or a word; return its name."""
+        job, world = {**_NEW, "state": state, **values}, self._read()
+        for name in ("preempt", "start", "end"):
+            job[name] = job[name] if isinstance(job[name], str) else time.time() + job[name]
+        world["jobs"][job_id] = job
         self._write(world)
         return f"slurm:{job_id}"
 
