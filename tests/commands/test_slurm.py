@@ -491,3 +491,25 @@ def test_a_job_that_is_preempted_before_a_run_begins_is_queued_again(
     assert files.read_result() == (None if again else {"exit_code": 75})
     tickets = Tickets(files.folder.parents[1]).present()
     assert len(tickets) == (again and job.get("state") != "COMPLETING")
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+@pytest.mark.parametrize("name", ["job-1-1", "job", "slurm:7"])
+def test_cancel_ends_a_run_whose_batch_step_is_gone_with_its_job(cli, record, slurm, state, name):
+    """Its node died; Slurm will start it again."""
+    slurm.put("7", state)
+    record(1, None, allocation="slurm:7")
+    assert cli("status")[1].count("job-1-1") == 1
+    assert "DEAD" not in cli("status")[1]
+    said = "job-1-1 is CANCELLED: slurm:7 ended as CANCELLED\n"
+    assert cli("cancel", name)[:2] == (0, said)
+    assert cli("cancel", name)[1] == said.replace("is CANCELLED", "had already ended")
+    assert len(slurm.calls("scancel")) == 1
+
+
+def test_cancel_of_a_preempted_run_ends_its_job_too(cli, record, slurm):
+    slurm.put("7", "PENDING", restarts=1)
+    record(1, replace(DONE, status=TrialStatus.PREEMPTED), allocation="slurm:7")
+    code, out, _ = cli("cancel", "job-1-1")
+    assert (code, out.startswith("job-1-1 is CANCELLED")) == (0, True)
+    assert [each[1:] for each in slurm.calls("scancel")] == [["7"]]

@@ -532,3 +532,28 @@ def test_runs_of_many_jobs_are_shown_with_one_command(tmp_path, slurm):
         allocated(tmp_path, history, f"slurm:{number}", number=number)
     assert all(live.alive for live in read_running(history, tmp_path, ["job"]))
     assert len(slurm.calls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "own", "status"),
+    [
+        ("PENDING", None, TrialStatus.LOST),  # it will run again
+        ("RUNNING", "slurm:13", TrialStatus.LOST),
+        ("RUNNING", "slurm:12", PREEMPTED),
+        ("CANCELLED", None, TrialStatus.CANCELLED),
+    ],
+)
+def test_a_trial_whose_heartbeats_stopped_when_its_node_died(tmp_path, slurm, state, own, status):
+    history = OtherMachines()
+    trial, _ = allocated(tmp_path, history)
+    expired = Outcome(
+        TrialStatus.LOST, "no heartbeat", "2026-01-02T00:00:00Z",
+        reason_code=ReasonCode.LEASE_EXPIRED,
+    )  # fmt: skip
+    history.finish(trial.trial, expired)
+    slurm.put("12", state)
+    slurm.put("13")
+    recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path, own)
+    assert history.find(trial.trial).status is status
+    preempted = find_preempted(history.trials("job"), own)
+    assert (preempted is not None) is (status is PREEMPTED)
