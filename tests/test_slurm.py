@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ import pytest
 from tests.commands.test_schedule import make_due
 from tests.runs import only_trial, wait_for
 from tests.slurm import SlurmCluster
+from tests.test_false_clock import Machine, library  # noqa: F401 - a fixture
 
 ENDLESS = {"max_epochs": 10**6}
 TRAINS = """
@@ -866,6 +868,19 @@ def test_a_schedule_submits_to_slurm_and_records_how_it_ended(slurm, target, cod
     assert wait_for(ended, 90) == [code]
     (trial,) = slurm.trials()
     log = (zeusrun.home / "schedules" / "job.log").read_text()
-    assert f"{trial['allocation']} is queued" in log
+    assert f"· {trial['allocation']} " in log
     assert f"job-1-1 {trial['status']}" in log
     assert slurm.tickets() == []
+
+
+@pytest.mark.long
+def test_at_two_in_the_night_a_schedule_submits_to_slurm(slurm, library):  # noqa: F811
+    slurm.enough()
+    job = slurm.job(schedule={"cron": "0 2 * * *", "tz": "UTC", "catch_up": "none"})
+    machine = Machine(slurm.zeusrun, library, PATH=os.environ["PATH"])
+    kept = ("--env=FAKE_CLOCK", "--env=SLURM_CONF", "--no-cron")
+    machine.call("2026-06-01T12:00:00Z", "schedule", "add", job, *kept)
+    machine.tick("2026-06-02T01:59:10Z", "2026-06-02T02:00:10Z", "2026-06-02T02:01:10Z")
+    firings, runs = machine.ended("2026-06-02T03:00:00Z")
+    assert (firings, runs) == ([("06-02T02:00", "ended")], ["06-02T02:00"])
+    assert slurm.trial()["allocation"].startswith("slurm:")
