@@ -190,6 +190,7 @@ class SlurmCluster:
 
     Attributes:
         environment: What commands of Slurm and of zeusrun need in their environment.
+        slurmctld_pid: The process of the controller.
     """
 
     def __init__(
@@ -351,6 +352,7 @@ class SlurmCluster:
             self.do("sacctmgr", "--immediate", "add", "cluster", "zeus")
         control = self._start("slurmctld", "slurmctld", "-D", "-f", self._conf)
         control.wait_until(lambda: _listens(ports["control"]))
+        self.slurmctld_pid = control.pid
         for name in NODES:
             self.start_node(name)
         self._wait_for_nodes()
