@@ -181,11 +181,13 @@ class SlurmCluster:
         cred_expire_s: How long a requeued job waits, and within what time a node must have started
             a step. Slurm takes anything below 5 as 120.
         kill_wait_s: Between the TERM and the KILL of a job that is cancelled or out of time.
-        grace_s: Between the TERM and the KILL of a job that is preempted.
+        grace_s: How much longer a job that is preempted may run. Its tasks get TERM at once. Slurm
+            looks every 30 s for jobs whose time is over: these get TERM, the batch step too.
         slurmd_timeout_s: How long a node may be silent before it is down.
         over_time_limit_min: How many minutes a job may exceed its time limit.
         scheduler_parameters: The value of ``SchedulerParameters``.
-        preempt_parameters: The value of ``PreemptParameters``, for example ``send_user_signal``.
+        send_user_signal: Whether a job that is preempted gets the signal of its ``--signal``, if it
+            has one, in place of TERM.
         extra: More lines for ``slurm.conf``.
 
     Attributes:
@@ -203,7 +205,7 @@ class SlurmCluster:
         slurmd_timeout_s=5,
         over_time_limit_min=0,
         scheduler_parameters="batch_sched_delay=0,sched_interval=1,bf_interval=1,requeue_delay=0",
-        preempt_parameters="",
+        send_user_signal=False,
         extra="",
     ) -> None:
         self.folder = Path(folder)
@@ -216,7 +218,7 @@ class SlurmCluster:
             "over_time_limit_min": over_time_limit_min,
             "scheduler_parameters": scheduler_parameters,
         }
-        preempt = f"PreemptParameters={preempt_parameters}\n" if preempt_parameters else ""
+        preempt = "SlurmctldParameters=preempt_send_user_signal\n" if send_user_signal else ""
         self._extra = preempt + extra
         self._nodes: dict[str, list[_Daemon]] = {name: [] for name in NODES}  # the last one serves
 
