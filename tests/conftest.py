@@ -11,6 +11,7 @@ from hypothesis import settings
 
 import tests.calm  # noqa: F401 - for its effect
 from tests.factories import DONE, Zeusrun, begin, build_trial
+from tests.fake_slurm import FakeSlurm
 from tests.lazily import IMPORTED, LARGE
 from zeusrun.cli import main
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -64,6 +65,15 @@ def zeusrun(tmp_path, request):
         child.kill()  # its watchdog ends the ranks
         child.wait()
         child.stdout.close()
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A stand-in for Slurm, whose commands are found first."""
+    fake = FakeSlurm(tmp_path / "slurm-commands")
+    monkeypatch.setenv("PATH", fake.path)
+    monkeypatch.setattr("zeusrun.launcher.slurm.client._states", {})
+    return fake
 
 
 @pytest.fixture

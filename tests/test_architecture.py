@@ -159,6 +159,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "commands/gpu.py",
         "commands/job.py",
         "commands/schedule.py",
+        "commands/slurm.py",
         "commands/submit.py",
         "commands/tick.py",
         "commands/upkeep.py",

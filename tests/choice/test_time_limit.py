@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.choice.test_choose import Asked
 from tests.factories import REACHED, build_trial, load_job
 from zeusrun.bandit.registry import create_policy
-from zeusrun.choice.choose import Attempt, Choice, NothingLeft, choose_offline
-from zeusrun.choice.problem import Chooser, Forced, Machine, Moment
+from zeusrun.choice.choose import Attempt, Choice, NothingLeft
+from zeusrun.choice.problem import Chooser, Forced, Machine
 from zeusrun.jobfile.spec import sketch_spec
-from zeusrun.lever import power_lever
 from zeusrun.reasons import ReasonCode, Stall
 from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
 
@@ -150,17 +149,6 @@ def test_a_run_that_was_not_like_one_of_today_shows_nothing(limited, changes, ru
     assert 64 not in left_of(limited, [*trials, alike, *short], fingerprint={"script": "now"})
 
 
-def test_a_run_under_a_lower_power_limit_shows_nothing_unless_zeusrun_chooses_the_limit(limited):
-    gpu = Machine(hardware=Hardware(1, "A100", 1), time_left_s=LEFT_S, power_limit_w=300.0)
-    on_gpu = {"gpu_model": "A100", "gpu_count": 1}
-    slow = ran(1, 64, 2000, **on_gpu)
-    limited = limited.change(gpu)
-    assert left_of(limited, [replace(slow, power_limit_w=150.0)]) == (16, 32, 64)
-    assert left_of(limited, [replace(slow, power_limit_w=299.9)]) == (16, 32)
-    chooses = limited.change(replace(gpu, levers=(power_lever(150.0), power_lever(300.0))))
-    assert left_of(chooses, [replace(slow, power_limit_w=150.0)]) == (16, 32)
-
-
 def test_a_run_that_the_time_limit_stopped_shows_that_as_much_time_is_too_short(limited):
     # The last step is before the end, and each allocation leaves some seconds more or less.
     assert left_of(limited, [timed_out(1, 64, 1795)]) == (16, 32)
@@ -248,14 +236,6 @@ def test_one_that_does_not_fit_into_memory_is_no_way_out(limited, tmp_path):
     assert choose(wider, [ran(1, 32, 2000), *too_large]).problem.default == 8  # 64 is nearer
 
 
-def test_the_end_of_a_recurrence_says_what_was_left_out(limited):
-    trials = [ran(1, 64, 2000)]
-    made = [ran(2, arm, 600, attempt=n, status=MISSED) for n, arm in enumerate((32, 16), 1)]
-    attempts = [Attempt(each, replaced=False) for each in made]
-    choice = choose(limited, [*trials, *made], attempts)
-    assert choice.reason.endswith("64 is left out, because too slow for" + ADVICE)
-
-
 def test_a_preempted_trial_is_continued_as_ever(limited):
     cut = ran(2, 64, 900, status=TrialStatus.PREEMPTED)
     choice = choose(limited, [ran(1, 64, 2000), cut], preempted=cut, has_files=True)
@@ -264,14 +244,6 @@ def test_a_preempted_trial_is_continued_as_ever(limited):
     first, second = gone.note.split(". ")
     assert first.endswith("its run directory is gone")
     assert second.startswith("64 is left out")
-
-
-def test_what_is_chosen_offline_fits_too(limited, tmp_path):
-    moment = Moment(now="2026", uuid="0" * 32, runs=tmp_path, fingerprint={}, resumes=False)
-    trials = [ran(1, 64, 2000), ran(2, 16, 1000, energy_j=200_000.0)]
-    for machine, arm in ((limited.machine, 16), (replace(limited.machine, time_left_s=None), 64)):
-        choice = choose_offline(limited.chooser, machine, trials, (), moment, name="job-offline-0")
-        assert choice.trial.global_batch_size == arm
 
 
 _ARMS = st.sampled_from([16, 32, 64])

@@ -119,7 +119,6 @@ def test_a_time_limit_of_0_is_refused(tmp_path, time):
         ("-n4", "-n; set launch.nproc_per_node"),
         ("--ntasks 4", "--ntasks; set launch.nproc_per_node"),
         ("--ntasks-per-node=4", "--ntasks-per-node; set launch.nproc_per_node"),
-        ("-p gpu", "-p; set run_on.slurm.partition"),
         ("-t30", "-t; set run_on.slurm.time"),
         ("--no-requeue", "--no-requeue; set run_on.slurm.requeue"),
         ("--signal=B:USR1@60", "--signal; remove it: zeusrun decides on it"),
@@ -158,7 +157,6 @@ def test_a_text_is_one_line(tmp_path, key):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"setup": "a\0"}, "'run_on.slurm.setup' contains a NUL"),
         ({"python": "python3 'x"}, "'run_on.slurm.python' must be a command that starts Python"),
         ({"python": " "}, "'run_on.slurm.python' must be a command that starts Python"),
         ({"partition": ""}, "'run_on.slurm.partition' must be something"),

@@ -131,9 +131,7 @@ def choose_trial(
     if not made or made[-1].replaced:
         return choice
     reason = why_no_other(spec, [each.trial for each in made], decision, runs, choice.earlier)
-    if reason is None:
-        return choice
-    return NothingLeft(". ".join(filter(None, (reason, fitting.note))))
+    return choice if reason is None else NothingLeft(reason)
 
 
 def _continue(
@@ -331,24 +329,15 @@ def choose_offline(
         return NothingLeft(f"there is no further attempt, because {_NO_ANSWER}")
     number = next_recurrence(trials, moment.unrecorded)
     problem, runs = read_history(build_problem(chooser.spec, machine, trials, number), trials)
-    fitting = fit_time_limit(chooser, machine, moment, problem, runs, trials=trials)
-    problem = fitting.problem
     if chooser.forced is None:
-        decision = fitting.explain(_cheapest(problem, runs))
+        decision = _cheapest(problem, runs)
     else:
         decision = decide(chooser, problem, runs, 1)
     trial = draft_trial(
         chooser.spec, problem, decision, attempt=1, machine=machine, moment=moment, name=name
     )
-    return Choice(
-        replace(trial, default_batch_size=fitting.default),
-        problem,
-        tuple(runs),
-        decision,
-        limit_w=machine.power_limit_w,
-        note=fitting.note,
-        earlier=tuple(trials),
-    )
+    limit_w = machine.power_limit_w
+    return Choice(trial, problem, tuple(runs), decision, limit_w=limit_w, earlier=tuple(trials))
 
 
 def _cheapest(problem: Problem, runs: Sequence[Observation]) -> Decision:

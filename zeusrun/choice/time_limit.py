@@ -27,7 +27,6 @@ _NEWEST = 3  # runs of an arm that count: one may be slow by accident, and machi
 # Of the time that is left, from which a run that had not ended says that it is too short: a
 # time limit leaves some seconds more or less each time, and the last step is before the end.
 _NEARLY = 0.9
-_SAME_LIMIT = 0.01  # relative; a driver rounds power limits
 
 
 class _Shown(NamedTuple):
@@ -73,7 +72,7 @@ def fit_time_limit(
     fits. A single run is enough if nothing else slowed it down; it takes three that shared their
     devices, stalled or were interrupted. An arm without such runs stays.
 
-    Comparable is a run of today's training with today's hardware, power limit, metric, target and
+    Comparable is a run of today's training with today's hardware, metric, target and
     ``max_epochs``: a test with other values says nothing. A run that reached or missed the target
     shows what the arm takes. Any other shows that the time is too short if it trained for nearly as
     long: up to its last step, because a script that hung then only wasted the rest.
@@ -86,7 +85,7 @@ def fit_time_limit(
     if left_s is None or moment.resumes is not False or chooser.forced is not None:
         return Fitting(problem, default)
     shown: defaultdict[int, list[_Shown]] = defaultdict(list)
-    for trial in _comparable(machine, problem, trials):
+    for trial in _comparable(problem, trials):
         if (one := _show(problem, trial, left_s)) is not None:
             shown[trial.global_batch_size].append(one)
     newest = {arm: shown[arm][-_NEWEST:] for arm in problem.candidates}
@@ -120,7 +119,7 @@ def fit_time_limit(
     return Fitting(problem, default, not remaining, note)
 
 
-def _comparable(machine: Machine, problem: Problem, trials: Sequence[Trial]) -> Iterator[Trial]:
+def _comparable(problem: Problem, trials: Sequence[Trial]) -> Iterator[Trial]:
     """Yield the finished runs that took as long as they would take today, oldest first."""
     same = [trial for trial in trials if trial.variant == problem.variant]
     now = problem.fingerprint or {}
@@ -135,17 +134,8 @@ def _comparable(machine: Machine, problem: Problem, trials: Sequence[Trial]) -> 
             and same_learning(problem, trial)
             and same_hardware(problem, trial)
             and same_split(problem, trial)
-            and _same_power(machine, trial)
         ):
             yield trial
-
-
-def _same_power(machine: Machine, trial: Trial) -> bool:
-    """Whether it ran under today's power limit; one that zeusrun chooses is that of the arm."""
-    then_w, now_w = trial.power_limit_w, machine.power_limit_w
-    if machine.levers or then_w is None or now_w is None:
-        return True
-    return math.isclose(then_w, now_w, rel_tol=_SAME_LIMIT)
 
 
 def _show(problem: Problem, trial: Trial, left_s: float) -> _Shown | None:

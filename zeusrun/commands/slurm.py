@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -25,7 +26,7 @@ from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, Zeusrun
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.processes.signals import CaughtSignals
+from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
@@ -50,23 +51,26 @@ from zeusrun.launcher.slurm.queued import (
 )
 from zeusrun.notify.notices import lost_notices
 from zeusrun.plain_text import plain_log_line
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 from zeusrun.view import units
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
+    from zeusrun.launcher.slurm.allocation import Allocation
     from zeusrun.launcher.slurm.client import SlurmJob
 
 _POLL_S = 0.2
-_ASK_S = 5.0  # between two questions to Slurm
+_FIRST_S = 1.0
+_ASK_S = 5.0  # between two questions to Slurm; the first ones come sooner
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
 
 
@@ -111,11 +115,7 @@ def submit_to_slurm(
         result = follower.follow()
         if result is None:
             return _conclude(spec, home, history, follower)
-    if (text := result.pop("error", None)) is not None:
-        error = ZeusrunError(text)
-        error.exit_code = result["exit_code"]
-        raise error
-    if as_json:
+    if as_json and "trials" in result:  # else its batch step has printed an error
         print_json(result)
     return int(result["exit_code"])
 
@@ -138,6 +138,7 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
     finally:
         if not left:
             held.release()
+            shutil.rmtree(files.folder, ignore_errors=True)
     if queued.request.overlap == "replace":
         for each in before:
             if each.state != "running" and (old := id_of(each.allocation)) is not None:
@@ -164,6 +165,7 @@ class _Follower:
         self._tail = LineTail(files.output)
         self.job: SlurmJob | None = None  # as Slurm described it last
         self._said: str | None = None
+        self._runs = False  # what it prints says so
         self._stopped = 0  # so many interrupts were passed on
         live = shown.is_terminal and not quiet
         self._live = Live(console=shown, auto_refresh=False, transient=True) if live else None
@@ -171,21 +173,22 @@ class _Follower:
     def follow(self) -> dict[str, Any] | None:
         """Return the result of the submit; ``None`` if its job ended without one.
 
-        Raises ``BusyError`` if this process is to end; the job goes on.
+        Raises ``ZeusrunError`` if this process is to end; the job goes on.
         """
-        ask_t, ended_t = 0.0, None
+        ask_t, pause_s, ended_t = 0.0, _FIRST_S, None
         with self._live or contextlib.nullcontext():
             while (result := self._files.read_result()) is None:
                 self._print()
                 self._take_signals()
                 now_t = time.monotonic()
                 if now_t >= ask_t:
-                    ask_t = now_t + _ASK_S
+                    ask_t, pause_s = now_t + pause_s, min(_ASK_S, pause_s + _FIRST_S)
                     self.job = read_jobs([self._id]).get(self._id, self.job)
+                    self._runs &= self.job is not None and self.job.state != "PENDING"
                     self._show_state()
                 if self.job is not None and self.job.has_ended:
                     ended_t = ended_t or now_t
-                    if now_t > ended_t + _WRITTEN_S:
+                    if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
                         break
                 time.sleep(_POLL_S)
         self._print(final=True)
@@ -198,25 +201,26 @@ class _Follower:
 
     def _print(self, *, final: bool = False) -> None:
         while lines := self._tail.read_lines(final=final):
+            self._runs = True
             for line in lines:
                 text = Text.from_ansi(plain_log_line(line.decode(errors="replace")))
-                text.no_wrap, text.overflow = True, "ignore"
-                self._shown.print(text, soft_wrap=True, highlight=False)
+                text.overflow = "ignore"  # broken between words, on a terminal
+                self._shown.print(text, soft_wrap=self._live is None, highlight=False)
 
     def _show_state(self) -> None:
         text = describe_job(self.name, self.job)
         if self._live is not None:
             self._live.update(Text(text, style="dim"), refresh=True)
-        elif text != self._said and not self._quiet:
+        elif text != self._said and not (self._quiet or self._runs):
             self._shown.print(Text(f"· {text}"), soft_wrap=True)
         self._said = text
 
     def _take_signals(self) -> None:
         received = self._signals.received
         if received and received[0] != signal.SIGINT:
-            error = BusyError(f"{self._spec.name}: {self.name} goes on without this process")
-            if received[0] == signal.SIGHUP:
-                error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP
+            error = ZeusrunError(f"{self._spec.name}: {self.name} goes on without this process")
+            hung_up = received[0] == signal.SIGHUP
+            error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error
         if len(received) > self._stopped:
             self._stopped = len(received)
@@ -233,7 +237,7 @@ def describe_job(name: str, job: SlurmJob | None) -> str:
         where = "" if job.nodes is None else f" on {job.nodes}"
         verb = "runs" if job.state == "RUNNING" else f"is {job.state}"
         return f"{name} {verb}{where}"
-    why = "" if job.reason is None else f" ({job.reason})"
+    why = "" if job.cause is None else f" ({job.cause})"
     start = ""
     if job.start_at is not None and job.start_at > read_clock():
         start = f", expected to start {units.moment(timestamp(job.start_at))}"
@@ -290,12 +294,14 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
     home = trusted_home(os.environ)
     files = files_of_id(home, name)
     queued = files.read_queued()
-    with CaughtSignals():  # until the result is written, and the job is queued again
+    with CaughtSignals() as signals:  # until the result is written, or the job is queued again
+        files.remove_result()  # of the time before Slurm started the job again
         try:
-            code, result, again = _run_inside(queued, home)
+            code, result, again = _run_inside(queued, home, signals.received)
         except ZeusrunError as error:
-            _write_result(files, {"exit_code": int(error.exit_code), "error": str(error)})
-            raise
+            typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
+            _write_result(files, {"exit_code": int(error.exit_code)})
+            raise typer.Exit(error.exit_code) from error
         if not again:
             _write_result(files, result)
     raise typer.Exit(code)
@@ -306,35 +312,58 @@ def _write_result(files: QueuedFiles, result: dict[str, Any]) -> None:
         files.write("result.json", json.dumps(result).encode())
 
 
-def _run_inside(queued: Queued, home: Path) -> tuple[int, dict[str, Any], bool]:
+def _run_inside(
+    queued: Queued, home: Path, signals: Sequence[int]
+) -> tuple[int, dict[str, Any], bool]:
     """Run a recurrence in the allocation; return whether its job is queued again, too."""
     request = queued.request
     spec = load_spec(Path(queued.job_file), list(request.overrides))
+    requeues = spec.slurm is not None and spec.slurm.requeue
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
         again = False
+        if not allocation.is_known:
+            typer.echo(
+                "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
+                "may not be queued again; a container needs Slurm's commands",
+                err=True,
+            )
         try:
-            if request.until is not None and read_clock() > request.until:
-                raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+            if not allocation.restarts:  # else it had begun in time
+                _check_deadline(spec, request)
             inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
-            if last["status"] == TrialStatus.PREEMPTED.value and spec.slurm and spec.slurm.requeue:
+            if last["status"] == TrialStatus.PREEMPTED.value and requeues:
                 held.leave()  # Slurm kills this process
-                again = _requeue(allocation.job_id)
+                again = _requeue(allocation)
+        except BusyError as error:
+            # It was preempted before a run began.
+            cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
+            if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
+                raise
+            typer.echo(f"zeusrun: {error}", err=True)
+            held.leave()
+            again, code = _requeue(allocation), ExitCode.BUSY
         finally:
             if not again:
                 held.release()
     return code, inside.result, again
 
 
-def _requeue(job_id: str) -> bool:
+def _check_deadline(spec: JobSpec, request: Request) -> None:
+    if request.until is not None and read_clock() > request.until:
+        raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+
+
+def _requeue(allocation: Allocation) -> bool:
     """Queue this job again; return whether it will run again."""
     try:
-        requeue_job(job_id)
+        requeue_job(allocation.job_id)
     except LaunchError as error:
-        job = read_jobs([job_id]).get(job_id)
-        if job is None or job.state not in {"PENDING", "REQUEUED"}:
+        job = read_jobs([allocation.job_id]).get(allocation.job_id)
+        # Somebody else has done so; until its processes end, the job is COMPLETING.
+        if job is None or (job.restarts <= allocation.restarts and job.state != "PENDING"):
             typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)
             return False
     return True

@@ -16,17 +16,11 @@ from zeusrun.jobfile.values import read_by
 _KEYS = {  # the options of sbatch that ``extra`` cannot set, by the key that sets them
     "launch.nnodes": ("--nodes", "-N"),
     "launch.nproc_per_node": ("--ntasks", "--ntasks-per-node", "-n"),
-    "run_on.slurm.partition": ("--partition", "-p"),
-    "run_on.slurm.account": ("--account", "-A"),
-    "run_on.slurm.qos": ("--qos", "-q"),
-    "run_on.slurm.constraint": ("--constraint", "-C"),
-    "run_on.slurm.gres": ("--gres",),
-    "run_on.slurm.cpus_per_task": ("--cpus-per-task", "-c"),
     "run_on.slurm.time": ("--time", "-t"),
     "run_on.slurm.requeue": ("--requeue", "--no-requeue"),
     "": (
         *("--signal", "--output", "-o", "--error", "-e", "--open-mode", "--array", "-a"),
-        *("--wait", "-W", "--parsable", "--wrap"),
+        *("--wait", "-W", "--parsable", "--wrap", "--test-only", "--clusters", "-M"),
     ),
 }
 # A long option, or a short one after flags: -Q -N2 may be written as -QN2.
@@ -85,12 +79,6 @@ def _check_option(text: str) -> str:
     return text
 
 
-def _check_setup(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL character, which a shell cannot read")
-    return text
-
-
 def _check_python(text: str) -> str:
     if not _split(text):
         raise ValueError(f"must be a command that starts Python, such as python3, not {text!r}")
@@ -126,7 +114,7 @@ class Slurm(Section):
     extra: tuple[Annotated[_Line, AfterValidator(_check_option)], ...] = Field(
         (), strict=False, description="More options of sbatch: [--exclude=n7, --mem=0]."
     )
-    setup: Annotated[str, AfterValidator(_check_setup)] = Field(
+    setup: str = Field(
         "", description="Shell lines that run before zeusrun, such as module load cuda."
     )
     python: Annotated[_Line, AfterValidator(_check_python)] | None = Field(

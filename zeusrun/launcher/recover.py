@@ -61,7 +61,7 @@ def clean_up(submission: Submission, emit: Emit) -> None:
             emit(Warned(orphans.problem))
     recovered: list[Trial] = []
     with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
-        own = None if submission.allocation is None else submission.allocation.name
+        own = None if submission.allocation is None else submission.allocation.continued
         recovered = recover_lost(history, job, timestamp(), home, own)
     for lost in recovered:
         emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))

@@ -236,7 +236,8 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
         then = "goes on with it" if saved else "runs it again from its beginning"
-        lines.append(Text(f"  the next submit {then}", style="dim"))
+        who = "next submit" if trial.allocation is None else f"next start of {trial.allocation}"
+        lines.append(Text(f"  the {who} {then}", style="dim"))
     elif not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))
     return Group(*lines)

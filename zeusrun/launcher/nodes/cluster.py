@@ -107,7 +107,9 @@ def open_cluster(
         UsageError: If this host is none of them.
     """
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
-    mine = [host for host in hosts if is_own_name(host.address)]
+    slurm = os.environ.get("SLURMD_NODENAME")  # names may resolve to loopback, also of others
+    mine = [host for host in hosts if host.address == slurm]
+    mine = mine or [host for host in hosts if is_own_name(host.address)]
     if len(mine) > 1:
         raise UsageError(
             f"{mine[0].name} and {mine[1].name} are both this host; name it once, with its slots"

@@ -21,6 +21,7 @@ from zeusrun.clock import timestamp
 from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
+from zeusrun.history.rules import has_expired
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -178,7 +179,7 @@ def _find_ended(allocations: Collection[str]) -> set[str]:
 
 def find_waiting(trials: Iterable[Trial], own: str | None = None) -> set[str]:
     """Return the allocations of some trials that run now or will run again, but for the ``own``."""
-    named = {trial.allocation for trial in trials if not trial.status.final} - {None, own}
+    named = {t.allocation for t in trials if not t.status.final or has_expired(t)} - {None, own}
     names = {name for name in named if name is not None}
     return names - _find_ended(names) if names else names
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
 from zeusrun.launcher.processes.sentinel import Sentinel
-from zeusrun.launcher.slurm.client import GONE, id_of, list_hosts, name_of, read_jobs
+from zeusrun.launcher.slurm.client import (
+    GONE,
+    SlurmJob,
+    id_of,
+    list_hosts,
+    name_of,
+    read_jobs,
+)
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 EARLY_S = 60.0
 """Slurm may send the signal of ``--signal`` so much earlier than it was asked."""
 
+_ANSWER_S = 3.0  # of Slurm, while the ranks are to be stopped
 _RECORD_S = 30.0
 _SENTINEL = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
@@ -39,7 +47,9 @@ class Allocation:
     restarts: int  # how often Slurm has started the job again
     end_at: float | None  # Unix seconds; ``None``: no time limit
     lead_s: float  # the signal that its time ends comes so much before
+    is_known: bool = True  # whether Slurm answers here
     out_of_time: bool = False  # its time limit ends the run
+    _asked: bool = False
     _cause: tuple[ReasonCode, str] | None = None
     _sentinel: Sentinel | None = field(default=None, repr=False)
 
@@ -47,6 +57,14 @@ class Allocation:
     def name(self) -> str:
         """Its name in records: ``slurm:1234``."""
         return name_of(self.job_id)
+
+    @property
+    def continued(self) -> str | None:
+        """Its name if Slurm has started it again: then it continues its own trial.
+
+        Slurm counts its jobs from 1 again if it is set up anew.
+        """
+        return self.name if self.restarts else None
 
     def __enter__(self) -> Self:
         self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
@@ -67,32 +85,37 @@ class Allocation:
         if self._sentinel is None or not self._sentinel.was_signalled:
             return None
         self._sentinel = None
-        found = self.find_cause()
-        return None if found is None else found[1]
+        self._cause = self._cause or self._ask()
+        return None if self._cause is None else self._cause[1]
 
     def find_cause(self) -> tuple[ReasonCode, str] | None:
         """Return why Slurm has signalled this job; ``None``: somebody else did, or it is unknown.
 
         Slurm is asked once. It has changed its record of the job before it sends a signal.
         """
-        if self._cause is None:
+        if self._cause is None and not self._asked:
+            self._asked = True  # a supervisor calls this several times a second
             self._cause = self._ask()
         return self._cause
 
     def _ask(self) -> tuple[ReasonCode, str] | None:
-        job = read_jobs([self.job_id]).get(self.job_id)
-        if job is None:
-            return None
+        # If Slurm does not respond, the time limit is as it was at the start.
+        unknown = SlurmJob("RUNNING", end_at=self.end_at)
+        job = read_jobs([self.job_id], _ANSWER_S).get(self.job_id, unknown)
         if job.restarts > self.restarts:
             return ReasonCode.PREEMPTED, f"{self.name} is queued again"
         if job.preempted:
             return ReasonCode.PREEMPTED, f"{self.name} is preempted by another job"
         runs = job.state in {"RUNNING", "CONFIGURING", "SUSPENDED"}
-        end_at = job.end_at if runs and job.limit != "UNLIMITED" else self.end_at
+        if runs:  # the limit may have been changed
+            self.end_at = None if job.limit == "UNLIMITED" else job.end_at
         within_s = self.lead_s + 2 * EARLY_S if runs else 0.0
-        if end_at is not None and read_clock() >= end_at - within_s:
+        is_late = self.end_at is not None and read_clock() >= self.end_at - within_s
+        if is_late or job.cause == "TimeLimit":
             self.out_of_time = True
             return ReasonCode.PREEMPTED, f"the time limit of {self.name} is near"
+        if job.cause == "NodeDown":
+            return ReasonCode.PREEMPTED, f"a node of {self.name} is down"
         return None if runs else (ReasonCode.CANCELLED, f"{self.name} was cancelled")
 
     def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:
@@ -124,13 +147,17 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
     own = environment.get("SLURMD_NODENAME", "")
     hosts = list_hosts(nodes)
     restarts = environment.get("SLURM_RESTART_COUNT", "")
-    limited = job is not None and job.limit != "UNLIMITED"
+    start_at, end_at = (None, None) if job is None else (job.start_at, job.end_at)
+    if job is not None and job.limit == "UNLIMITED":
+        end_at = None
+    limit_s = None if start_at is None or end_at is None else end_at - start_at
     return Allocation(
         job_id,
         (own, *(host for host in hosts if host != own)) if own in hosts else hosts,
         int(restarts) if restarts.isdecimal() else 0,
-        job.end_at if job is not None and limited else None,
-        lead_s(grace_period_s),
+        end_at,
+        lead_s(grace_period_s, limit_s),
+        is_known=job is not None,
     )
 
 

@@ -52,7 +52,7 @@ class SlurmJob:
     """A job as Slurm describes it now; ``None`` is unknown."""
 
     state: str  # such as PENDING
-    reason: str | None = None  # why it is pending
+    cause: str | None = None  # Slurm's word for why it waits or ends
     restarts: int = 0
     preempted: bool = False  # its nodes are being taken back
     start_at: float | None = None  # Unix seconds; of a pending job, as Slurm expects it
@@ -87,9 +87,7 @@ def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> st
     """
     after = ":".join(dependencies)
     options = [f"--chdir={folder}", *([f"--dependency=afterany:{after}"] if after else [])]
-    environment = {
-        n: v for n, v in os.environ.items() if not (_FOREIGN.match(n) or _SBATCH.match(n))
-    }
+    environment = {n: v for n, v in _own_environment().items() if not _SBATCH.match(n)}
     try:
         argv = ["sbatch", "--parsable", "--export=ALL", *options, str(script)]
         code, out, errors = run_briefly(argv, environment=environment, timeout_s=_CHANGE_S)
@@ -110,14 +108,15 @@ def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> st
     return match[1]
 
 
-def read_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
+def read_jobs(ids: Sequence[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
     """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
     asked = sorted(set(ids))
     if not asked:
         return {}
     listed = ",".join(asked)
     form = ",".join(f"{name}:|" for name in _COLUMNS)
-    answer = _read("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
+    argv = ("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
+    answer = _read(*argv, timeout_s=timeout_s)
     if answer is None:
         return {}
     found: dict[str, SlurmJob] = {}
@@ -185,7 +184,8 @@ def wait_for_end(name: str, timeout_s: float) -> bool:
 def interrupt_job(job_id: str) -> None:
     """Send SIGINT to the batch step of a job, which then stops its training."""
     with contextlib.suppress(LaunchError):  # a file asks it for the same
-        _change("scancel", "--signal=INT", "--batch", job_id)
+        # Of a job that is queued again, scancel waits a minute for the batch step.
+        _change("scancel", "--signal=INT", "--batch", job_id, timeout_s=_READ_S)
 
 
 def requeue_job(job_id: str) -> None:
@@ -223,16 +223,20 @@ def _read_forgotten(ids: Sequence[str]) -> dict[str, SlurmJob]:
     )
     for line in (answer or "").splitlines():
         job_id, _, state = line.partition("|")
-        if job_id in found and state:
-            found[job_id] = SlurmJob(state.split()[0])
+        # The accounting has jobs as running whose end slurmctld has not recorded before it forgot.
+        if job_id in found and (word := state.partition(" ")[0]) in ENDED:
+            found[job_id] = SlurmJob(word)
     return found
 
 
-def _read(*argv: str) -> str | None:
+def _own_environment() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
+
+
+def _read(*argv: str, timeout_s: float = _READ_S) -> str | None:
     """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
-    environment = {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
     try:
-        code, out, errors = run_briefly(argv, environment=environment, timeout_s=_READ_S)
+        code, out, errors = run_briefly(argv, environment=_own_environment(), timeout_s=timeout_s)
     except OSError:  # it is not installed here, or does not end
         return None
     if code:
@@ -240,10 +244,11 @@ def _read(*argv: str) -> str | None:
     return out.decode(errors="replace")
 
 
-def _change(*argv: str) -> None:
+def _change(*argv: str, timeout_s: float = _CHANGE_S) -> None:
     try:
-        code, _, errors = run_briefly(argv, timeout_s=_CHANGE_S)
+        code, _, errors = run_briefly(argv, environment=_own_environment(), timeout_s=timeout_s)
     except OSError as error:
         raise LaunchError(f"{argv[0]}: {error.strerror or error}") from error
-    if code and "Invalid job id" not in errors and "already finished" not in errors:
+    has_ended = "Invalid job id" in errors or "already finished" in errors
+    if code and not (has_ended and argv[0] == "scancel"):
         raise LaunchError(f"`{' '.join(argv)}` failed: {errors or f'exit code {code}'}")

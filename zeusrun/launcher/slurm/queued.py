@@ -78,12 +78,17 @@ class QueuedFiles:
         path = self.folder / "request.json"
         try:
             record = json.loads(read_file(path, _MAX_BYTES))
-            check_version(record, _VERSION, path)
+            check_version(record, _VERSION, path, UsageError)
             asked = record["request"]
             request = build_known(Request, asked, overrides=tuple(asked["overrides"]))
             return build_known(Queued, record, request=request)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
+
+    def remove_result(self) -> None:
+        """Remove how the submit ended before."""
+        with contextlib.suppress(OSError):
+            (self.folder / "result.json").unlink()
 
     def read_result(self) -> dict[str, Any] | None:
         """Return how the submit ended; ``None`` if it has not."""
@@ -165,7 +170,7 @@ def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     extra = ([_quote(word) for word in shlex.split(option)] for option in slurm.extra)
     lines += [f"#SBATCH {' '.join(words)}" for words in extra]
     lines.append(f"export ZEUSRUN_HOME={shlex.quote(str(home))}")
-    lines += slurm.setup.rstrip().splitlines()
+    lines += filter(None, [slurm.setup.rstrip()])
     # Without -P, a random.py in the working directory would replace Python's.
     safe = "-P " if sys.version_info >= (3, 11) else ""
     python = slurm.python or shlex.quote(sys.executable)

@@ -73,12 +73,25 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
     return earlier.cause is ReasonCode.SPEED_CHECKED and order.cause in BY_SIGNAL
 
 
-def describe_signal(order: StopOrder, number: int, grace_s: float, *, cancelled: str | None) -> str:
-    """Return what happens after a signal; ``cancelled``: the trial, if another zeusrun sent it."""
+def describe_signal(
+    order: StopOrder,
+    number: int,
+    grace_s: float,
+    *,
+    cancelled: str | None,
+    allocated: str | None = None,
+) -> str:
+    """Return what happens after a signal.
+
+    ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did.
+    """
     preempted = order.cause is ReasonCode.PREEMPTED
-    then = ", and the next submit continues it" if preempted else ""
-    again = f"within {grace_s:g} s{then}; {how_at_once(number, cancelled=cancelled)}"
-    how = "at once" if order.level is StopLevel.KILL else again
+    goes_on = "the next submit continues it"
+    if allocated is not None:
+        goes_on = "if it has a checkpoint, it continues when its job starts again"
+    then = f", and {goes_on}" if preempted else ""
+    at_once = how_at_once(number, cancelled=cancelled or allocated)
+    how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}; {at_once}"
     # The last line of the run names the request; do not say it twice.
     why = order.reason if cancelled is None else _ASKED_TO_STOP
     return f"{why}: the training ends {how}"
@@ -257,7 +270,10 @@ class Stopping:
         if order.cause in BY_SIGNAL:
             cancelled = None if self._cancelled is None else self._trial.trial
             number = self._received[0]
-            text = describe_signal(order, number, self._grace_s, cancelled=cancelled)
+            allocated = None if self._trial.allocation is None else self._trial.trial
+            text = describe_signal(
+                order, number, self._grace_s, cancelled=cancelled, allocated=allocated
+            )
             self._messages.emit(Warned(text))
         elif order.level >= StopLevel.TERMINATE:
             self._messages.note(f"stopping: {order.reason}")
@@ -268,6 +284,7 @@ class Stopping:
         if request is None:
             return
         interrupts, code = request
-        if not received:
+        # With a scheduler, a signal comes with the request.
+        if not received or (received == [signal.SIGINT] and self.order is None):
             self._cancelled = code
         received.extend([signal.SIGINT] * (interrupts - len(received)))
