@@ -61,11 +61,11 @@ def parent_of(pid):
 
 def below():
     parents = {int(name): parent_of(name) for name in os.listdir("/proc") if name.isdecimal()}
-    found, last = set(), {me}
+    found, last = [], [me]
     while last:
-        last = {pid for pid, parent in parents.items() if parent in last} - found
-        found |= last
-    return found
+        last = [pid for pid, parent in parents.items() if parent in last]
+        found += last
+    return sorted(found, key=lambda pid: pid != first)  # nobody is left to tell of a child's end
 
 def marked():
     found = set()
@@ -86,7 +86,8 @@ if daemon:
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
-    print(os.posix_spawnp(daemon[0], daemon, environment, file_actions=actions), flush=True)
+    first = os.posix_spawnp(daemon[0], daemon, environment, file_actions=actions)
+    print(first, flush=True)
 sys.stdin.read()
 deadline = time.monotonic() + 10
 while time.monotonic() < deadline:
@@ -480,7 +481,7 @@ PidFile={folder}/slurmdbd.pid
 
 
 @pytest.fixture
-def slurm(tmp_path):
+def slurm_cluster(tmp_path):
     """A Slurm for one test: it is up in 0.2 s."""
     with SlurmCluster(tmp_path / "slurm") as cluster:
         yield cluster
