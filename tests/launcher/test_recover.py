@@ -420,7 +420,9 @@ def test_the_end_of_its_job_of_slurm_says_how_a_trial_ended(tmp_path, slurm, kin
     slurm.put("12", **job)
     (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
     assert (found.status, found.reason) == (status, reason)
-    assert found.reason_code is ReasonCode.LAUNCHER_DIED
+    cancelled = status is TrialStatus.CANCELLED
+    code = ReasonCode.CANCELLED if cancelled else ReasonCode.LAUNCHER_DIED
+    assert found.reason_code is code
     assert found.allocation == "slurm:12"
     assert history.find(trial.trial) == found
 

@@ -265,34 +265,23 @@ def show_output(name: str, *, follow: bool) -> None:
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
     recovered = recover_lost(history, spec.name, timestamp(), home)
-    lost = [
-        trial
-        for trial in recovered
-        if trial.allocation == follower.name and trial.status is TrialStatus.LOST
-    ]
+    lost = [t for t in recovered if (t.allocation, t.status) == (follower.name, TrialStatus.LOST)]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
-    ended = f"{follower.name} ended as {state}"
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.stopped else signal.SIGTERM)
     # Another submit may have recorded it first, or the batch step, which could not tell.
     trial = options.find_allocated(follower.name, history)
     if trial is not None and trial.status.finished:
-        ended = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
-        state = "CANCELLED" if trial.status is TrialStatus.CANCELLED else state
-        if trial.status is TrialStatus.REACHED:
-            typer.echo(ended, err=True)
-            return ExitCode.REACHED
-        if trial.status is TrialStatus.PREEMPTED:
-            raise BusyError(f"{ended}; the next submit continues it")
-    if state == "CANCELLED":
-        error = BusyError(f"{spec.name}: {ended}")
-        number = signal.SIGINT if follower.stopped else signal.SIGTERM
-        error.exit_code = ExitCode.SIGNAL_BASE + number
-        raise error
-    if trial is not None:
-        other = LaunchError(ended)
-        other.exit_code = ExitCode(exit_code(trial, None, ()))
-        raise other
-    raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
+        status = trial.status
+        then = "; the next submit continues it" if status is TrialStatus.PREEMPTED else ""
+        options.tell(f"{trial.trial} is recorded as {status.value}: {trial.reason}{then}")
+        return cancelled if status is TrialStatus.CANCELLED else exit_code(trial, None, ())
+    error = ZeusrunError(
+        f"{follower.name} ended as {state} before it began to train; `zeusrun logs "
+        f"{follower.name}` shows why"
+    )
+    error.exit_code = cancelled if state == "CANCELLED" else ExitCode.LAUNCH
+    raise error
 
 
 def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
-from zeusrun.launcher.processes.sentinel import Sentinel
+from zeusrun.launcher.processes.fan_out import Sentinel
 from zeusrun.launcher.slurm.client import (
     GONE,
     SlurmJob,
