@@ -22,13 +22,14 @@ PARIS = "Europe/Paris"
 class Machine:
     """A machine whose clock a test sets, and whose cron is the test."""
 
-    def __init__(self, zeusrun, library):
+    def __init__(self, zeusrun, library, **environment):
         self._zeusrun = zeusrun
         self._offset = zeusrun.folder / "clock"
         self._environment = {
             "LD_PRELOAD": str(library),
             "FAKE_CLOCK": str(self._offset),
             "PATH": str(zeusrun.folder / "nothing"),  # no crontab
+            **environment,
         }
 
     def call(self, at, *arguments):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.commands.test_schedule import make_due
 from tests.runs import only_trial, wait_for
 from tests.slurm import SlurmCluster
+from tests.test_false_clock import Machine, library  # noqa: F401 - a fixture
 
 ENDLESS = {"max_epochs": 10**6}
 TRAINS = """
@@ -266,6 +269,9 @@ def test_cancel_ends_a_job_that_is_just_starting(slurm):
     job = slurm.job(run_on={"setup": "touch starts; sleep 30"})
     child = slurm.follow("submit", job)
     wait_for((slurm.zeusrun.folder / "starts").exists, 30)
+    (ticket,) = slurm.status()
+    assert ticket["allocation"] == f"slurm:{slurm.running_id()}"
+    assert f"{ticket['allocation']} runs on n1" in slurm.text("status")
     assert "is cancelled" in slurm.text("cancel", "job")
     code, seen = slurm.end(child)
     assert code == 143, seen
@@ -318,6 +324,30 @@ def test_ctrl_c_ends_the_training(slurm):
     trial = slurm.trial()
     assert (code, trial["status"]) == (130, "CANCELLED"), seen
     assert "ends after epoch" in seen
+    assert slurm.tickets() == []
+
+
+@pytest.mark.long
+def test_ctrl_c_takes_a_job_out_of_the_queue(full):
+    slurm = full
+    child = slurm.follow("submit", slurm.job())
+    wait_for(lambda: "is queued (" in slurm.seen(child), 30)
+    child.send_signal(signal.SIGINT)
+    code, seen = slurm.end(child)
+    assert code == 130, seen
+    assert slurm.tickets() == []
+
+
+@pytest.mark.long
+def test_a_second_ctrl_c_ends_a_training_at_once_that_does_not_stop(slurm):
+    job = slurm.job(script="ignores_sigterm.py", launch={"grace_period_s": 600})
+    child = slurm.follow("submit", job)
+    slurm.wait_for_reports(1, child=child)
+    child.send_signal(signal.SIGINT)
+    wait_for(lambda: "SIGINT to zeusrun" in slurm.seen(child), 30)
+    child.send_signal(signal.SIGINT)
+    code, seen = slurm.end(child)
+    assert (code, slurm.trial()["status"]) == (130, "CANCELLED"), seen
     assert slurm.tickets() == []
 
 
@@ -485,6 +515,106 @@ def test_a_preempted_job_on_two_nodes_that_is_told_continues_its_trial(telling):
 
 
 @pytest.mark.long
+def test_a_job_that_is_preempted_before_its_first_epoch_begins_anew(slurm):
+    script = slurm.zeusrun.folder / "early.py"
+    script.write_text("import time\nopen('up', 'w').close()\ntime.sleep(600)\n")
+    child = slurm.follow("submit", slurm.job(script=str(script)))
+    wait_for((slurm.zeusrun.folder / "up").exists, 60)
+    job_id = slurm.running_id()
+    urgent = preempt(slurm)
+    slurm.cluster.wait_for(job_id, "PENDING")
+    script.write_text("import zeusrun\nzeusrun.current().report(accuracy=1.0)\n")
+    slurm.cluster.do("scancel", urgent)
+    slurm.cluster.hasten(job_id)
+    code, seen = slurm.end(child)
+    assert (code, slurm.trial()["status"]) == (0, "REACHED"), seen
+    assert slurm.trial()["allocation"] == f"slurm:{job_id}"
+
+
+@pytest.mark.long
+def test_without_requeue_the_next_submit_continues_a_preempted_run(slurm):
+    job = slurm.job(run_on={"requeue": False})
+    child = slurm.follow("submit", job)
+    slurm.wait_for_reports(3, child=child)
+    job_id = slurm.running_id()
+    urgent = preempt(slurm)
+    code, seen = slurm.end(child)
+    assert (code, slurm.trial()["status"]) == (75, "PREEMPTED"), seen
+    assert slurm.tickets() == []
+    assert slurm.cluster.field(job_id, "Restarts") == "0"
+    slurm.cluster.do("scancel", urgent)
+    slurm.enough()
+    code, seen = slurm.end(slurm.follow("submit", job))
+    trial = slurm.trial()
+    assert (code, trial["status"], trial["preemptions"]) == (0, "REACHED", 1), seen
+    assert trial["allocation"] != f"slurm:{job_id}"
+    assert f"{trial['allocation']} " in seen
+
+
+@pytest.mark.long
+def test_without_requeue_a_run_whose_node_died_is_lost(slurm):
+    child = slurm.follow("submit", slurm.job(run_on={"requeue": False}))
+    slurm.wait_for_reports(3, child=child)
+    slurm.cluster.kill_node("n1")
+    code, seen = slurm.end(child)
+    trial = slurm.trial()
+    assert (code, trial["status"]) == (3, "LOST"), seen
+    assert trial["reason"].endswith("ended as NODE_FAIL")
+    assert trial["epochs"] >= 3
+    assert slurm.tickets() == []
+
+
+@pytest.mark.long
+def test_a_node_that_falls_silent_is_found_by_slurm_and_the_trial_goes_on(slurm):
+    child = slurm.follow("submit", slurm.job())
+    slurm.wait_for_reports(3, child=child)
+    job_id = slurm.running_id()
+    slurm.cluster.kill_node("n1", noticed=False)
+    slurm.text("repair")
+    assert slurm.trial()["status"] == "DISPATCHED"
+    wait_for(lambda: slurm.cluster.field(job_id, "Restarts") == "1", 120)
+    slurm.cluster.hasten(job_id)
+    check_continued(slurm, child, job_id)
+
+
+@pytest.mark.long
+def test_a_controller_that_does_not_respond_ends_nothing(full):
+    slurm = full
+    job = slurm.job()
+    child = slurm.follow("submit", job)
+    wait_for(lambda: "is queued (" in slurm.seen(child), 30)
+    controller = psutil.Process(slurm.cluster.slurmctld_pid)
+    controller.suspend()
+    try:
+        assert len(slurm.tickets()) == 1
+        done = slurm.zeusrun("submit", job, "--overlap", "forbid")
+        assert done.returncode == 75, done.stderr
+        assert child.poll() is None
+    finally:
+        controller.resume()
+    slurm.enough()
+    slurm.free()
+    code, seen = slurm.end(child)
+    assert code == 0, seen
+    assert slurm.trial()["status"] == "REACHED"
+
+
+@pytest.mark.long
+def test_a_submit_from_a_job_of_slurm_is_a_job_of_its_own(slurm):
+    slurm.enough()
+    words = slurm.zeusrun.argv("submit", slurm.job(), "--detach")
+    options = [f"--chdir={slurm.zeusrun.folder}", "--nodes=2", "--output=outer.log"]
+    script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
+    environment = slurm.zeusrun.environment
+    outer = slurm.cluster.do("sbatch", "--parsable", *options, input=script, env=environment)
+    slurm.cluster.wait_for(outer, "COMPLETED")
+    wait_for(lambda: slurm.trials() and slurm.tickets() == [], 60)
+    trial = slurm.trial()
+    assert (trial["status"], trial["world_size"]) == ("REACHED", 1), slurm.output()
+    assert trial["allocation"] == f"slurm:{int(outer) + 1}"
+
+
+@pytest.mark.long
 def test_cancel_ends_a_preempted_job_that_is_queued_again(slurm):
     child = slurm.follow("submit", slurm.job())
     slurm.wait_for_reports(2, child=child)
@@ -611,7 +741,8 @@ def test_overlap_replace_ends_a_running_job(slurm):
     first = slurm.follow("submit", job)
     slurm.wait_for_reports(2, child=first)
     second = slurm.follow("submit", job, "--overlap", "replace")
-    _, seen = slurm.end(first)
+    code, seen = slurm.end(first)
+    assert code == 75, seen
     slurm.enough()
     code, seen = slurm.end(second)
     assert code == 0, seen
@@ -737,6 +868,19 @@ def test_a_schedule_submits_to_slurm_and_records_how_it_ended(slurm, target, cod
     assert wait_for(ended, 90) == [code]
     (trial,) = slurm.trials()
     log = (zeusrun.home / "schedules" / "job.log").read_text()
-    assert f"{trial['allocation']} is queued" in log
+    assert f"· {trial['allocation']} " in log
     assert f"job-1-1 {trial['status']}" in log
     assert slurm.tickets() == []
+
+
+@pytest.mark.long
+def test_at_two_in_the_night_a_schedule_submits_to_slurm(slurm, library):  # noqa: F811
+    slurm.enough()
+    job = slurm.job(schedule={"cron": "0 2 * * *", "tz": "UTC", "catch_up": "none"})
+    machine = Machine(slurm.zeusrun, library, PATH=os.environ["PATH"])
+    kept = ("--env=FAKE_CLOCK", "--env=SLURM_CONF", "--no-cron")
+    machine.call("2026-06-01T12:00:00Z", "schedule", "add", job, *kept)
+    machine.tick("2026-06-02T01:59:10Z", "2026-06-02T02:00:10Z", "2026-06-02T02:01:10Z")
+    firings, runs = machine.ended("2026-06-02T03:00:00Z")
+    assert (firings, runs) == ([("06-02T02:00", "ended")], ["06-02T02:00"])
+    assert slurm.trial()["allocation"].startswith("slurm:")

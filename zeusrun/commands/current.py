@@ -126,8 +126,8 @@ def cancel(
     running = going_on and paths is not None and lease_of(trial, paths).is_held()
     if paths is not None and running:
         _stop(trial, paths, now=now, as_json=as_json)
-    else:
-        _give_up(trial)
+    elif _give_up(trial):
+        running = True
     recover_lost(store, trial.job, timestamp(), home)
     ended = options.find_trial(trial.trial, store)
     was_preempted = ended.status is TrialStatus.PREEMPTED
@@ -167,10 +167,12 @@ def _find_queued(home: Path, store: History, name: str) -> str | None:
     return None if not found or (trial and not trial.status.final) else found[0]
 
 
-def _give_up(trial: Trial) -> None:
-    """Cancel the job of a scheduler that would run a trial again."""
-    if trial.allocation is not None and trial.allocation in find_waiting([trial]):
-        _cancel_queued(trial.allocation)
+def _give_up(trial: Trial) -> bool:
+    """Cancel the job of a scheduler that would run a trial again; return whether there was one."""
+    if trial.allocation is None or trial.allocation not in find_waiting([trial]):
+        return False
+    _cancel_queued(trial.allocation)
+    return True
 
 
 def _cancel_queued(allocation: str) -> None:

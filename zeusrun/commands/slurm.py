@@ -25,7 +25,6 @@ from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
-from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import end_allocated, queue_elsewhere
@@ -159,7 +158,6 @@ class _Follower:
         quiet: bool,
     ) -> None:
         self.name = name_of(job_id)
-        self.since = timestamp(read_clock() - 60)  # by clocks of nodes; Slurm reuses its numbers
         self._spec, self._files, self._id = spec, files, job_id
         self._shown, self._signals, self._quiet = shown, signals, quiet
         self._tail = LineTail(files.output)
@@ -264,29 +262,23 @@ def show_output(name: str, *, follow: bool) -> None:
 
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
-    name, recovered = follower.name, recover_lost(history, spec.name, timestamp(), home)
-    lost = [t for t in recovered if t.allocation == name and t.status is TrialStatus.LOST]
+    recovered = recover_lost(history, spec.name, timestamp(), home)
+    lost = [t for t in recovered if (t.allocation, t.status) == (follower.name, TrialStatus.LOST)]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
-    error: ZeusrunError = LaunchError(
-        f"{name} ended as {state} before it began to train; `zeusrun logs {name}` shows why"
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.stopped else signal.SIGTERM)
+    # Another submit may have recorded it first, or the batch step, which could not tell.
+    trial = options.find_allocated(follower.name, history)
+    if trial is not None and trial.status.finished:
+        status = trial.status
+        then = "; the next submit continues it" if status is TrialStatus.PREEMPTED else ""
+        options.tell(f"{trial.trial} is recorded as {status.value}: {trial.reason}{then}")
+        return cancelled if status is TrialStatus.CANCELLED else exit_code(trial, None, ())
+    error = ZeusrunError(
+        f"{follower.name} ended as {state} before it began to train; `zeusrun logs "
+        f"{follower.name}` shows why"
     )
-    # Perhaps the batch step has recorded a trial, but was killed before it wrote its result.
-    trials = (t for t in history.trials(spec.name, NEWEST) if t.allocation == name)
-    own = [trial for trial in trials if (trial.finished_at or "") > follower.since]
-    if own:
-        trial, code = own[-1], ExitCode(exit_code(own[-1], None, ()))
-        if code == ExitCode.REACHED:
-            return code
-        then = "; the next submit continues it" if code == ExitCode.BUSY else ""
-        error = LaunchError(
-            f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}{then}"
-        )
-        error.exit_code = code
-        state = trial.status.value
-    if state == "CANCELLED":
-        number = signal.SIGINT if follower.stopped else signal.SIGTERM
-        error.exit_code = ExitCode.SIGNAL_BASE + number
+    error.exit_code = cancelled if state == "CANCELLED" else ExitCode.LAUNCH
     raise error
 
 
@@ -298,9 +290,8 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
     files = files_of_id(home, name)
     queued = files.read_queued()
     if queued.job_id not in {"", os.environ.get("SLURM_JOB_ID")}:
-        raise UsageError(
-            f"only {name_of(queued.job_id)} runs this; `zeusrun submit` queues another"
-        )
+        job = name_of(queued.job_id)
+        raise UsageError(f"this command is for the batch step of a Slurm job: {job} runs it")
     with CaughtSignals() as signals:  # until the result is written, or the job is queued again
         files.remove_result()  # of the time before Slurm started the job again
         try:
@@ -328,7 +319,7 @@ def _run_inside(
     requeues = spec.slurm is not None and spec.slurm.requeue
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
-        again = False
+        inside, again = Inside(allocation, held, queued.color), False
         if not allocation.is_known:
             typer.echo(
                 "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
@@ -338,7 +329,6 @@ def _run_inside(
         try:
             if not allocation.restarts:  # else it had begun in time
                 _check_deadline(spec, request)
-            inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and requeues:
@@ -349,9 +339,11 @@ def _run_inside(
             cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
             if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
                 raise
-            typer.echo(f"zeusrun: {error}", err=True)
             held.leave()
-            again, code = _requeue(allocation), ExitCode.BUSY
+            if not (again := _requeue(allocation)):
+                raise
+            typer.echo(f"zeusrun: {error}", err=True)
+            code = ExitCode.BUSY
         finally:
             if not again:
                 held.release()

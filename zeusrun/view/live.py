@@ -236,7 +236,7 @@ def summary(trial: Trial, *, replaced: bool = False, saved: bool = True) -> Rend
         lines.append(Text(f"  {gradients}"))
     if trial.status is TrialStatus.PREEMPTED:
         then = "goes on with it" if saved else "runs it again from its beginning"
-        who = "next submit" if trial.allocation is None else f"next start of {trial.allocation}"
+        who = "next submit" if trial.allocation is None else "next start"
         lines.append(Text(f"  the {who} {then}", style="dim"))
     elif not reached:
         lines.append(Text(f"  more: zeusrun show {trial.trial}", style="dim"))

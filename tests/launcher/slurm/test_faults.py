@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fake_slurm import local_time
 from zeusrun.commands.slurm import _requeue
 from zeusrun.files.lock import is_locked
 from zeusrun.launcher.queue.tickets import Tickets
@@ -75,7 +74,7 @@ def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
         ({"state": "COMPLETING"}, False),  # scancel, while the run was saving
         ({"state": "CANCELLED"}, False),
         ({"state": "COMPLETING", "reason": "TimeLimit"}, True),
-        ({"state": "COMPLETING", "preempt": local_time(0)}, True),
+        ({"state": "COMPLETING", "preempt": 0}, True),
         ({}, True),
     ],
 )

@@ -236,8 +236,7 @@ def _own_environment() -> dict[str, str]:
 
 def _read(*argv: str, timeout_s: float = _READ_S) -> str | None:
     """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
-    # Local times are ambiguous when daylight saving time ends.
-    environment = {**_own_environment(), "TZ": "UTC0"}
+    environment = {**_own_environment(), "TZ": "UTC0"}  # local times repeat in autumn
     try:
         code, out, errors = run_briefly(argv, environment=environment, timeout_s=timeout_s)
     except OSError:  # it is not installed here, or does not end

@@ -88,7 +88,7 @@ def describe_signal(
     preempted = order.cause is ReasonCode.PREEMPTED
     goes_on = "the next submit continues it"
     if allocated is not None:
-        goes_on = "if it has a checkpoint, it continues when its job starts again"
+        goes_on = "if it has a checkpoint, the next start continues it"
     then = f", and {goes_on}" if preempted else ""
     at_once = how_at_once(number, cancelled=cancelled or allocated)
     how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}; {at_once}"
