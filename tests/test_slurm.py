@@ -340,11 +340,19 @@ def test_ctrl_c_takes_a_job_out_of_the_queue(full):
 
 @pytest.mark.long
 def test_a_second_ctrl_c_ends_a_training_at_once_that_does_not_stop(slurm):
-    job = slurm.job(script="ignores_sigterm.py", launch={"grace_period_s": 600})
+    script = slurm.zeusrun.folder / "stubborn.py"
+    script.write_text(
+        "import signal, time, zeusrun\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('not yet', flush=True))\n"
+        "zeusrun.current().report(accuracy=0.0)\n"
+        "while True:\n"
+        "    time.sleep(0.1)\n"
+    )
+    job = slurm.job(script=str(script), launch={"grace_period_s": 600})
     child = slurm.follow("submit", job)
     slurm.wait_for_reports(1, child=child)
     child.send_signal(signal.SIGINT)
-    wait_for(lambda: "SIGINT to zeusrun" in slurm.seen(child), 30)
+    wait_for(lambda: "not yet" in slurm.seen(child), 30)
     child.send_signal(signal.SIGINT)
     code, seen = slurm.end(child)
     assert (code, slurm.trial()["status"]) == (130, "CANCELLED"), seen
