@@ -6,32 +6,42 @@ of Slurm 22.05; ``tests/contracts/slurm.py`` holds both to that.
 
 from __future__ import annotations
 
-import json
+import fcntl
+import marshal
 import os
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 _PROGRAM = """#!{python} -ISB
-import fcntl, json, os, re, sys
+import fcntl, marshal, os, sys, time  # json and re would double the time to start
 folder, (name, *args) = {folder!r}, [os.path.basename(sys.argv[0]), *sys.argv[1:]]
-stream = open(folder + "/jobs.json", "r+")
+stream = open(folder + "/jobs", "rb+")
 fcntl.flock(stream, fcntl.LOCK_EX)
-world = json.load(stream)
+world = marshal.load(stream)
 jobs, known = world["jobs"], lambda job: job in jobs and not jobs[job]["forgotten"]
-options = dict(re.findall(r"^--([A-Za-z-]+)=?(.*)", "\\n".join(args), re.M))
+
+def read_options(words, mark):
+    found = (word[len(mark):].partition("=") for word in words if word.startswith(mark))
+    return {{name: value for name, _, value in found}}
+
+options = read_options(args, "--")
 words = [each for each in args if not each.startswith("-")]
 noted = {{"argv": [name, *args], "environment": dict(os.environ)}}
 
 def save():
     stream.seek(0)
-    json.dump(world, stream)
+    marshal.dump(world, stream)
     stream.truncate()
     stream.flush()
 
 def fail(text, code=1):
     print(text, file=sys.stderr)
     sys.exit(code)
+
+def local(t):
+    return t if isinstance(t, str) else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(t))
 
 def change(job, **values):
     jobs[job].update(values)
@@ -42,14 +52,14 @@ if world["fails"].get(name):
     fail(*world["fails"][name])
 if name == "sbatch":
     noted["script"] = script = open(words[-1]).read()
-    asked = dict(re.findall(r"^#SBATCH --([A-Za-z-]+)=?(.*)", script, re.M))
+    asked = read_options(script.splitlines(), "#SBATCH --")
     if asked.get("partition") not in (None, "main", "urgent"):
         said = ["invalid partition specified: " + asked["partition"]]
         said.append("Batch job submission failed: Invalid partition name specified")
         fail("\\n".join("sbatch: error: " + each for each in said))
     number = str(world["next"])
     world["next"] += 1
-    job = jobs[number] = dict(world["new"])
+    job = jobs[number] = dict(world["new"], start=time.time(), end=time.time() + 86400)
     if "hold" in asked:
         change(number, state="PENDING", reason="JobHeldUser", nodes="")
     elif script.endswith("\\ntrue\\n"):
@@ -60,13 +70,16 @@ elif name == "squeue":
     asked = options["jobs"].split(",")
     if len(asked) == 1 and not known(asked[0]):
         fail("slurm_load_jobs error: Invalid job id specified")
-    columns = re.findall(r"(\\w+):\\|", options["Format"])
+    columns = [each.removesuffix(":|") for each in options["Format"].split(",")]
     for job in filter(known, asked):
         row = {{"JobID": job, "State": jobs[job]["state"], "Reason": jobs[job]["reason"]}}
-        row |= {{"RestartCnt": jobs[job]["restarts"], "PreemptTime": jobs[job]["preempt"]}}
-        row |= {{"StartTime": jobs[job]["start"], "EndTime": jobs[job]["end"]}}
+        row |= {{"RestartCnt": jobs[job]["restarts"], "PreemptTime": local(jobs[job]["preempt"])}}
+        row |= {{"StartTime": local(jobs[job]["start"]), "EndTime": local(jobs[job]["end"])}}
         row |= {{"TimeLimit": jobs[job]["limit"], "NodeList": jobs[job]["nodes"]}}
         print("".join(f"{{row[each]}}|" for each in columns))
+elif name == "srun":
+    stream.close()
+    os.execvp(words[0], words)
 elif name == "sacct":
     for job in options["jobs"].split(","):
         if job in jobs and jobs[job]["account"]:
@@ -82,6 +95,7 @@ elif name == "scancel":
         change(job, state="CANCELLED")
     save()
 elif args[:2] == ["show", "hostnames"]:
+    import re
     for part in re.findall(r"[^,\\[]+(?:\\[[^\\]]*\\])?", words[-1]):
         stem, _, ranges = part.rstrip("]").partition("[")
         for each in ranges.split(","):
@@ -103,18 +117,13 @@ _NEW = {
     "reason": "None",
     "restarts": 0,
     "preempt": "N/A",
-    "start": "2026-01-01T00:00:00",
-    "end": "2027-01-01T00:00:00",
+    "start": -60,
+    "end": 86400,
     "limit": "UNLIMITED",
     "nodes": "n1",
     "forgotten": False,  # by the controller
     "account": "",  # its state in the accounting; empty if there is none
 }
-
-
-def local_time(since_now_s):
-    """Return a time, so many seconds from now, as Slurm writes it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + since_now_s))
 
 
 class FakeSlurm:
@@ -127,9 +136,10 @@ class FakeSlurm:
     def __init__(self, folder) -> None:
         self.folder = Path(folder)
         self.folder.mkdir()
-        self._write({"next": 1, "jobs": {}, "new": _NEW, "calls": [], "fails": {}})
+        empty = {"next": 1, "jobs": {}, "new": _NEW, "calls": [], "fails": {}}
+        (self.folder / "jobs").write_bytes(marshal.dumps(empty))
         text = _PROGRAM.format(python=sys.executable, folder=str(self.folder), ended=_ENDED)
-        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
+        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "srun"):
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
 
@@ -139,24 +149,31 @@ class FakeSlurm:
         return f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
     def put(self, job_id, state="RUNNING", **values) -> str:
-        """Set a job, as ``_NEW`` has it; return its name."""
-        world = self._read()
-        world["jobs"][job_id] = {**_NEW, "state": state, **values}
-        self._write(world)
+        """Set a job, as ``_NEW`` has it; return its name. Times are seconds from now, or words."""
+        job = {**_NEW, "state": state, **values}
+        for name in ("preempt", "start", "end"):
+            job[name] = job[name] if isinstance(job[name], str) else time.time() + job[name]
+        with self._world() as world:
+            world["jobs"][job_id] = job
         return f"slurm:{job_id}"
 
     def fail(self, command, text="slurmctld does not respond", code=1):
         """Let a command fail from now on."""
-        world = self._read()
-        world["fails"][command] = [text, code]
-        self._write(world)
+        with self._world() as world:
+            world["fails"][command] = [text, code]
 
     def calls(self, command=None, *, key="argv"):
         """Return the calls so far, of one command or of all."""
-        return [each[key] for each in self._read()["calls"] if command in {None, each["argv"][0]}]
+        with self._world() as world:
+            return [each[key] for each in world["calls"] if command in {None, each["argv"][0]}]
 
-    def _read(self):
-        return json.loads((self.folder / "jobs.json").read_text())
-
-    def _write(self, world):
-        (self.folder / "jobs.json").write_text(json.dumps(world))
+    @contextmanager
+    def _world(self):
+        """Yield what the commands know, and store it."""
+        with (self.folder / "jobs").open("rb+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            world = marshal.load(stream)
+            yield world
+            stream.seek(0)
+            marshal.dump(world, stream)
+            stream.truncate()

@@ -61,11 +61,11 @@ def parent_of(pid):
 
 def below():
     parents = {int(name): parent_of(name) for name in os.listdir("/proc") if name.isdecimal()}
-    found, last = set(), {me}
+    found, last = [], [me]
     while last:
-        last = {pid for pid, parent in parents.items() if parent in last} - found
-        found |= last
-    return found
+        last = [pid for pid, parent in parents.items() if parent in last]
+        found += last
+    return sorted(found, key=lambda pid: pid != first)  # nobody is left to tell of a child's end
 
 def marked():
     found = set()
@@ -86,7 +86,8 @@ if daemon:
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
-    print(os.posix_spawnp(daemon[0], daemon, environment, file_actions=actions), flush=True)
+    first = os.posix_spawnp(daemon[0], daemon, environment, file_actions=actions)
+    print(first, flush=True)
 sys.stdin.read()
 deadline = time.monotonic() + 10
 while time.monotonic() < deadline:
@@ -181,11 +182,13 @@ class SlurmCluster:
         cred_expire_s: How long a requeued job waits, and within what time a node must have started
             a step. Slurm takes anything below 5 as 120.
         kill_wait_s: Between the TERM and the KILL of a job that is cancelled or out of time.
-        grace_s: Between the TERM and the KILL of a job that is preempted.
+        grace_s: How much longer a job that is preempted may run. Its tasks get TERM at once. Slurm
+            looks every 30 s for jobs whose time is over: these get TERM, the batch step too.
         slurmd_timeout_s: How long a node may be silent before it is down.
         over_time_limit_min: How many minutes a job may exceed its time limit.
         scheduler_parameters: The value of ``SchedulerParameters``.
-        send_user_signal: Whether a preempted job gets the signal of ``--signal``.
+        send_user_signal: Whether a job that is preempted gets the signal of its ``--signal``, if it
+            has one, in place of TERM.
         extra: More lines for ``slurm.conf``.
 
     Attributes:
@@ -217,9 +220,8 @@ class SlurmCluster:
             "over_time_limit_min": over_time_limit_min,
             "scheduler_parameters": scheduler_parameters,
         }
-        if send_user_signal:
-            self._values["scheduler_parameters"] += ",preempt_send_user_signal"
-        self._extra = extra
+        preempt = "SlurmctldParameters=preempt_send_user_signal\n" if send_user_signal else ""
+        self._extra = preempt + extra
         self._nodes: dict[str, list[_Daemon]] = {name: [] for name in NODES}  # the last one serves
 
     def __enter__(self):
@@ -481,7 +483,7 @@ PidFile={folder}/slurmdbd.pid
 
 
 @pytest.fixture
-def slurm(tmp_path):
+def slurm_cluster(tmp_path):
     """A Slurm for one test: it is up in 0.2 s."""
     with SlurmCluster(tmp_path / "slurm") as cluster:
         yield cluster

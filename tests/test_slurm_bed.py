@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,11 @@ def output(slurm, name="out"):
 
 def sleepers(slurm, node):
     """Return the processes on a node that sleep, as jobs here do."""
-    return [pid for pid in slurm.node_pids(node) if psutil.Process(pid).name() == "sleep"]
+    found = []
+    for pid in slurm.node_pids(node):
+        with suppress(psutil.NoSuchProcess):
+            found += [pid] if psutil.Process(pid).name() == "sleep" else []
+    return found
 
 
 def start_on_both(slurm, then="exit"):
@@ -49,14 +54,16 @@ def start_on_both(slurm, then="exit"):
     return job
 
 
-def test_each_node_has_its_name_and_finds_the_other(slurm):
+def test_each_node_has_its_name_and_finds_the_other(slurm_cluster):
+    slurm = slurm_cluster
     ask = "hostname; echo $SLURMD_NODENAME; getent hosts n1 n2 | tr -s ' '"
     shown = slurm.do("srun", "--nodes=2", "--gres=gpu:2", "sh", "-c", ask).splitlines()
     assert sorted(shown) == sorted(["n1", "n1", "n2", "n2", *["127.0.1.1 n1", "127.0.1.2 n2"] * 2])
     assert os.uname().nodename not in NODES
 
 
-def test_a_requeued_job_runs_again_on_all_nodes(slurm):
+def test_a_requeued_job_runs_again_on_all_nodes(slurm_cluster):
+    slurm = slurm_cluster
     job = start_on_both(slurm)
     slurm.do("scontrol", "requeue", job)
     slurm.hasten(job)
@@ -64,7 +71,8 @@ def test_a_requeued_job_runs_again_on_all_nodes(slurm):
     assert (slurm.state(job), slurm.field(job, "Restarts")) == ("RUNNING", "1")
 
 
-def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm):
+def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm_cluster):
+    slurm = slurm_cluster
     job = start_on_both(slurm)
     lost = slurm.node_pids("n2")
     slurm.kill_node("n2")
@@ -77,7 +85,8 @@ def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm):
     assert slurm.field(job, "NodeList") == "n[1-2]"
 
 
-def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm):
+def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm_cluster):
+    slurm = slurm_cluster
     job = start_on_both(slurm)
     os.kill(slurm.slurmd_pid("n2"), signal.SIGKILL)
     wait_for(lambda: has_ended(slurm.slurmd_pid("n2")), 60)
@@ -103,7 +112,8 @@ def test_accounting_knows_jobs_and_no_job_is_left_for_the_next_test(slurm_dbd):
 
 
 @pytest.mark.long
-def test_slurm_finds_a_dead_node_and_starts_a_requeued_job_by_itself(slurm):
+def test_slurm_finds_a_dead_node_and_starts_a_requeued_job_by_itself(slurm_cluster):
+    slurm = slurm_cluster
     job = start_on_both(slurm)
     slurm.kill_node("n1", noticed=False)
     slurm.wait_for(job, "PENDING", timeout_s=120)
@@ -112,7 +122,8 @@ def test_slurm_finds_a_dead_node_and_starts_a_requeued_job_by_itself(slurm):
 
 
 @pytest.mark.long
-def test_a_job_of_a_higher_partition_preempts_and_the_other_runs_again(slurm):
+def test_a_job_of_a_higher_partition_preempts_and_the_other_runs_again(slurm_cluster):
+    slurm = slurm_cluster
     job = start_on_both(slurm, then="sleep 600")  # a job that ends by itself is not requeued
     urgent = slurm.submit("true", "--nodes=2", "--exclusive", "--partition=urgent")
     slurm.wait_for(urgent, "COMPLETED")

@@ -5,6 +5,8 @@ A test inherits the class. It has a fixture ``slurm_is_there``, with which the c
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.runs import wait_for
@@ -63,6 +65,15 @@ class SlurmContract:
         assert (job.nodes, job.cause, job.restarts, job.preempted) == ("n1", None, 0, False)
         assert job.start_at < job.end_at
         assert not job.has_ended
+
+    @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+    def test_its_times_are_right_in_every_zone(self, submit, zone):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TZ", zone)
+            time.tzset()
+            job = self.until(submit(), "RUNNING")
+        time.tzset()
+        assert job.start_at == pytest.approx(time.time(), abs=300)
 
     def test_a_job_that_waits_has_a_reason_and_no_node(self, submit):
         job = self.until(submit(options=HELD), "PENDING")

@@ -12,8 +12,10 @@ from zeusrun.choice.attempts import find_preempted
 from zeusrun.errors import BusyError
 from zeusrun.launcher.recover import cancel_preempted, outcome_so_far, recover_lost
 from zeusrun.launcher.rundir.layout import create_run
-from zeusrun.launcher.rundir.record import Live, write_live
+from zeusrun.launcher.rundir.record import Live, write_live, write_record
 from zeusrun.launcher.supervision.outcome import cost_with_earlier
+from zeusrun.maintenance.repair import find_and_repair
+from zeusrun.maintenance.running import read_running
 from zeusrun.reasons import ReasonCode
 from zeusrun.sidecar.events import Built, Observed, Reported, encode_event
 from zeusrun.trial import (
@@ -372,3 +374,189 @@ def test_a_preempted_trial_that_went_on_meanwhile_is_not_cancelled(tmp_path):
     with pytest.raises(BusyError, match="recorded or continued by another process"):
         cancel_preempted(history, seen, tmp_path, "2026-01-03T00:00:00Z")
     assert history.find("job-1-1") == again
+
+
+TIMED_OUT = "slurm:12 ended as TIMEOUT"
+
+
+class OtherMachines(MemoryHistory):
+    """A history that other machines share."""
+
+    def address(self, job):
+        return f"there/{job}"
+
+
+def allocated(home, history, allocation="slurm:12", *, saved=False, number=1, **changes):
+    """Begin a trial whose launcher is dead, in a job of Slurm."""
+    paths = create_run(home, "job", f"job-{number}-1")
+    trial = build_trial(number, run_dir=str(paths.run_dir), allocation=allocation, **changes)
+    begin(history, trial)
+    write_record(paths, trial)
+    if saved:
+        paths.checkpoints.mkdir(exist_ok=True)
+        (paths.checkpoints / "model.pt").touch()
+    return trial, paths
+
+
+@pytest.mark.parametrize("kind", [MemoryHistory, OtherMachines])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({"state": "CANCELLED"}, True, TrialStatus.CANCELLED, "slurm:12 ended as CANCELLED"),
+        ({"state": "TIMEOUT"}, True, PREEMPTED, TIMED_OUT),
+        ({"state": "TIMEOUT"}, False, TrialStatus.LOST, TIMED_OUT),
+        ({"state": "PREEMPTED"}, False, PREEMPTED, "slurm:12 ended as PREEMPTED"),
+        ({"state": "NODE_FAIL"}, True, PREEMPTED, "slurm:12 ended as NODE_FAIL"),
+        ({"state": "NODE_FAIL"}, False, TrialStatus.LOST, "slurm:12 ended as NODE_FAIL"),
+        ({"state": "COMPLETED"}, True, TrialStatus.LOST, "slurm:12 ended as COMPLETED"),
+        ({"forgotten": True}, True, TrialStatus.LOST, "its launcher died"),
+        ({"forgotten": True, "account": "TIMEOUT"}, True, PREEMPTED, TIMED_OUT),
+        ({"forgotten": True, "account": "RUNNING"}, True, TrialStatus.LOST, "its launcher died"),
+    ],
+)
+def test_the_end_of_its_job_of_slurm_says_how_a_trial_ended(tmp_path, slurm, kind, case):
+    job, saved, status, reason = case
+    history = kind()
+    trial, _ = allocated(tmp_path, history, saved=saved)
+    slurm.put("12", **job)
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (found.status, found.reason) == (status, reason)
+    cancelled = status is TrialStatus.CANCELLED
+    code = ReasonCode.CANCELLED if cancelled else ReasonCode.LAUNCHER_DIED
+    assert found.reason_code is code
+    assert found.allocation == "slurm:12"
+    assert history.find(trial.trial) == found
+
+
+@pytest.mark.parametrize("kind", [MemoryHistory, OtherMachines])
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", None])
+def test_a_trial_whose_job_may_run_again_is_left_to_that(tmp_path, slurm, kind, state):
+    history = kind()
+    trial, paths = allocated(tmp_path, history)
+    paths.leftovers[0].touch()
+    if state is None:  # Slurm does not respond
+        slurm.fail("squeue")
+    else:
+        slurm.put("12", state)
+    assert recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path) == []
+    others = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path, "slurm:13")
+    assert others == []
+    assert history.find(trial.trial) == trial
+    assert paths.leftovers[0].exists()
+
+
+@pytest.mark.parametrize("kind", [MemoryHistory, OtherMachines])
+def test_a_batch_step_that_starts_again_continues_its_own_trial(tmp_path, slurm, kind):
+    """Nobody wrote that the trial was preempted: its node died."""
+    history = kind()
+    slurm.put("12", restarts=1)
+    slurm.put("13")
+    own, _ = allocated(tmp_path, history)
+    other, _ = allocated(tmp_path, history, "slurm:13", number=2)
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path, "slurm:12")
+    assert (found.trial, found.status, found.reason) == (
+        *(own.trial, PREEMPTED, "slurm:12 was started again"),
+    )
+    assert history.find(other.trial) == other
+
+
+def test_a_local_trial_is_lost_whatever_slurm_says(tmp_path, slurm):
+    history = MemoryHistory()
+    allocated(tmp_path, history, None)
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path, "slurm:12")
+    assert (found.status, found.reason) == (TrialStatus.LOST, "its launcher died")
+    assert slurm.calls() == []
+
+
+def test_an_outcome_that_was_written_counts_more_than_the_end_of_its_job(tmp_path, slurm):
+    history = MemoryHistory()
+    trial, paths = allocated(tmp_path, history)
+    write_record(paths, trial.finish(part(epochs=(1, 2))))
+    slurm.put("12", "CANCELLED")
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (found.status, found.epochs) == (TrialStatus.REACHED, 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "saved", "status"),
+    [
+        ("CANCELLED", False, TrialStatus.CANCELLED),
+        ("NODE_FAIL", False, PREEMPTED),
+        ("TIMEOUT", True, PREEMPTED),
+        ("TIMEOUT", False, TrialStatus.LOST),  # it would run into its limit again
+    ],
+)
+def test_a_launcher_that_died_while_it_was_preempted(tmp_path, slurm, state, saved, status):
+    history = MemoryHistory()
+    trial, paths = allocated(tmp_path, history, saved=saved)
+    write_live(paths, Live(trial, 1, "host", "2026-01-01T00:00:00Z", preempted=True))
+    slurm.put("12", state)
+    (found,) = recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path)
+    assert (found.status, found.reason) == (status, f"slurm:12 ended as {state}")
+
+
+def test_trials_of_many_jobs_are_checked_with_one_command(tmp_path, slurm):
+    history = MemoryHistory()
+    for number in range(1, 6):
+        slurm.put(str(number), "PENDING")
+        allocated(tmp_path, history, f"slurm:{number}", number=number)
+    assert recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path) == []
+    assert len(slurm.calls()) == 1
+
+
+def test_a_repair_leaves_a_trial_to_its_job_of_slurm(tmp_path, slurm):
+    history = MemoryHistory()
+    allocated(tmp_path, history)
+    ended, _ = allocated(tmp_path, history, "slurm:13", number=2)
+    slurm.put("12", "PENDING")
+    slurm.put("13", "CANCELLED")
+    for dry_run, state in ((True, "found"), (False, "repaired")):
+        found = find_and_repair(history, tmp_path, dry_run=dry_run)
+        trials = [(each.subject, each.state) for each in found if each.kind == "trial"]
+        assert trials == [(ended.trial, state)]
+
+
+@pytest.mark.parametrize(("state", "alive"), [("PENDING", True), ("CANCELLED", False)])
+def test_a_run_whose_job_waits_to_start_again_is_alive(tmp_path, slurm, state, alive):
+    history = MemoryHistory()
+    allocated(tmp_path, history)
+    allocated(tmp_path, history, None, number=2)
+    slurm.put("12", state)
+    found = read_running(history, tmp_path, ["job"])
+    assert [(live.trial.allocation, live.alive) for live in found] == [
+        *(("slurm:12", alive), (None, False)),
+    ]
+
+
+def test_runs_of_many_jobs_are_shown_with_one_command(tmp_path, slurm):
+    history = MemoryHistory()
+    for number in range(1, 6):
+        slurm.put(str(number))
+        allocated(tmp_path, history, f"slurm:{number}", number=number)
+    assert all(live.alive for live in read_running(history, tmp_path, ["job"]))
+    assert len(slurm.calls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "own", "status"),
+    [
+        ("PENDING", None, TrialStatus.LOST),  # it will run again
+        ("RUNNING", "slurm:13", TrialStatus.LOST),
+        ("RUNNING", "slurm:12", PREEMPTED),
+        ("CANCELLED", None, TrialStatus.CANCELLED),
+    ],
+)
+def test_a_trial_whose_heartbeats_stopped_when_its_node_died(tmp_path, slurm, state, own, status):
+    history = OtherMachines()
+    trial, _ = allocated(tmp_path, history)
+    expired = Outcome(
+        TrialStatus.LOST, "no heartbeat", "2026-01-02T00:00:00Z",
+        reason_code=ReasonCode.LEASE_EXPIRED,
+    )  # fmt: skip
+    history.finish(trial.trial, expired)
+    slurm.put("12", state)
+    slurm.put("13")
+    recover_lost(history, "job", "2026-01-03T00:00:00Z", tmp_path, own)
+    assert history.find(trial.trial).status is status
+    preempted = find_preempted(history.trials("job"), own)
+    assert (preempted is not None) is (status is PREEMPTED)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from tests.factories import build_trial, load_job
 from zeusrun.choice.choose import Attempt
-from zeusrun.launcher.recurrence import _may_go_on
+from zeusrun.errors import ExitCode
+from zeusrun.launcher.recurrence import _may_go_on, exit_code
+from zeusrun.launcher.supervision.stopping import StopOrder
+from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
 
@@ -19,3 +25,40 @@ def test_what_a_speed_check_replaced_is_none_of_the_attempts_that_are_allowed(tm
         missed = replace(build_trial(attempt=number), status=TrialStatus.MISSED)
         made.append(Attempt(missed, replaced=False))
         assert _may_go_on(submission, made, None) is more
+
+
+TERM, USR1, INT, HUP = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP
+STOPPED, FAILED = TrialStatus.STOPPED, TrialStatus.FAILED
+PREEMPTED, CANCELLED = TrialStatus.PREEMPTED, TrialStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "stop", "signals", "exits"),
+    [
+        # its time limit ended it, and it cannot resume
+        (STOPPED, ReasonCode.TIMEOUT, ReasonCode.PREEMPTED, [USR1], 124),
+        (STOPPED, ReasonCode.TIMEOUT, ReasonCode.PREEMPTED, [USR1, TERM], 124),
+        (STOPPED, ReasonCode.TIMEOUT, ReasonCode.PREEMPTED, [], 124),  # the sentinel heard it
+        (PREEMPTED, ReasonCode.PREEMPTED, ReasonCode.PREEMPTED, [USR1], 75),
+        (PREEMPTED, ReasonCode.PREEMPTED, ReasonCode.PREEMPTED, [], 75),
+        (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [TERM], 143),  # scancel
+        (CANCELLED, ReasonCode.CANCELLED, ReasonCode.CANCELLED, [INT], 130),  # zeusrun cancel
+        (CANCELLED, ReasonCode.REPLACED, ReasonCode.REPLACED, [INT], 75),
+        (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [INT], 130),
+        (CANCELLED, ReasonCode.SIGNAL, ReasonCode.SIGNAL, [HUP], 129),
+        # on this machine: SIGTERM is a preemption also if the ranks were faster to fail
+        (PREEMPTED, ReasonCode.PREEMPTED, ReasonCode.PREEMPTED, [TERM], 75),
+        (FAILED, None, ReasonCode.PREEMPTED, [TERM], 75),
+        (TrialStatus.REACHED, None, ReasonCode.PREEMPTED, [TERM], 0),
+        # its own timeout_s, with and without a signal meanwhile
+        (STOPPED, ReasonCode.TIMEOUT, ReasonCode.TIMEOUT, [], 124),
+        (STOPPED, ReasonCode.TIMEOUT, ReasonCode.TIMEOUT, [INT], 124),
+        (TrialStatus.MISSED, None, None, [], ExitCode.TARGET_MISSED),
+        (STOPPED, ReasonCode.HOPELESS, ReasonCode.HOPELESS, [], ExitCode.TARGET_MISSED),
+        (FAILED, None, None, [], ExitCode.TRAINING_FAILED),
+    ],
+)
+def test_the_exit_code_says_who_ended_a_run(status, code, stop, signals, exits):
+    trial = replace(build_trial(), status=status, reason_code=code)
+    order = None if stop is None else StopOrder(stop, "so")
+    assert exit_code(trial, order, signals) == exits

@@ -14,6 +14,7 @@ from tests.history.memory import MemoryHistory
 from zeusrun.jobfile.validators import size_bytes
 from zeusrun.launcher.rundir.layout import RunPaths, create_run
 from zeusrun.launcher.rundir.ownership import RunLock
+from zeusrun.launcher.slurm import client
 from zeusrun.maintenance.retention import Bounds, OldRun, choose_old, collect, remove
 from zeusrun.trial import Outcome, TrialStatus
 
@@ -89,12 +90,20 @@ def history():
 def add(history, tmp_path):
     """Record a run with a directory of its own."""
 
-    def write(number, status=TrialStatus.MISSED, target=0.5, finished_at=None, **outcome):
+    def write(
+        number,
+        status=TrialStatus.MISSED,
+        target=0.5,
+        finished_at=None,
+        allocation=None,
+        **outcome,
+    ):
         name = f"job-{number}-1"
         paths = create_run(tmp_path, "job", name)
         (paths.run_dir / "checkpoint.pt").write_bytes(b"x" * 8192)
         paths.trial.write_text("{}")
-        trial = build_trial(number, run_dir=str(paths.run_dir), target=target)
+        where = {"run_dir": str(paths.run_dir), "allocation": allocation}
+        trial = build_trial(number, target=target, **where)
         begin(history, trial)
         if status.finished:
             at = finished_at or f"2027-01-{number:02d}T00:00:00Z"
@@ -240,3 +249,28 @@ def test_sizes_are_read_with_their_units(text, count):
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match="must be a number with kB, MB, GB"):
         size_bytes(text)
+
+
+def test_a_preempted_run_stays_while_its_job_of_slurm_may_continue_it(
+    add, history, slurm, tmp_path
+):
+    """Others have overtaken it, so that no other submit continues it."""
+    for number, state in enumerate(("PENDING", "CANCELLED", "RUNNING"), 1):
+        name = slurm.put(str(number), state)
+        add(number, TrialStatus.PREEMPTED, allocation=name)
+    for number in (4, 5):
+        add(number)
+    old = collect(history, tmp_path, "job", Bounds(last=1), NOW)
+    assert names(old) == [2, 4]
+    assert len(slurm.calls()) == 1
+    slurm.fail("squeue")
+    client._states.clear()
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [4]
+
+
+def test_slurm_is_asked_about_no_other_runs(add, history, slurm, tmp_path):
+    add(1, allocation="slurm:1")
+    add(2, TrialStatus.PREEMPTED)
+    add(3)
+    assert names(collect(history, tmp_path, "job", Bounds(last=1), NOW)) == [1, 2]
+    assert slurm.calls() == []

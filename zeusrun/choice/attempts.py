@@ -123,7 +123,8 @@ def find_preempted(
         and not trial.forgotten
     ]
     others = (trial for trial in list_preempted(trials) if trial.allocation not in reserved)
-    return next(iter(own), None) or next(others, None)
+    # Of several, the newest one: it could not continue the earlier ones.
+    return next(reversed(own), None) or next(others, None)
 
 
 def why_not_continued(

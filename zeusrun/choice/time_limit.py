@@ -29,14 +29,6 @@ _NEWEST = 3  # runs of an arm that count: one may be slow by accident, and machi
 _NEARLY = 0.9
 
 
-class _Shown(NamedTuple):
-    """What a run shows about its arm."""
-
-    fits: bool
-    took_s: float | None  # up to the end of its processes; ``None`` if it was ended before
-    calm: bool  # whether nothing but the training took the time
-
-
 class Fitting(NamedTuple):
     """What the policy may choose from in the time that is left."""
 
@@ -84,19 +76,19 @@ def fit_time_limit(
     left_s, default = machine.time_left_s, problem.default
     if left_s is None or moment.resumes is not False or chooser.forced is not None:
         return Fitting(problem, default)
-    shown: defaultdict[int, list[_Shown]] = defaultdict(list)
+    seen: defaultdict[int, list[tuple[float, bool]]] = defaultdict(list)
     for trial in _comparable(problem, trials):
-        if (one := _show(problem, trial, left_s)) is not None:
-            shown[trial.global_batch_size].append(one)
-    newest = {arm: shown[arm][-_NEWEST:] for arm in problem.candidates}
-    left_out = tuple(arm for arm, own in newest.items() if _is_too_long(own))
+        if (shown := _took_s(problem, trial, left_s)) is not None:
+            seen[trial.global_batch_size].append(shown)
+    newest = {arm: own[-_NEWEST:] for arm, own in seen.items()}
+    enough = (a for a, own in newest.items() if len(own) == _NEWEST or any(c for _, c in own))
+    least_s = {arm: min(seconds for seconds, _ in newest[arm]) for arm in enough}
+    left_out = tuple(arm for arm in problem.candidates if least_s.get(arm, 0.0) > left_s)
     if not left_out:
         return Fitting(problem, default)
 
     def rank(arm: int) -> tuple[bool, float, float, int]:
-        known_s = [one.took_s for one in newest[arm] if one.took_s is not None]
-        near = abs(math.log(arm / default))
-        return arm not in able, min(known_s, default=math.inf), near, arm
+        return arm not in able, least_s.get(arm, math.inf), abs(math.log(arm / default)), arm
 
     able = gather(problem, runs).fitting  # into memory
     remaining = tuple(arm for arm in problem.candidates if arm not in left_out)
@@ -138,25 +130,21 @@ def _comparable(problem: Problem, trials: Sequence[Trial]) -> Iterator[Trial]:
             yield trial
 
 
-def _show(problem: Problem, trial: Trial, left_s: float) -> _Shown | None:
-    """Return what a comparable run shows; ``None``: nothing."""
+def _took_s(problem: Problem, trial: Trial, left_s: float) -> tuple[float, bool] | None:
+    """Return what a comparable run shows that its arm takes, and whether nothing slowed it down.
+
+    ``None``: it shows nothing; infinite seconds: more than ``left_s``.
+    """
     proof = prove(trial, learn_from_shared=problem.learn_from_shared)
     unheard = trial.reason_code is ReasonCode.NO_METRIC  # stopped early, perhaps as MISSED
     if trial.time_s is None or proof.learning is not None or unheard:
         return None
-    trained_s = (trial.startup_s or 0.0) + trial.time_s
     # Interruptions and preemptions add what was lost, and a stall adds a pause.
-    broken = trial.interruptions or trial.preemptions or trial.stalls
-    calm = proof.speed is None and not broken
+    calm = proof.speed is None and not (trial.interruptions or trial.preemptions or trial.stalls)
+    trained_s = (trial.startup_s or 0.0) + trial.time_s
     if trial.status in {TrialStatus.REACHED, TrialStatus.MISSED}:
-        took_s = trained_s + (trial.shutdown_s or 0.0)
-        return _Shown(took_s <= left_s, took_s, calm)
-    return _Shown(fits=False, took_s=None, calm=calm) if trained_s >= _NEARLY * left_s else None
-
-
-def _is_too_long(newest: Sequence[_Shown]) -> bool:
-    enough = len(newest) == _NEWEST or any(one.calm for one in newest)
-    return enough and not any(one.fits for one in newest)
+        return trained_s + (trial.shutdown_s or 0.0), calm
+    return (math.inf, calm) if trained_s >= _NEARLY * left_s else None
 
 
 def _time_text(seconds: float) -> str:

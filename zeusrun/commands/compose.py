@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit.registry import create_policy
 from zeusrun.choice.problem import Machine
 from zeusrun.commands.options import open_own
+from zeusrun.history.base import NEWEST
 from zeusrun.jobfile.tariffs import load_tariffs
 from zeusrun.launcher.context import Submission
 from zeusrun.launcher.devices import job_devices
@@ -17,10 +18,11 @@ from zeusrun.launcher.processes.command import find_torchrun
 from zeusrun.trial import Hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.choice.problem import Forced
+    from zeusrun.energy.device import Device
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.slurm.allocation import Allocation
@@ -59,10 +61,10 @@ def compose(
     # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
     environment = {**inherited, **spec.env}
     per_node, cluster, run_on = spec.launch.nproc_per_node, None, spec.run_on
-    if run_on is not None and run_on.slurm is not None:
-        if allocation is None:
-            return _plan_elsewhere(spec, forced, home, history, inherited)
-        run_on = run_on.in_allocation(allocation.hosts) if allocation.hosts[1:] else None
+    planned = None if spec.slurm is None or allocation else _plan_machine(spec, history)
+    if run_on is not None and spec.slurm is not None:
+        nodes = () if allocation is None else allocation.hosts
+        run_on = run_on.in_allocation(nodes) if nodes[1:] else None
     with contextlib.ExitStack() as stack:
         if run_on is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it
@@ -70,7 +72,11 @@ def compose(
             cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
-        devices, world_size = job_devices(per_node, environment)
+        devices: Sequence[Device] = ()
+        if planned is None:
+            devices, world_size = job_devices(per_node, environment)
+        else:
+            world_size = planned.hardware.world_size
         for device in devices:
             stack.callback(device.close)
         if cluster is not None:
@@ -91,41 +97,25 @@ def compose(
             tariffs=load_tariffs(spec, home),
             cluster=cluster,
             allocation=allocation,
+            planned=planned,
         )
         stack.pop_all()
     return submission
 
 
-def _plan_elsewhere(
-    spec: JobSpec,
-    forced: Forced | None,
-    home: Path,
-    history: History,
-    environment: Mapping[str, str],
-) -> Submission:
-    """Return a submission to choose from, of a job that will run on nodes that are not known yet.
+def _plan_machine(spec: JobSpec, history: History) -> Machine:
+    """Return the machine of a job that will run on nodes that are not known yet.
 
-    The machine is the one of its last run.
+    It is that of its last run in Slurm on as many nodes, with as many ranks.
     """
-    last = next(iter(history.trials(spec.name, 1)), None)
     nodes, per_node = spec.launch.nnodes or 1, spec.launch.nproc_per_node
-    ranks = nodes * (per_node if isinstance(per_node, int) else 1)
-    hardware = Hardware(ranks, None, 0, nodes) if last is None else last.hardware
-    source = None if last is None else last.energy_source
-    return Submission(
-        spec=spec,
-        history=history,
-        policy=create_policy(spec.policy.name),
-        devices=(),
-        world_size=hardware.world_size,
-        torchrun=find_torchrun(),
-        home=home,
-        environment=environment,
-        forced=forced,
-        tariffs=load_tariffs(spec, home),
-        planned=Machine(
-            hardware=hardware,
-            energy_measured=None if source is None else source.measured,
-            max_power_w=None if last is None else last.max_power_w,
-        ),
-    )
+    ranks = nodes * per_node if isinstance(per_node, int) else None
+    for last in reversed(history.trials(spec.name, NEWEST)):
+        if last.allocation and last.host_count == nodes and ranks in {None, last.world_size}:
+            source = last.energy_source
+            return Machine(
+                hardware=last.hardware,
+                energy_measured=None if source is None else source.measured,
+                max_power_w=last.max_power_w,
+            )
+    return Machine(hardware=Hardware(ranks or nodes, None, 0, nodes))

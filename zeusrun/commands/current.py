@@ -128,6 +128,7 @@ def cancel(
         _stop(trial, paths, now=now, as_json=as_json)
     elif trial.allocation is not None and trial.allocation in find_waiting([trial]):
         _cancel_queued(trial.allocation)  # it would start again
+        running = True
     recover_lost(store, trial.job, timestamp(), home)
     ended = options.find_trial(trial.trial, store)
     was_preempted = ended.status is TrialStatus.PREEMPTED

@@ -30,6 +30,7 @@ from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
 from zeusrun.launcher.queue.admission import queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
+from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
     cancel_job,
@@ -264,27 +265,23 @@ def show_output(name: str, *, follow: bool) -> None:
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
     recovered = recover_lost(history, spec.name, timestamp(), home)
-    own = [trial for trial in recovered if trial.allocation == follower.name]
-    lost = [trial for trial in own if trial.status is TrialStatus.LOST]
+    lost = [t for t in recovered if (t.allocation, t.status) == (follower.name, TrialStatus.LOST)]
     send_notices(spec, home, options.tell, lost_notices(lost))
     state = "GONE" if follower.job is None else follower.job.state
-    ended = f"{follower.name} ended as {state}"
-    if own:
-        trial = own[-1]
-        ended = f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}"
-        state = "CANCELLED" if trial.status is TrialStatus.CANCELLED else state
-        if trial.status is TrialStatus.PREEMPTED:
-            raise BusyError(f"{ended}; the next submit continues it")
-    if state == "CANCELLED":
-        error = BusyError(f"{spec.name}: {ended}")
-        number = signal.SIGINT if follower.stopped else signal.SIGTERM
-        error.exit_code = ExitCode.SIGNAL_BASE + number
-        raise error
-    if own:
-        lost_run = LaunchError(ended)
-        lost_run.exit_code = ExitCode.TRAINING_FAILED
-        raise lost_run
-    raise LaunchError(f"{ended} before it began to train; `zeusrun logs {follower.name}` shows why")
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.stopped else signal.SIGTERM)
+    # Another submit may have recorded it first, or the batch step, which could not tell.
+    trial = options.find_allocated(follower.name, history)
+    if trial is not None and trial.status.finished:
+        status = trial.status
+        then = "; the next submit continues it" if status is TrialStatus.PREEMPTED else ""
+        options.tell(f"{trial.trial} is recorded as {status.value}: {trial.reason}{then}")
+        return cancelled if status is TrialStatus.CANCELLED else exit_code(trial, None, ())
+    error = ZeusrunError(
+        f"{follower.name} ended as {state} before it began to train; `zeusrun logs "
+        f"{follower.name}` shows why"
+    )
+    error.exit_code = cancelled if state == "CANCELLED" else ExitCode.LAUNCH
+    raise error
 
 
 def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
@@ -321,7 +318,7 @@ def _run_inside(
     requeues = spec.slurm is not None and spec.slurm.requeue
     with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
         held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
-        again = False
+        inside, again = Inside(allocation, held, queued.color), False
         if not allocation.is_known:
             typer.echo(
                 "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
@@ -331,7 +328,6 @@ def _run_inside(
         try:
             if not allocation.restarts:  # else it had begun in time
                 _check_deadline(spec, request)
-            inside = Inside(allocation, held, queued.color)
             code = run_recurrence(spec, request, inside=inside)
             last = inside.result["trials"][-1]
             if last["status"] == TrialStatus.PREEMPTED.value and requeues:
@@ -342,9 +338,11 @@ def _run_inside(
             cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
             if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
                 raise
-            typer.echo(f"zeusrun: {error}", err=True)
             held.leave()
-            again, code = _requeue(allocation), ExitCode.BUSY
+            if not (again := _requeue(allocation)):
+                raise
+            typer.echo(f"zeusrun: {error}", err=True)
+            code = ExitCode.BUSY
         finally:
             if not again:
                 held.release()

@@ -156,7 +156,8 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str, own: str | None) -> O
         saved = has_checkpoint(paths.run_dir)
         if (found := explain_end(trial.allocation, saved=saved)) is not None:
             status, reason = found[0] or status, found[1]
-    ended = Outcome(status, reason, finished_at, reason_code=_DIED)
+    code = ReasonCode.CANCELLED if status is TrialStatus.CANCELLED else _DIED
+    ended = Outcome(status, reason, finished_at, reason_code=code)
     return outcome_so_far(trial, paths, ended)
 
 

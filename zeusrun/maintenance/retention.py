@@ -17,6 +17,7 @@ from zeusrun.choice.attempts import list_preempted
 from zeusrun.clock import unix_seconds
 from zeusrun.files.home import runs_directory
 from zeusrun.jobfile.validators import size_bytes
+from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.launcher.rundir.ownership import RunLock, runs_here
 from zeusrun.trial import TrialStatus
@@ -119,7 +120,9 @@ def _kept(trials: Sequence[Trial]) -> set[str]:
             objective = (trial.metric, trial.mode, trial.target, trial.eta_knob)
             best[objective] = min(best.get(objective, trial), trial, key=price)
     # A job of a scheduler that starts again continues its own trial, also an older one.
-    waiting = [t for t in trials if t.status is TrialStatus.PREEMPTED and t.allocation]
+    preempted = [trial for trial in trials if trial.status is TrialStatus.PREEMPTED]
+    allocations = find_waiting(preempted)
+    waiting = [trial for trial in preempted if trial.allocation in allocations]
     return {trial.trial for trial in (*best.values(), *list_preempted(trials), *waiting)}
 
 

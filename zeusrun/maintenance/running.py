@@ -16,7 +16,7 @@ from zeusrun.launcher.rundir.record import Live, read_live
 from zeusrun.trial import Outcome, TrialStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -46,7 +46,9 @@ def read_running(history: History, home: Path, jobs: Iterable[str]) -> list[Live
     """Return the trials of these jobs that have not ended, in the order they began."""
     found = []
     for job in jobs:
-        found += [_read(history, home, trial) for trial in history.unfinished(job)]
+        trials = history.unfinished(job)
+        waiting = find_waiting(trials)
+        found += [_read(history, home, trial, waiting) for trial in trials]
         found += _read_taken_for_lost(history, home, job)
     return sorted(found, key=lambda live: live.trial.started_at)
 
@@ -60,7 +62,7 @@ def _read_taken_for_lost(history: History, home: Path, job: str) -> list[Live]:
     return [live for live in found if live.alive]
 
 
-def _read(history: History, home: Path, trial: Trial) -> Live:
+def _read(history: History, home: Path, trial: Trial, waiting: Collection[str | None] = ()) -> Live:
     """Return the state of a trial: from its files, or from the server that other machines use."""
     if history.is_shared(trial.job) and find_own(history, home, trial) is None:
         record = None
@@ -68,5 +70,5 @@ def _read(history: History, home: Path, trial: Trial) -> Live:
             record = history.live(trial.trial)
         return state_of(trial, Live.from_json(record or {}))  # its lease is held
     paths = files_of(history, home, trial)
-    alive = lease_of(trial, paths).is_held() or trial.allocation in find_waiting([trial])
+    alive = lease_of(trial, paths).is_held() or trial.allocation in waiting
     return replace(state_of(trial, read_live(paths)), alive=alive)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import PREEMPTED, REACHED, build_trial
-from tests.fake_slurm import local_time
+from tests.runs import wait_for
 from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.slurm.allocation import (
@@ -44,17 +44,17 @@ class Heard:
         ({"restarts": 2}, None, PREEMPTED_CODE, "is queued again"),
         ({"restarts": 2, "state": "COMPLETING"}, None, PREEMPTED_CODE, "is queued again"),
         ({"restarts": 2, "state": "PENDING"}, -1, PREEMPTED_CODE, "is queued again"),
-        ({"preempt": local_time(0)}, None, PREEMPTED_CODE, "preempted by another job"),
-        ({"preempt": local_time(0), "state": "COMPLETING"}, 900, PREEMPTED_CODE, "another job"),
-        ({"limit": "10:00", "end": local_time(LATE)}, 900, PREEMPTED_CODE, "time limit"),
-        ({"limit": "10:00", "end": local_time(SOON)}, 900, None, None),
-        ({"limit": "2:00:00", "end": local_time(7200)}, LATE, None, None),  # it was extended
+        ({"preempt": 0}, None, PREEMPTED_CODE, "preempted by another job"),
+        ({"preempt": 0, "state": "COMPLETING"}, 900, PREEMPTED_CODE, "another job"),
+        ({"limit": "10:00", "end": LATE}, 900, PREEMPTED_CODE, "time limit"),
+        ({"limit": "10:00", "end": SOON}, 900, None, None),
+        ({"limit": "2:00:00", "end": 7200}, LATE, None, None),  # it was extended
         ({"limit": "UNLIMITED", "end": "NONE"}, LATE, None, None),  # it was lifted
-        ({"limit": "10:00", "end": local_time(LATE)}, None, PREEMPTED_CODE, "time limit"),  # set
-        ({"state": "SUSPENDED", "end": local_time(SOON), "limit": "9:00"}, 9, None, None),
-        ({"state": "COMPLETING", "end": local_time(0)}, 900, CANCELLED_CODE, "was cancelled"),
-        ({"state": "COMPLETING", "end": local_time(0)}, LATE, CANCELLED_CODE, "was cancelled"),
-        ({"state": "COMPLETING", "end": local_time(0)}, -1, PREEMPTED_CODE, "time limit"),
+        ({"limit": "10:00", "end": LATE}, None, PREEMPTED_CODE, "time limit"),  # set
+        ({"state": "SUSPENDED", "end": SOON, "limit": "9:00"}, 9, None, None),
+        ({"state": "COMPLETING", "end": 0}, 900, CANCELLED_CODE, "was cancelled"),
+        ({"state": "COMPLETING", "end": 0}, LATE, CANCELLED_CODE, "was cancelled"),
+        ({"state": "COMPLETING", "end": 0}, -1, PREEMPTED_CODE, "time limit"),
         ({"state": "COMPLETING", "reason": "TimeLimit"}, 900, PREEMPTED_CODE, "time limit"),
         ({"state": "COMPLETING", "reason": "NodeDown"}, 900, PREEMPTED_CODE, "a node of"),
         ({"state": "CANCELLED"}, None, CANCELLED_CODE, "was cancelled"),
@@ -79,7 +79,7 @@ def test_slurm_says_why_it_has_sent_a_signal(slurm, job, end_in_s, cause, words)
 
 
 def test_the_sentinel_alone_hears_a_preemption_and_what_it_heard_is_said_once(slurm):
-    slurm.put("7", preempt=local_time(0))
+    slurm.put("7", preempt=0)
     allocation = inside()
     assert allocation.hears_end() is None
     allocation._sentinel = Heard()
@@ -93,13 +93,13 @@ def test_a_sentinel_that_somebody_else_ended_hides_no_later_end(slurm):
     allocation = inside()
     allocation._sentinel = Heard()
     assert allocation.hears_end() is None
-    slurm.put("7", limit="10:00", end=local_time(LATE))
+    slurm.put("7", limit="10:00", end=LATE)
     assert allocation.find_cause()[0] is PREEMPTED_CODE
     assert allocation.out_of_time
 
 
 def test_an_allocation_is_read_from_the_environment_of_its_batch_step(slurm):
-    slurm.put("7", limit="2:00:00", start=local_time(-600), end=local_time(6600))
+    slurm.put("7", limit="2:00:00", start=-600, end=6600)
     found = open_allocation({**INSIDE, "SLURM_RESTART_COUNT": "3"}, 10.0)
     assert (found.name, found.hosts, found.restarts) == ("slurm:7", ("n2", "n1"), 3)
     assert found.lead_s == 40.0
@@ -139,7 +139,7 @@ def test_a_short_job_is_signalled_when_half_of_its_time_is_over(slurm):
     assert lead_s(10.0) == 40.0
     assert lead_s(10.0, 1000.0) == 40.0
     assert lead_s(10.0, 60.0) == 30.0
-    slurm.put("7", limit="10:00", start=local_time(0), end=local_time(600))
+    slurm.put("7", limit="10:00", start=0, end=600)
     found = open_allocation(INSIDE, 600.0)  # as its script has it
     assert found.lead_s == 300.0
     assert found.time_left_s() == pytest.approx(300 - EARLY_S, abs=3)
@@ -208,7 +208,7 @@ def test_what_ended_otherwise_is_not_judged_again():
         ("CANCELLED", True, TrialStatus.CANCELLED),
         ("PREEMPTED", False, TrialStatus.PREEMPTED),
         ("TIMEOUT", True, TrialStatus.PREEMPTED),
-        ("TIMEOUT", False, None),
+        ("TIMEOUT", False, TrialStatus.LOST),
         ("NODE_FAIL", True, None),
         ("OUT_OF_MEMORY", True, None),
         ("COMPLETED", True, None),
@@ -227,3 +227,49 @@ def test_a_job_that_is_forgotten_or_unknown_says_nothing(slurm):
     slurm.fail("squeue")
     assert explain_end("slurm:7", saved=True) is None
     assert explain_end("k8s:7", saved=True) is None
+
+
+@pytest.mark.long
+class TestSlurm:
+    """What the real one says when it signals a batch step."""
+
+    IGNORES_TERM = "trap '' TERM; while :; do sleep 0.1; done"
+
+    @pytest.fixture
+    def slurm(self, cluster, monkeypatch):
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
+        cluster.clear()
+
+    @staticmethod
+    def cause_of(job_id, restarts=0):
+        return Allocation(job_id, ("n1",), restarts, None, LEAD_S).find_cause()
+
+    def begin(self, slurm, *options):
+        job_id = slurm.submit(self.IGNORES_TERM, *options)
+        slurm.wait_for(job_id, "RUNNING")
+        assert self.cause_of(job_id) is None
+        return job_id
+
+    def test_a_cancelled_job_was_cancelled(self, slurm):
+        job_id = self.begin(slurm)
+        slurm.do("scancel", job_id)
+        assert self.cause_of(job_id) == (CANCELLED_CODE, f"slurm:{job_id} was cancelled")
+
+    def test_a_job_with_a_dead_node_was_not_cancelled(self, slurm):
+        job_id = self.begin(slurm, "--nodes=2", "--no-requeue")
+        slurm.kill_node("n2")
+        assert self.cause_of(job_id) == (PREEMPTED_CODE, f"a node of slurm:{job_id} is down")
+
+    def test_a_preempted_job_is_so_until_it_starts_again(self, slurm):
+        job_id = self.begin(slurm, "--exclusive", "--nodes=2", "--requeue")
+        urgent = slurm.submit("sleep 600", "--partition=urgent", "--exclusive", "--nodes=2")
+        wait_for(lambda: self.cause_of(job_id))
+        assert self.cause_of(job_id)[0] is PREEMPTED_CODE
+        slurm.wait_for(urgent, "RUNNING")
+        assert self.cause_of(job_id) == (PREEMPTED_CODE, f"slurm:{job_id} is queued again")
+        slurm.do("scancel", urgent)
+        slurm.hasten(job_id)
+        slurm.wait_for(job_id, "RUNNING")
+        assert self.cause_of(job_id, restarts=1) is None

@@ -196,3 +196,57 @@ def test_a_cancel_that_comes_after_the_last_look_is_why_a_failed_run_ended(tmp_p
     ask_to_cancel(paths)
     stopping.conclude(TRAINING, None, succeeded=False)
     assert stopping.order.cause is ReasonCode.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("found", "cause", "reason"),
+    [
+        (None, ReasonCode.PREEMPTED, "SIGTERM to zeusrun"),
+        ((ReasonCode.CANCELLED, "it was cancelled"), ReasonCode.CANCELLED, "it was cancelled"),
+        ((ReasonCode.PREEMPTED, "its time ends"), ReasonCode.PREEMPTED, "its time ends"),
+    ],
+)
+@pytest.mark.parametrize("succeeded", [None, False])
+def test_a_scheduler_says_why_it_has_sent_a_signal(tmp_path, found, cause, reason, succeeded):
+    signals, said = CaughtSignals(), []
+    stopping = Stopping(
+        load_job(tmp_path), GOAL, RunPaths(tmp_path), signals, Messages(said.append),
+        cost_bound_j=None, find_cause=lambda: found,
+    )  # fmt: skip
+    signals.received.append(signal.SIGTERM)
+    if succeeded is None:
+        for level in (StopLevel.TERMINATE, StopLevel.TERMINATE, StopLevel.KILL):
+            signals.received += [signal.SIGTERM] * (level is StopLevel.KILL)
+            assert stopping.decide(TRAINING, None) is level
+        assert [reason in event.text for event in said] == [True]
+    else:
+        stopping.conclude(TRAINING, None, succeeded=False)
+    assert (stopping.order.cause, stopping.order.reason) == (cause, reason)
+    assert stopping.preempted is (cause is ReasonCode.PREEMPTED)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_scheduler_is_not_asked_about_what_people_do(tmp_path, number):
+    signals, asked = CaughtSignals(), []
+    stopping = Stopping(
+        load_job(tmp_path), GOAL, RunPaths(tmp_path), signals, Messages(lambda _event: None),
+        cost_bound_j=None, find_cause=lambda: asked.append(1),
+    )  # fmt: skip
+    assert stopping.decide(TRAINING, None) is StopLevel.NONE
+    signals.received.append(number)
+    stopping.decide(TRAINING, None)
+    assert stopping.order.cause is ReasonCode.SIGNAL
+    assert not asked
+
+
+def test_a_signal_of_another_host_has_the_cause_that_the_scheduler_says(tmp_path):
+    stopping = Stopping(
+        load_job(tmp_path), GOAL, RunPaths(tmp_path), CaughtSignals(),
+        Messages(lambda _event: None), cost_bound_j=None,
+        find_cause=lambda: (ReasonCode.CANCELLED, "it was cancelled"),
+    )  # fmt: skip
+    stopping.take_signal("SIGTERM to the launcher of host b")
+    assert stopping.decide(TRAINING, None) is StopLevel.TERMINATE
+    assert (stopping.order.cause, stopping.order.reason) == (
+        *(ReasonCode.CANCELLED, "it was cancelled"),
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
-from zeusrun.launcher.processes.sentinel import Sentinel
+from zeusrun.launcher.processes.fan_out import Sentinel
 from zeusrun.launcher.slurm.client import (
     GONE,
     SlurmJob,
@@ -165,16 +165,18 @@ def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, st
     """Return what the end of its job says of a trial without an outcome; ``None``: nothing.
 
     A status of ``None`` means that it says nothing of that. ``saved``: the trial has a checkpoint,
-    so the next submit can continue what a time limit has ended.
+    so the next submit can continue what a time limit or a dead node has ended.
     """
     job_id = id_of(allocation)
     job = None if job_id is None else read_jobs([job_id]).get(job_id)
     if job is None or job.state == GONE:
         return None
-    continues = job.state == "PREEMPTED" or (job.state == "TIMEOUT" and saved)
-    status = TrialStatus.PREEMPTED if continues else None
-    if job.state == "CANCELLED":
-        status = TrialStatus.CANCELLED
+    continues = TrialStatus.PREEMPTED if saved else TrialStatus.LOST
+    status = {
+        "CANCELLED": TrialStatus.CANCELLED,
+        "PREEMPTED": TrialStatus.PREEMPTED,
+        **dict.fromkeys(("TIMEOUT", "NODE_FAIL"), continues),
+    }.get(job.state)
     return status, f"{allocation} ended as {job.state}"
 
 

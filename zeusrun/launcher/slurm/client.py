@@ -7,7 +7,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError
@@ -207,10 +207,10 @@ def _parse(known: Mapping[str, str]) -> SlurmJob:
 
 
 def _parse_time(text: str) -> float | None:
-    """Return Unix seconds of a local time; ``None`` for ``N/A`` and the like."""
+    """Return Unix seconds of a time in UTC; ``None`` for ``N/A`` and the like."""
     try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError, OSError):
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
         return None
 
 
@@ -235,8 +235,9 @@ def _own_environment() -> dict[str, str]:
 
 def _read(*argv: str, timeout_s: float = _READ_S) -> str | None:
     """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
+    environment = {**_own_environment(), "TZ": "UTC0"}  # local times repeat in autumn
     try:
-        code, out, errors = run_briefly(argv, environment=_own_environment(), timeout_s=timeout_s)
+        code, out, errors = run_briefly(argv, environment=environment, timeout_s=timeout_s)
     except OSError:  # it is not installed here, or does not end
         return None
     if code:

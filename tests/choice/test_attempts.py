@@ -1,0 +1,92 @@
+"""Which preempted trial the next submit continues, and whether it can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import build_trial, load_job
+from zeusrun.bandit.registry import create_policy
+from zeusrun.choice.attempts import find_preempted, why_not_continued
+from zeusrun.choice.problem import Chooser, Forced, Machine
+from zeusrun.trial import Hardware, TrialStatus
+
+PREEMPTED, REACHED = TrialStatus.PREEMPTED, TrialStatus.REACHED
+
+
+def trial(number, status=PREEMPTED, allocation=None, **changes):
+    return replace(build_trial(number), status=status, allocation=allocation, **changes)
+
+
+A, B = "slurm:1", "slurm:2"
+LOCAL, OF_A, OF_B = trial(1), trial(2, allocation=A), trial(3, allocation=B)
+NEWER, DONE = trial(3, allocation=A), trial(4, REACHED)
+
+
+@pytest.mark.parametrize(
+    ("trials", "allocation", "reserved", "found"),
+    [
+        # a submit in no allocation, or in a new one
+        ([LOCAL, OF_A], None, (), LOCAL),
+        ([OF_A, OF_B], None, {A, B}, None),
+        ([OF_A, OF_B], None, {A}, OF_B),
+        ([OF_A, OF_B], None, (), OF_A),  # both jobs have ended
+        ([OF_A, OF_B], "slurm:3", {A, B}, None),
+        ([OF_A, OF_B, DONE], None, (), None),
+        ([LOCAL, OF_A], None, {A}, LOCAL),
+        # a batch step that has started again
+        ([OF_A, OF_B], B, {A}, OF_B),
+        ([LOCAL, OF_A], A, (), OF_A),
+        ([OF_A, DONE], A, (), OF_A),  # another submit has overtaken it
+        ([OF_A, DONE], B, {A}, None),
+        ([OF_A, NEWER], A, (), NEWER),  # it could not continue the older one
+        ([LOCAL, replace(OF_A, forgotten=True)], A, (), LOCAL),
+        ([replace(OF_A, status=REACHED), OF_B], A, {B}, None),
+        ([replace(OF_A, status=TrialStatus.DISPATCHED), OF_B], A, {B}, None),
+        # nothing is reserved by its own name
+        ([OF_A], A, {A}, OF_A),
+        ([], A, {A}, None),
+    ],
+)
+def test_a_submit_continues_the_trial_of_its_allocation_first(trials, allocation, reserved, found):
+    assert find_preempted(trials, allocation, reserved) is found
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Return why a trial of an allocation is not continued by a submit in another one."""
+
+    def ask(then, now, forced=None, **changes):
+        chooser = Chooser(load_job(tmp_path), create_policy("auto"), forced)
+        machine = Machine(hardware=Hardware(), allocation=now)
+        values = {"world_size": 1, "allocation": then, **changes}
+        cut = trial(1, **values)
+        return why_not_continued(chooser, machine, cut, has_files=True)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "forced", "continued"),
+    [
+        (A, A, None, True),
+        (A, B, None, True),
+        (None, None, None, True),
+        (A, A, 32, True),  # it was chosen so for this job, which has only started again
+        (A, A, 16, False),
+        (A, B, 32, False),
+        (None, None, 32, False),  # no allocation is no common one
+        (A, None, 32, False),
+    ],
+)
+def test_a_chosen_batch_size_starts_a_new_run_but_for_a_job_that_starts_again(
+    asked, then, now, forced, continued
+):
+    choice = None if forced is None else Forced(forced, "chosen by --batch-size")
+    why = asked(then, now, choice, global_batch_size=32)
+    assert why == (None if continued else "a chosen batch size starts a new run")
+
+
+def test_a_job_that_starts_again_on_other_devices_starts_a_new_run(asked):
+    assert asked(A, A, world_size=4) == "it ran on other devices"
