@@ -560,13 +560,18 @@ def test_without_requeue_the_next_submit_continues_a_preempted_run(slurm):
 
 
 @pytest.mark.long
-def test_without_requeue_a_run_whose_node_died_is_lost(slurm):
-    child = slurm.follow("submit", slurm.job(run_on={"requeue": False}))
+@pytest.mark.parametrize(
+    ("args", "expected"), [((), (75, "PREEMPTED")), (("forgets",), (3, "LOST"))]
+)
+def test_without_requeue_a_run_whose_node_died_continues_only_from_a_checkpoint(
+    slurm, args, expected
+):
+    child = slurm.follow("submit", slurm.job(*args, run_on={"requeue": False}))
     slurm.wait_for_reports(3, child=child)
     slurm.cluster.kill_node("n1")
     code, seen = slurm.end(child)
     trial = slurm.trial()
-    assert (code, trial["status"]) == (3, "LOST"), seen
+    assert (code, trial["status"]) == expected, seen
     assert trial["reason"].endswith("ended as NODE_FAIL")
     assert trial["epochs"] >= 3
     assert slurm.tickets() == []
@@ -846,7 +851,8 @@ def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path, mo
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("cancels", "expected"), [(True, ("CANCELLED", "CANCELLED")), (False, ("LOST", "NODE_FAIL"))]
+    ("cancels", "expected"),
+    [(True, ("CANCELLED", "CANCELLED")), (False, ("PREEMPTED", "NODE_FAIL"))],
 )
 def test_the_accounting_tells_how_a_forgotten_job_ended(
     zeusrun, tmp_path, monkeypatch, cancels, expected
