@@ -144,15 +144,15 @@ def shared_cluster(tmp_path_factory):
         yield cluster
 
 
-def _submits(zeusrun, cluster, monkeypatch):
-    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+def _submits(zeusrun, cluster):
+    zeusrun.variables |= cluster.environment  # not this process's: a cluster kills what has it
     return Submits(zeusrun, cluster)
 
 
 @pytest.fixture
-def slurm(zeusrun, shared_cluster, monkeypatch):
+def slurm(zeusrun, shared_cluster):
     """Submits to a cluster that other tests of this module have used, and that is empty."""
-    yield _submits(zeusrun, shared_cluster, monkeypatch)
+    yield _submits(zeusrun, shared_cluster)
     shared_cluster.clear()
 
 
@@ -503,9 +503,9 @@ def telling_cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def telling(zeusrun, telling_cluster, monkeypatch):
+def telling(zeusrun, telling_cluster):
     """Submits to a cluster that sends a preempted job its signal."""
-    yield _submits(zeusrun, telling_cluster, monkeypatch)
+    yield _submits(zeusrun, telling_cluster)
     telling_cluster.clear()
 
 
@@ -842,9 +842,9 @@ def lose(slurm, *, cancels):
 
 
 @pytest.mark.long
-def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path, monkeypatch):
+def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path):
     with SlurmCluster(tmp_path / "slurm", extra="MinJobAge=2") as cluster:
-        slurm = _submits(zeusrun, cluster, monkeypatch)
+        slurm = _submits(zeusrun, cluster)
         status, reason = lose(slurm, cancels=True)
         assert (status, reason) == ("LOST", "its launcher died")
 
@@ -854,11 +854,9 @@ def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path, mo
     ("cancels", "expected"),
     [(True, ("CANCELLED", "CANCELLED")), (False, ("PREEMPTED", "NODE_FAIL"))],
 )
-def test_the_accounting_tells_how_a_forgotten_job_ended(
-    zeusrun, tmp_path, monkeypatch, cancels, expected
-):
+def test_the_accounting_tells_how_a_forgotten_job_ended(zeusrun, tmp_path, cancels, expected):
     with SlurmCluster(tmp_path / "slurm", extra="MinJobAge=2", accounting=True) as cluster:
-        slurm = _submits(zeusrun, cluster, monkeypatch)
+        slurm = _submits(zeusrun, cluster)
         status, reason = lose(slurm, cancels=cancels)
         assert status == expected[0]
         assert f"ended as {expected[1]}" in reason
