@@ -167,17 +167,20 @@ class Zeusrun:
         folder: Where it is run, and job files are.
         real_torchrun: Launch the installed torchrun, and not its fake.
         started: The commands that ``start`` has started.
+        variables: More of its environment.
     """
 
     home: Path
     folder: Path
     real_torchrun: bool = False
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSRUN_", "CUDA_"))}
         kept |= {"ZEUSRUN_HOME": str(self.home), "COLUMNS": "100", "NO_COLOR": "1"}
+        kept |= self.variables
         kept["TMPDIR"] = str(temporary_folder(self.folder))
         return kept if self.real_torchrun else with_fake_torchrun(kept)
 

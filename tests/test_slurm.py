@@ -144,15 +144,15 @@ def shared_cluster(tmp_path_factory):
         yield cluster
 
 
-def _submits(zeusrun, cluster, monkeypatch):
-    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+def _submits(zeusrun, cluster):
+    zeusrun.variables |= cluster.environment  # not this process's: a cluster kills what has it
     return Submits(zeusrun, cluster)
 
 
 @pytest.fixture
-def slurm(zeusrun, shared_cluster, monkeypatch):
+def slurm(zeusrun, shared_cluster):
     """Submits to a cluster that other tests of this module have used, and that is empty."""
-    yield _submits(zeusrun, shared_cluster, monkeypatch)
+    yield _submits(zeusrun, shared_cluster)
     shared_cluster.clear()
 
 
@@ -340,11 +340,19 @@ def test_ctrl_c_takes_a_job_out_of_the_queue(full):
 
 @pytest.mark.long
 def test_a_second_ctrl_c_ends_a_training_at_once_that_does_not_stop(slurm):
-    job = slurm.job(script="ignores_sigterm.py", launch={"grace_period_s": 600})
+    script = slurm.zeusrun.folder / "stubborn.py"
+    script.write_text(
+        "import signal, time, zeusrun\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('not yet', flush=True))\n"
+        "zeusrun.current().report(accuracy=0.0)\n"
+        "while True:\n"
+        "    time.sleep(0.1)\n"
+    )
+    job = slurm.job(script=str(script), launch={"grace_period_s": 600})
     child = slurm.follow("submit", job)
     slurm.wait_for_reports(1, child=child)
     child.send_signal(signal.SIGINT)
-    wait_for(lambda: "SIGINT to zeusrun" in slurm.seen(child), 30)
+    wait_for(lambda: "not yet" in slurm.seen(child), 30)
     child.send_signal(signal.SIGINT)
     code, seen = slurm.end(child)
     assert (code, slurm.trial()["status"]) == (130, "CANCELLED"), seen
@@ -495,9 +503,9 @@ def telling_cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def telling(zeusrun, telling_cluster, monkeypatch):
+def telling(zeusrun, telling_cluster):
     """Submits to a cluster that sends a preempted job its signal."""
-    yield _submits(zeusrun, telling_cluster, monkeypatch)
+    yield _submits(zeusrun, telling_cluster)
     telling_cluster.clear()
 
 
@@ -552,13 +560,18 @@ def test_without_requeue_the_next_submit_continues_a_preempted_run(slurm):
 
 
 @pytest.mark.long
-def test_without_requeue_a_run_whose_node_died_is_lost(slurm):
-    child = slurm.follow("submit", slurm.job(run_on={"requeue": False}))
+@pytest.mark.parametrize(
+    ("args", "expected"), [((), (75, "PREEMPTED")), (("forgets",), (3, "LOST"))]
+)
+def test_without_requeue_a_run_whose_node_died_continues_only_from_a_checkpoint(
+    slurm, args, expected
+):
+    child = slurm.follow("submit", slurm.job(*args, run_on={"requeue": False}))
     slurm.wait_for_reports(3, child=child)
     slurm.cluster.kill_node("n1")
     code, seen = slurm.end(child)
     trial = slurm.trial()
-    assert (code, trial["status"]) == (3, "LOST"), seen
+    assert (code, trial["status"]) == expected, seen
     assert trial["reason"].endswith("ended as NODE_FAIL")
     assert trial["epochs"] >= 3
     assert slurm.tickets() == []
@@ -829,22 +842,21 @@ def lose(slurm, *, cancels):
 
 
 @pytest.mark.long
-def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path, monkeypatch):
+def test_a_trial_of_a_job_that_slurm_has_forgotten_is_lost(zeusrun, tmp_path):
     with SlurmCluster(tmp_path / "slurm", extra="MinJobAge=2") as cluster:
-        slurm = _submits(zeusrun, cluster, monkeypatch)
+        slurm = _submits(zeusrun, cluster)
         status, reason = lose(slurm, cancels=True)
         assert (status, reason) == ("LOST", "its launcher died")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("cancels", "expected"), [(True, ("CANCELLED", "CANCELLED")), (False, ("LOST", "NODE_FAIL"))]
+    ("cancels", "expected"),
+    [(True, ("CANCELLED", "CANCELLED")), (False, ("PREEMPTED", "NODE_FAIL"))],
 )
-def test_the_accounting_tells_how_a_forgotten_job_ended(
-    zeusrun, tmp_path, monkeypatch, cancels, expected
-):
+def test_the_accounting_tells_how_a_forgotten_job_ended(zeusrun, tmp_path, cancels, expected):
     with SlurmCluster(tmp_path / "slurm", extra="MinJobAge=2", accounting=True) as cluster:
-        slurm = _submits(zeusrun, cluster, monkeypatch)
+        slurm = _submits(zeusrun, cluster)
         status, reason = lose(slurm, cancels=cancels)
         assert status == expected[0]
         assert f"ended as {expected[1]}" in reason
