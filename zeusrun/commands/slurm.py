@@ -130,7 +130,8 @@ def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, histor
         files.write("script.sh", os.fsencode(build_script(spec, files, home)))
         files.write("output.log", b"")
         earlier = [job_id for each in before if (job_id := id_of(each.allocation)) is not None]
-        job_id = submit_script(files.script, earlier, spec.source.parent)
+        given = spec.slurm.model_dump(exclude_none=True) if spec.slurm else ()
+        job_id = submit_script(files.script, earlier, spec.source.parent, given)
         held.write(allocation=name_of(job_id))
         files.write_queued(replace(queued, job_id=job_id))
         held.leave()

@@ -179,11 +179,11 @@ def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, st
     job = None if job_id is None else read_jobs([job_id]).get(job_id)
     if job is None or job.state == GONE:
         return None
-    continues = TrialStatus.PREEMPTED if saved else TrialStatus.LOST
     status = {
         "CANCELLED": TrialStatus.CANCELLED,
         "PREEMPTED": TrialStatus.PREEMPTED,
-        **dict.fromkeys(("TIMEOUT", "NODE_FAIL"), continues),
+        "TIMEOUT": TrialStatus.PREEMPTED if saved else TrialStatus.LOST,
+        "NODE_FAIL": TrialStatus.PREEMPTED if saved else None,
     }.get(job.state)
     return status, f"{allocation} ended as {job.state}"
 

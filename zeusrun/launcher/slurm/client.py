@@ -14,7 +14,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes.programs import run_briefly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 _PREFIX = "slurm:"
@@ -40,11 +40,12 @@ _COLUMNS = (
 )
 # Variables of the batch step of another job, and those that change how the commands print.
 _FOREIGN = re.compile(r"(SLURM_(?!CONF$|JWT$|CLUSTERS$)|SLURMD_|SQUEUE_|SACCT_|SCANCEL_)")
-# The script of a job says these; for sbatch, the variables would win.
-_SBATCH = re.compile(
-    r"SBATCH_(ACCOUNT|ARRAY_INX|CLUSTERS|CONSTRAINT|EXPORT|GRES|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|"
-    r"PARTITION|QOS|REQUEUE|SIGNAL|TIMELIMIT|WAIT)$"
+# For sbatch, a variable wins over the script, which says the first ones, and perhaps the others.
+_DECIDED = re.compile(
+    "SBATCH_(ARRAY_INX|CLUSTERS|EXPORT|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|REQUEUE|SIGNAL|"
+    "TIMELIMIT|WAIT)"
 )
+_DEFAULT = re.compile("SBATCH_(ACCOUNT|CONSTRAINT|GRES|PARTITION|QOS)")
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,24 @@ def id_of(name: str | None) -> str | None:
     return name.removeprefix(_PREFIX) if known and name is not None else None
 
 
-def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> str:
+def submit_script(
+    script: Path, dependencies: Iterable[str], folder: Path, given: Collection[str] = ()
+) -> str:
     """Queue a batch script, and return the id of its job. It starts in ``folder``.
 
-    ``dependencies`` are ids of jobs that have to end first.
+    ``dependencies`` are ids of jobs that have to end first; ``given`` are the keys of the job's
+    section that are set, in whose place Slurm would take a variable such as SBATCH_ACCOUNT.
 
     Raises:
         LaunchError: If Slurm refuses it.
     """
     after = ":".join(dependencies)
     options = [f"--chdir={folder}", *([f"--dependency=afterany:{after}"] if after else [])]
-    environment = {n: v for n, v in _own_environment().items() if not _SBATCH.match(n)}
+    environment = _own_environment()
+    for name in list(environment):
+        default = _DEFAULT.fullmatch(name)
+        if _DECIDED.fullmatch(name) or (default and default[1].lower() in given):
+            del environment[name]
     try:
         argv = ["sbatch", "--parsable", "--export=ALL", *options, str(script)]
         code, out, errors = run_briefly(argv, environment=environment, timeout_s=_CHANGE_S)
@@ -101,9 +109,9 @@ def submit_script(script: Path, dependencies: Iterable[str], folder: Path) -> st
     # Some sites let sbatch print more.
     match = re.search(r"^(\d+)(;\S+)?$", out.decode(errors="replace"), re.ASCII | re.MULTILINE)
     if code or match is None:
-        said = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
+        why = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
         raise LaunchError(
-            f"Slurm refused the job: {said or f'sbatch exited with code {code}'}. Correct "
+            f"Slurm refused the job: {why or f'sbatch exited with code {code}'}. Correct "
             "run_on.slurm or launch.nnodes in the job file; --dry-run shows the script"
         )
     return match[1]
