@@ -166,10 +166,10 @@ def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, 
     foreign += ("SACCT_FORMAT", "SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SLURM_CONFIG")
     own = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "HOME")
     sbatch = ("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_OUTPUT")
-    for name in (*foreign, *own, *sbatch, "SBATCH_RESERVATION"):
+    for name in (*foreign, *own, *sbatch, "SBATCH_RESERVATION", "SBATCH_ACCOUNT"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "script").write_text("#!/bin/bash\nexec sleep 600\n")
-    submit_script(tmp_path / "script", ["3", "4"], tmp_path)
+    submit_script(tmp_path / "script", ["3", "4"], tmp_path, {"partition": "gpu"})
     read_jobs(["1", "9"])
     cancel_job("1")
     requeue_job("1")
@@ -181,7 +181,8 @@ def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, 
         assert {*own} <= {*environment}
     (environment,), (argv,) = slurm.calls("sbatch", key="environment"), slurm.calls("sbatch")
     assert not {*sbatch} & {*environment}
-    assert "SBATCH_RESERVATION" in environment
+    # The job file names no account.
+    assert {"SBATCH_RESERVATION", "SBATCH_ACCOUNT"} <= {*environment}
     assert argv == [
         *("sbatch", "--parsable", "--export=ALL", f"--chdir={tmp_path}"),
         *("--dependency=afterany:3:4", str(tmp_path / "script")),
