@@ -19,7 +19,8 @@ from zeusrun.trial import CurvePoint, Hardware, Interruption, Stage, TrialStatus
 
 MISSED, STOPPED, OOM = TrialStatus.MISSED, TrialStatus.STOPPED, TrialStatus.OOM
 LEFT_S = 1800.0
-ADVICE = " the 30 min that are left of the time limit; raise it, or let the script save checkpoints"
+LIMIT = " the 30 min that are left of the time limit"
+ADVICE = "; raise it, or let the script save checkpoints"
 
 
 def ran(number, arm, took_s, *, attempt=1, **changes):
@@ -67,14 +68,10 @@ def test_a_batch_size_that_took_longer_than_what_is_left_is_left_out_and_people_
     trials = [ran(1, 32, 600), ran(2, 64, 2000), ran(3, 16, 1500)]
     choice = choose(limited, trials)
     assert choice.problem.candidates == (16, 32)
-    assert choice.note == "64 is left out, because too slow for" + ADVICE
+    assert choice.note == f"too slow to finish in{LIMIT}, and left out: 64{ADVICE}"
     both = choose(limited, [*trials, *(ran(n, 16, 2000) for n in (4, 5, 6))])
     assert both.problem.candidates == (32,)
-    assert both.note == "16 and 64 are left out, because too slow for" + ADVICE
-    short = limited.change(replace(limited.machine, time_left_s=100.0))
-    assert "the 100 s that are left" in choose(short, [ran(1, 64, 600)]).note
-    long = limited.change(replace(limited.machine, time_left_s=9000.0))
-    assert "the 2.5 h that are left" in choose(long, [ran(1, 64, 9001)]).note
+    assert both.note == f"too slow to finish in{LIMIT}, and left out: 16, 64{ADVICE}"
 
 
 @pytest.mark.parametrize("resumes", [True, None])
@@ -116,12 +113,10 @@ SLOWED = {
 
 
 @pytest.mark.parametrize("changes", SLOWED.values(), ids=SLOWED)
-def test_a_run_that_something_else_slowed_down_is_not_enough(limited, changes):
+def test_a_run_that_something_else_slowed_down_shows_nothing(limited, changes):
     trials = [ran(n, 64, 2000, **changes) for n in (1, 2, 3)]
-    assert left_of(limited, trials[:1]) == (16, 32, 64)
-    assert left_of(limited, trials[:2]) == (16, 32, 64)
-    assert left_of(limited, trials) == (16, 32)  # as always on a machine that others use
-    assert left_of(limited, [ran(1, 64, 1500, **changes), ran(2, 64, 2000)]) == (16, 32, 64)
+    assert left_of(limited, trials) == (16, 32, 64)
+    assert left_of(limited, [ran(1, 64, 1500, **changes), ran(2, 64, 2000)]) == (16, 32)
 
 
 NOT_LIKE_TODAY = {
@@ -177,9 +172,6 @@ def test_another_one_stands_in_for_a_default_that_is_left_out(limited):
     assert (choice.problem.candidates, choice.problem.default) == ((16, 64), 16)
     assert choice.trial.global_batch_size == 16
     assert choice.trial.default_batch_size == 32  # what savings are compared with
-    assert choice.trial.why.endswith(
-        "(16 stands in for the default, 32, which cannot finish in time)"
-    )
     assert left_of(limited, trials[:1]) == (16, 64)  # none is known: the nearest, of two the less
 
 
@@ -202,7 +194,7 @@ TOO_LONG = (ran(1, 16, 2500), ran(2, 32, 2200), ran(3, 64, 2000))
 def test_if_none_can_finish_the_fastest_one_still_begins_a_recurrence(limited):
     choice = choose(limited, list(TOO_LONG))
     assert choice.problem.candidates == (64,)
-    assert choice.note == "no batch size is likely to finish in" + ADVICE
+    assert choice.note == "no batch size is likely to finish in" + LIMIT + ADVICE
     unknown = [timed_out(n, arm, 1795) for n, arm in enumerate((16, 32, 64), 1)]
     assert left_of(limited, unknown) == (32,)  # the default
 
@@ -216,7 +208,7 @@ def test_if_none_can_finish_no_further_attempt_is_made_but_one_after_a_speed_che
     if checked:
         assert choice.trial.global_batch_size == 64
     else:
-        assert choice == NothingLeft("no batch size is likely to finish in" + ADVICE)
+        assert choice == NothingLeft("no batch size is likely to finish in" + LIMIT + ADVICE)
 
 
 def test_a_script_that_ignores_the_batch_size_still_runs_with_its_own(limited):
@@ -231,7 +223,7 @@ def test_one_that_does_not_fit_into_memory_is_no_way_out(limited, tmp_path):
     too_large = [ran(n, 64, 5, status=OOM) for n in (3, 4)]
     trials = [ran(1, 16, 2500), ran(2, 32, 2000), *too_large]
     assert left_of(limited, trials) == (32,)
-    assert left_of(limited, [ran(1, 32, 2000), *too_large]) == (16, 64)
+    assert left_of(limited, [ran(1, 32, 2000), *too_large]) == (16,)
     wider = limited.change(spec=load_job(tmp_path, batch_size={"candidates": [8, 32, 64]}))
     assert choose(wider, [ran(1, 32, 2000), *too_large]).problem.default == 8  # 64 is nearer
 
@@ -243,7 +235,7 @@ def test_a_preempted_trial_is_continued_as_ever(limited):
     gone = choose(limited, [ran(1, 64, 2000), cut], preempted=cut)
     first, second = gone.note.split(". ")
     assert first.endswith("its run directory is gone")
-    assert second.startswith("64 is left out")
+    assert second.startswith("too slow to finish in")
 
 
 _ARMS = st.sampled_from([16, 32, 64])

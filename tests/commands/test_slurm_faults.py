@@ -40,11 +40,10 @@ def test_a_terminal_that_is_closed_after_ctrl_c_does_not_kill_a_job_that_saves(
     slurm, tmp_path, second, calls
 ):
     slurm.put("1")
-    spec, signals = SimpleNamespace(name="job"), SimpleNamespace(received=[signal.SIGINT])
-    console = Console(file=io.StringIO())
-    follower = _Follower(spec, new_files(tmp_path), "1", console, signals, quiet=False)
+    console, received = Console(file=io.StringIO()), [signal.SIGINT]
+    follower = _Follower("slurm:1", new_files(tmp_path), console, received, quiet=False)
     follower._take_signals()
-    signals.received.append(second)
+    received.append(second)
     with contextlib.suppress(ZeusrunError):
         follower._take_signals()
     assert [each[1:] for each in slurm.calls("scancel")] == calls
@@ -80,7 +79,7 @@ def test_cancel_does_not_guess_between_a_run_and_a_queued_one(slurm, zeusrun, cl
         tickets.take("job", "queued", allocation=slurm.put("8", "PENDING")).leave()
     code, _, told = cli("cancel", "job")
     assert code == 2
-    assert "several runs of job go on or are queued: slurm:7, slurm:8; name one" in told
+    assert "several runs of job are going on: slurm:7, slurm:8; name the one" in told
     assert slurm.calls("scancel") == []
 
 

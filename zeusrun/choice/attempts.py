@@ -105,26 +105,19 @@ def list_preempted(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def find_preempted(
-    trials: Sequence[Trial],
-    allocation: str | None = None,
-    reserved: Collection[str | None] = (),
+    trials: Sequence[Trial], allocation: str | None = None, reserved: Collection[str] = ()
 ) -> Trial | None:
     """Return the oldest trial that the next submit will continue; ``None`` if there is none.
 
     A submit in an ``allocation`` continues the trial of that first. Trials of the ``reserved`` ones
     are left to them.
     """
-    own = [
-        trial
-        for trial in trials
-        if trial.allocation is not None
-        and trial.allocation == allocation
-        and trial.status is TrialStatus.PREEMPTED
-        and not trial.forgotten
-    ]
+    own = [trial for trial in trials if allocation and trial.allocation == allocation]
+    for trial in reversed(own):  # it could not continue the earlier ones
+        if trial.status is TrialStatus.PREEMPTED and not trial.forgotten:
+            return trial
     others = (trial for trial in list_preempted(trials) if trial.allocation not in reserved)
-    # Of several, the newest one: it could not continue the earlier ones.
-    return next(reversed(own), None) or next(others, None)
+    return next(others, None)
 
 
 def why_not_continued(

@@ -109,14 +109,15 @@ def choose_trial(
         *describe_eras(eras, moment.script),
     ]
     problem, runs = read_history(problem, trials)
-    fitting = fit_time_limit(chooser, machine, moment, problem, runs, trials=trials)
+    default = problem.default
+    fitting = fit_time_limit(chooser, machine, moment, problem, trials)
     problem = fitting.problem
     if fitting.none_fits and fitting.note and not all(each.replaced for each in made):
         return NothingLeft(fitting.note)
     own = [each for each in trials if each.recurrence == number]
-    decision = fitting.explain(decide(chooser, problem, runs, attempt, own))
+    decision = decide(chooser, problem, runs, attempt, own)
     trial = draft_trial(spec, problem, decision, attempt=attempt, machine=machine, moment=moment)
-    trial = replace(trial, default_batch_size=fitting.default)
+    trial = replace(trial, default_batch_size=default)
     note = ". ".join(filter(None, (note, fitting.note))) or None
     choice = Choice(
         trial,

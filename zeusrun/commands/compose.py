@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zeusrun.choice.problem import Forced
-    from zeusrun.energy.device import Device
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.slurm.allocation import Allocation
@@ -72,11 +71,10 @@ def compose(
             cluster, per_node = hosts.open_cluster(spec, run_on, signals, show)
             stack.callback(cluster.close)
             cluster = cluster if cluster.nodes else None
-        devices: Sequence[Device] = ()
         if planned is None:
             devices, world_size = job_devices(per_node, environment)
         else:
-            world_size = planned.hardware.world_size
+            devices, world_size = [], planned.hardware.world_size
         for device in devices:
             stack.callback(device.close)
         if cluster is not None:

@@ -20,14 +20,13 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
-from zeusrun.launcher.slurm.client import cancel_job, id_of, interrupt_job, read_jobs, wait_for_end
+from zeusrun.launcher.slurm.client import describe_job, end_job, interrupt_job, read_jobs
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -59,7 +58,9 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         from zeusrun.view.tables import status_table  # noqa: PLC0415 - see the top
 
         starts = {each.job: each.describe_start() or "" for each in deferred}
-        queued = _describe_queued(ticket.allocation for ticket in waiting)
+        names = [ticket.allocation for ticket in waiting if ticket.allocation]
+        jobs = read_jobs(names)
+        queued = {name: describe_job(name, jobs.get(name)) for name in names}
         shown = options.console()
         host = platform.node()
         table = status_table(found, waiting, starts, queued, host=host, width=shown.width)
@@ -68,17 +69,6 @@ def status(job: options.AnyJob = None, *, as_json: options.AsJson = False) -> No
         typer.echo("nothing runs now; 'zeusrun history' shows what ran")
     if damage is not None:
         raise damage
-
-
-def _describe_queued(allocations: Iterable[str]) -> dict[str, str]:
-    """Return a sentence on each job of a scheduler."""
-    ids = {name: job_id for name in allocations if (job_id := id_of(name)) is not None}
-    if not ids:
-        return {}
-    from zeusrun.commands.slurm import describe_job  # noqa: PLC0415 - few need it
-
-    jobs = read_jobs(list(ids.values()))
-    return {name: describe_job(name, jobs.get(job_id)) for name, job_id in ids.items()}
 
 
 def _deferred(home: Path, job: str | None) -> list[Schedule]:
@@ -111,14 +101,14 @@ def cancel(
 
     home, store = options.open_home(name)
     name = options.job_name(name)
-    if (queued := _find_queued(home, store, name)) is not None:
-        _cancel_queued(queued)
+    trial = _find_going(home, store, name)
+    if isinstance(trial, str):
+        end_job(trial, _STUCK_S)
         if as_json:
-            print_json({"cancelled": queued})
+            print_json({"cancelled": trial})
         else:
-            typer.echo(f"{queued} is cancelled")
+            typer.echo(f"{trial} is cancelled")
         return
-    trial = _find_going(store, name)
     if not trial.status.final:
         files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
@@ -145,47 +135,35 @@ def cancel(
             typer.echo(f"{ended.trial} had already ended: {reason or status}")
 
 
-def _find_going(store: History, name: str) -> Trial:
-    """Return the run that is going on of a job, else the one that a name means."""
+def _find_going(home: Path, store: History, name: str) -> Trial | str:
+    """Return the run that is going on of a job, else the one that a name means.
+
+    If that has only been queued in a scheduler, return the name of its job there.
+    """
     going = store.unfinished(name) if name in store.jobs() else []
-    if len(going) > 1:
-        names = ", ".join(trial.trial for trial in going)
-        raise UsageError(f"several runs of {name} are going on: {names}; name the one to stop")
-    return going[0] if going else options.find_trial(name, store)
-
-
-def _find_queued(home: Path, store: History, name: str) -> str | None:
-    """Return the job of a scheduler that a name means, if it has no run that can be stopped."""
-    going = store.unfinished(name) if name in store.jobs() else ()
-    tickets = read_waiting(home, None, going) if id_of(name) is None else Tickets(home).present()
-    found = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
-    names = {*found, *(trial.allocation or trial.trial for trial in going)}
-    if found and len(names) > 1:
+    present = Tickets(home).present()
+    queued = [t.allocation for t in present if t.allocation and name in {t.job, t.allocation}]
+    names = {*queued, *(trial.allocation or trial.trial for trial in going)}
+    if len(names) > 1:
         several = ", ".join(sorted(names))
-        raise UsageError(f"several runs of {name} go on or are queued: {several}; name one of them")
-    trial = options.find_allocated(found[0], store) if found else None
-    return None if not found or (trial and not trial.status.final) else found[0]
+        raise UsageError(f"several runs of {name} are going on: {several}; name the one to stop")
+    trial = options.find_allocated(queued[0], store) if queued else None
+    if queued and (trial is None or trial.status.final):
+        return queued[0]
+    return trial or (going[0] if going else options.find_trial(name, store))
 
 
 def _give_up(trial: Trial) -> bool:
     """Cancel the job of a scheduler that would run a trial again; return whether there was one."""
     if trial.allocation is None or trial.allocation not in find_waiting([trial]):
         return False
-    _cancel_queued(trial.allocation)
+    end_job(trial.allocation, _STUCK_S)
     return True
-
-
-def _cancel_queued(allocation: str) -> None:
-    """Cancel a job of Slurm, and wait for its end."""
-    job_id = id_of(allocation) or ""
-    cancel_job(job_id)
-    if not wait_for_end(allocation, _STUCK_S):
-        raise HistoryError(f"{allocation} does not end; `scontrol show job {job_id}` says why")
 
 
 def _stop(trial: Trial, paths: RunPaths, *, now: bool, as_json: bool) -> None:
     """Ask the launcher of a trial to stop it, and wait for the end."""
-    grace_s, job_id = _grace_s(paths), id_of(trial.allocation)
+    grace_s = _grace_s(paths)
     try:
         ask_to_cancel(paths, at_once=now)
     except OSError as error:
@@ -196,13 +174,13 @@ def _stop(trial: Trial, paths: RunPaths, *, now: bool, as_json: bool) -> None:
     if not as_json:
         within = "" if now or grace_s is None else f", within {grace_s:g} s"
         typer.echo(f"{trial.trial} is asked to stop{within}")
-    if job_id is not None:
-        interrupt_job(job_id)  # a shared file system may show the request late
+    if trial.allocation is not None:
+        interrupt_job(trial.allocation)  # a shared file system may show the request late
     deadline_t = time.monotonic() + (grace_s or 0) + _STUCK_S
     while lease_of(trial, paths).is_held():
         if time.monotonic() > deadline_t:
             if trial.allocation is not None:
-                _cancel_queued(trial.allocation)
+                end_job(trial.allocation, _STUCK_S)
                 return  # a lock of a dead node may last longer
             raise HistoryError(
                 f"{trial.trial} was asked to stop, but its zeusrun does not react; it may be "

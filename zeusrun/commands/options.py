@@ -19,7 +19,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
-from zeusrun.launcher.slurm.client import id_of
+from zeusrun.launcher.slurm.client import is_job
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def find_trial(name: str, store: History | None = None) -> Trial:
     ``slurm:1234`` means the last one that ran in that job of Slurm.
     """
     store = store or open_home(name)[1]
-    if id_of(name) is None:
+    if not is_job(name):
         return rules.find_trial(store, job_name(name))
     if (trial := find_allocated(name, store)) is None:
         raise UsageError(f"{name} has begun no run yet; `zeusrun logs {name}` shows its output")

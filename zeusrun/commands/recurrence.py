@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zeusrun import __version__
@@ -47,16 +47,6 @@ _FIRINGS = 5  # of a schedule, that a machine reports
 _POLL_S = 0.2  # a wait for the history ends so soon after a signal
 
 
-@dataclass
-class Inside:
-    """What the batch step of a scheduler's job gives to its recurrence, and what it gets back."""
-
-    allocation: Allocation | None = None
-    ticket: HeldTicket | None = None
-    color: bool = False
-    result: dict[str, Any] = field(default_factory=dict)  # as ``submit --json`` prints it
-
-
 def run_recurrence(
     spec: JobSpec,
     request: Request,
@@ -65,15 +55,18 @@ def run_recurrence(
     emit: Emit = lambda _event: None,
     begun: Callable[[], None] = lambda: None,
     as_json: bool = False,
-    inside: Inside | None = None,
-) -> int:
-    """Wait until the job may start, then run one recurrence and show it; return the exit code.
+    allocation: Allocation | None = None,
+    ticket: HeldTicket | None = None,
+) -> dict[str, Any]:
+    """Wait until the job may start, then run one recurrence and show it.
 
     ``note`` is shown first. ``emit`` gets every event, too. ``begun`` is called after the wait.
-    ``inside``: this is the batch step of a scheduler's job.
+    ``allocation`` and ``ticket`` are those of a scheduler's job of which this is the batch step.
+
+    Returns:
+        What ``submit --json`` prints as its last line.
     """
-    inside = inside or Inside()
-    shown = lasting_console(sys.stderr if as_json else sys.stdout, color=inside.color)
+    shown = lasting_console(sys.stderr if as_json else sys.stdout)
     trials: list[Trial] = []
     began = False
     # Signals are caught until everything is recorded, notified and cleaned up.
@@ -100,12 +93,10 @@ def run_recurrence(
                 home,
                 history,
                 {**os.environ, **spec.env},
-                overlap=request.overlap,
-                wait_for_gpus=request.wait,
-                until=request.until,
+                request=request,
                 signals=signals.received,
                 show=lambda text: view.show(Noted(text)),
-                ticket=inside.ticket,
+                ticket=ticket,
             ) as gpus:
                 begun()
                 submission = replace(
@@ -116,7 +107,7 @@ def run_recurrence(
                         place=(home, history),
                         signals=signals.received,
                         show=lambda text: view.show(Warned(text)),  # also with --quiet
-                        allocation=inside.allocation,
+                        allocation=allocation,
                     ),
                     describe_machine=functools.partial(_describe_machine, home),
                 )
@@ -139,10 +130,10 @@ def run_recurrence(
     savings = find_savings(trials)
     for block in [] if request.quiet else savings_block(savings):
         shown.print(block, soft_wrap=not shown.is_terminal)  # as SubmitView prints
-    inside.result |= result_json(spec.name, result, savings)
+    record = result_json(spec.name, result, savings)
     if as_json:
-        print_json(inside.result)
-    return result.exit_code
+        print_json(record)
+    return record
 
 
 class _HistoryMessages:

@@ -23,7 +23,7 @@ from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
 from zeusrun.launcher.rundir.ownership import files_of, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
-from zeusrun.launcher.slurm.client import id_of
+from zeusrun.launcher.slurm.client import is_job
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus, rank_label
@@ -270,7 +270,7 @@ def logs(
     """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
-    if id_of(name) is not None and rank is None and not (raw or as_json):
+    if is_job(name) and rank is None and not (raw or as_json):
         from zeusrun.commands.slurm import show_output  # noqa: PLC0415 - few need it
 
         show_output(name, follow=follow)

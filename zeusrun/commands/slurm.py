@@ -10,18 +10,17 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
 from rich.text import Text
 from typer import Argument
 
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
-from zeusrun.commands.recurrence import Inside, run_recurrence, send_notices
+from zeusrun.commands.recurrence import run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
@@ -33,32 +32,24 @@ from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
+    describe_job,
     find_ended,
-    id_of,
     name_of,
     read_jobs,
     requeue_job,
     stop_job,
     submit_script,
 )
-from zeusrun.launcher.slurm.queued import (
-    Queued,
-    QueuedFiles,
-    build_script,
-    files_of_id,
-    find_files,
-    new_files,
-)
+from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, find_files, new_files
 from zeusrun.notify.notices import lost_notices
 from zeusrun.plain_text import plain_log_line
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
-from zeusrun.view import units
 from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -96,22 +87,19 @@ def submit_to_slurm(
 
     ``detach`` returns at once. ``begun`` is called once it is queued.
     """
-    quiet = request.quiet
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
-    queued = Queued(spec.name, str(spec.source), request, color=shown.is_terminal and not detach)
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         files = new_files(home)
-        job_id = _queue(spec, queued, files, home, history)
+        name = _queue(spec, request, files, home, history)
         begun()
-        name = name_of(job_id)
         if detach:
             if as_json:
                 print_json({"queued": name})
-            elif not quiet:
+            elif not request.quiet:
                 typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
             return ExitCode.REACHED
-        follower = _Follower(spec, files, job_id, shown, signals, quiet=quiet)
+        follower = _Follower(name, files, shown, signals.received, request.quiet)
         result = follower.follow()
         if result is None:
             return _conclude(spec, home, history, follower)
@@ -120,54 +108,42 @@ def submit_to_slurm(
     return int(result["exit_code"])
 
 
-def _queue(spec: JobSpec, queued: Queued, files: QueuedFiles, home: Path, history: History) -> str:
-    """Take a ticket and hand the script to Slurm; return the id of its job."""
-    held, before = queue_elsewhere(spec.name, home, history, queued.request.overlap)
-    left = False
-    try:
-        queued = replace(queued, ticket=held.ticket.number)
-        files.write_queued(queued)
+def _queue(
+    spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
+) -> str:
+    """Take a ticket and hand the script to Slurm; return the name of its job."""
+    held, before = queue_elsewhere(spec.name, home, history, request.overlap)
+    request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, files.folder, ignore_errors=True)
+        undo.callback(held.release)
+        files.write_request(request)
         files.write("script.sh", os.fsencode(build_script(spec, files, home)))
         files.write("output.log", b"")
-        earlier = [job_id for each in before if (job_id := id_of(each.allocation)) is not None]
+        earlier = [each.allocation for each in before if each.allocation]
         given = spec.slurm.model_dump(exclude_none=True) if spec.slurm else ()
-        job_id = submit_script(files.script, earlier, spec.source.parent, given)
-        held.write(allocation=name_of(job_id))
-        files.write_queued(replace(queued, job_id=job_id))
+        name = submit_script(files.script, earlier, spec.source.parent, given)
+        held.write(allocation=name)
+        files.write_request(replace(request, allocation=name))
         held.leave()
-        left = True
-    finally:
-        if not left:
-            held.release()
-            shutil.rmtree(files.folder, ignore_errors=True)
-    if queued.request.overlap == "replace":
+        undo.pop_all()
+    if request.overlap == "replace":
         end_allocated(before)
-    return job_id
+    return name
 
 
+@dataclass
 class _Follower:
     """Shows what the batch step of a submit prints, and how its job waits, until it ends."""
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        files: QueuedFiles,
-        job_id: str,
-        shown: Console,
-        signals: CaughtSignals,
-        *,
-        quiet: bool,
-    ) -> None:
-        self.name = name_of(job_id)
-        self._spec, self._files, self._id = spec, files, job_id
-        self._shown, self._signals, self._quiet = shown, signals, quiet
-        self._tail = LineTail(files.output)
-        self.job: SlurmJob | None = None  # as Slurm described it last
-        self._said: str | None = None
-        self._runs = False  # what it prints says so
-        self._stopped = 0  # so many interrupts were passed on
-        live = shown.is_terminal and not quiet
-        self._live = Live(console=shown, auto_refresh=False, transient=True) if live else None
+    name: str  # of its job
+    files: QueuedFiles
+    shown: Console
+    received: Sequence[int]  # the signals to this process
+    quiet: bool
+    job: SlurmJob | None = None  # as Slurm described it last
+    interrupts: int = 0  # so many were passed on
+    _said: str | None = None
 
     def follow(self) -> dict[str, Any] | None:
         """Return the result of the submit; ``None`` if its job ended without one.
@@ -175,112 +151,90 @@ class _Follower:
         Raises ``ZeusrunError`` if this process is to end; the job goes on.
         """
         ask_t, pause_s, ended_t = 0.0, _FIRST_S, None
-        with self._live or contextlib.nullcontext():
-            while (result := self._files.read_result()) is None:
-                self._print()
-                self._take_signals()
-                now_t = time.monotonic()
-                if now_t >= ask_t:
-                    ask_t, pause_s = now_t + pause_s, min(_ASK_S, pause_s + _FIRST_S)
-                    self.job = read_jobs([self._id]).get(self._id, self.job)
-                    self._runs &= self.job is not None and self.job.state != "PENDING"
-                    self._show_state()
-                if self.job is not None and self.job.has_ended:
-                    ended_t = ended_t or now_t
-                    if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
-                        break
-                time.sleep(_POLL_S)
-        self._print(final=True)
+        tail = LineTail(self.files.output)
+        while (result := self.files.read_result()) is None:
+            self._print(tail)
+            self._take_signals()
+            now_t = time.monotonic()
+            if now_t >= ask_t:
+                ask_t, pause_s = now_t + pause_s, min(_ASK_S, pause_s + _FIRST_S)
+                self.job = read_jobs([self.name]).get(self.name, self.job)
+                self._show_state()
+            if self.job is not None and self.job.has_ended:
+                ended_t = ended_t or now_t
+                if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
+                    break
+            time.sleep(_POLL_S)
+        self._print(tail, final=True)
         return result
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the user has stopped it from here."""
-        return bool(self._stopped)
-
-    def _print(self, *, final: bool = False) -> None:
-        while lines := self._tail.read_lines(final=final):
-            self._runs = True
-            for line in lines:
-                text = Text.from_ansi(plain_log_line(line.decode(errors="replace")))
-                text.overflow = "ignore"  # broken between words, on a terminal
-                self._shown.print(text, soft_wrap=self._live is None, highlight=False)
+    def _print(self, tail: LineTail, *, final: bool = False) -> None:
+        for line in _read_output(tail, final=final):
+            self.shown.print(Text(line), soft_wrap=True)
 
     def _show_state(self) -> None:
         text = describe_job(self.name, self.job)
-        if self._live is not None:
-            self._live.update(Text(text, style="dim"), refresh=True)
-        elif text != self._said and not (self._quiet or self._runs):
-            self._shown.print(Text(f"· {text}"), soft_wrap=True)
+        if text != self._said and not self.quiet:
+            self.shown.print(Text(f"· {text}"), soft_wrap=True)
         self._said = text
 
     def _take_signals(self) -> None:
-        received = self._signals.received
-        interrupts = received.count(signal.SIGINT)
-        if interrupts > self._stopped:
-            self._stopped = interrupts
-            stop_job(self._id, at_once=interrupts > 1)
+        interrupts = self.received.count(signal.SIGINT)
+        if interrupts > self.interrupts:
+            self.interrupts = interrupts
+            stop_job(self.name, at_once=interrupts > 1)
             again = "" if interrupts > 1 else "; press Ctrl-C again to end it at once"
-            self._shown.print(f"{self.name} is asked to stop{again}", highlight=False)
-        if len(received) > interrupts:
-            error = ZeusrunError(f"{self._spec.name}: {self.name} goes on without this process")
-            hung_up = signal.SIGHUP in received
+            self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
+        if len(self.received) > interrupts:
+            error = ZeusrunError(f"{self.name} goes on without this process")
+            hung_up = signal.SIGHUP in self.received
             error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
             raise error
 
 
-def describe_job(name: str, job: SlurmJob | None) -> str:
-    """Return where a job of Slurm is, in a sentence without its end."""
-    if job is None:
-        return f"{name}: Slurm does not respond"
-    if job.state != "PENDING":
-        where = "" if job.nodes is None else f" on {job.nodes}"
-        verb = "runs" if job.state == "RUNNING" else f"is {job.state}"
-        return f"{name} {verb}{where}"
-    why = "" if job.cause is None else f" ({job.cause})"
-    start = ""
-    if job.start_at is not None and job.start_at > read_clock():
-        start = f", expected to start {units.moment(timestamp(job.start_at))}"
-    return f"{name} is queued{why}{start}"
+def _read_output(tail: LineTail, *, final: bool) -> Iterator[str]:
+    """Yield what the batch step of a job has printed since the last call."""
+    while lines := tail.read_lines(final=final):
+        for line in lines:
+            yield plain_log_line(line.decode(errors="replace"))
 
 
 def show_output(name: str, *, follow: bool) -> None:
     """Print what the batch step of a job has printed, with ``follow`` until the job has ended."""
-    home, job_id = trusted_home(os.environ), id_of(name) or ""
-    files = find_files(home, job_id)
+    home = trusted_home(os.environ)
+    files = find_files(home, name)
     if files is None:
         raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
-    tail, running = LineTail(files.output), follow
+    tail, ends = LineTail(files.output), not follow
     while True:
-        while lines := tail.read_lines(final=not running):
-            for line in lines:
-                typer.echo(plain_log_line(line.decode(errors="replace")))
-        if not running:
+        for line in _read_output(tail, final=ends):
+            typer.echo(line)
+        if ends:
             return
-        running = not find_ended([name])
+        ends = bool(find_ended([name]))
         time.sleep(_POLL_S)
 
 
 def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
-    recovered = recover_lost(history, spec.name, timestamp(), home)
-    lost = [t for t in recovered if (t.allocation, t.status) == (follower.name, TrialStatus.LOST)]
+    name, recovered = follower.name, recover_lost(history, spec.name, timestamp(), home)
+    lost = [each for each in recovered if each.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lost_notices(lost))
-    state = "GONE" if follower.job is None else follower.job.state
-    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.stopped else signal.SIGTERM)
     # Another submit may have recorded it first, or the batch step, which could not tell.
-    trial = options.find_allocated(follower.name, history)
+    trial = options.find_allocated(name, history)
+    number = signal.SIGINT if follower.interrupts else signal.SIGTERM
+    cancelled = ExitCode.SIGNAL_BASE + number
     if trial is not None and trial.status.finished:
-        status = trial.status
-        then = "; the next submit continues it" if status is TrialStatus.PREEMPTED else ""
-        options.tell(f"{trial.trial} is recorded as {status.value}: {trial.reason}{then}")
-        return cancelled if status is TrialStatus.CANCELLED else exit_code(trial, None, ())
-    error = ZeusrunError(
-        f"{follower.name} ended as {state} before it began to train; `zeusrun logs "
-        f"{follower.name}` shows why"
-    )
-    error.exit_code = cancelled if state == "CANCELLED" else ExitCode.LAUNCH
-    raise error
+        options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
+        if trial.status is TrialStatus.CANCELLED:
+            return cancelled
+        return exit_code(trial, None, ())
+    state = "GONE" if follower.job is None else follower.job.state
+    text = f"{name} ended as {state} before it began to train"
+    if state == "CANCELLED":
+        options.tell(text)
+        return cancelled
+    raise LaunchError(f"{text}; `zeusrun logs {name}` shows why")
 
 
 def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
@@ -288,82 +242,72 @@ def batch(name: Annotated[str, Argument(help="Of the queued submit.")]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # somebody follows the file
     home = trusted_home(os.environ)
-    files = files_of_id(home, name)
-    queued = files.read_queued()
-    if queued.job_id not in {"", os.environ.get("SLURM_JOB_ID")}:
-        job = name_of(queued.job_id)
-        raise UsageError(f"this command is for the batch step of a Slurm job: {job} runs it")
+    files = QueuedFiles(home / "slurm" / name)
+    request = files.read_request()
+    if request.allocation not in {"", name_of(os.environ.get("SLURM_JOB_ID", ""))}:
+        raise UsageError(
+            f"this command is for the batch step of a Slurm job: {request.allocation} runs it"
+        )
     with CaughtSignals() as signals:  # until the result is written, or the job is queued again
         files.remove_result()  # of the time before Slurm started the job again
         try:
-            code, result, again = _run_inside(queued, home, signals.received)
+            result = _run_inside(request, home, signals.received)
         except ZeusrunError as error:
             typer.echo(f"zeusrun: {error}", err=True)  # before somebody reads the result
-            _write_result(files, {"exit_code": int(error.exit_code)})
-            raise typer.Exit(error.exit_code) from error
-        if not again:
-            _write_result(files, result)
-    raise typer.Exit(code)
+            result = {"exit_code": int(error.exit_code)}
+        if result is not None:
+            with contextlib.suppress(ZeusrunError):  # the history has it
+                files.write("result.json", json.dumps(result).encode())
+    raise typer.Exit(ExitCode.BUSY if result is None else result["exit_code"])
 
 
-def _write_result(files: QueuedFiles, result: dict[str, Any]) -> None:
-    with contextlib.suppress(ZeusrunError):  # the history has it
-        files.write("result.json", json.dumps(result).encode())
-
-
-def _run_inside(
-    queued: Queued, home: Path, signals: Sequence[int]
-) -> tuple[int, dict[str, Any], bool]:
-    """Run a recurrence in the allocation; return whether its job is queued again, too."""
-    request = queued.request
-    spec = load_spec(Path(queued.job_file), list(request.overrides))
+def _run_inside(request: Request, home: Path, signals: Sequence[int]) -> dict[str, Any] | None:
+    """Run a recurrence in the allocation; return its result, ``None`` if it is queued again."""
+    spec = load_spec(Path(request.job_file), list(request.overrides))
     requeues = spec.slurm is not None and spec.slurm.requeue
-    with open_allocation(os.environ, spec.launch.grace_period_s) as allocation:
-        held = Tickets(home).adopt(queued.ticket, queued.job, allocation.name)
-        inside, again = Inside(allocation, held, queued.color), False
+    with (
+        open_allocation(os.environ, spec.launch.grace_period_s) as allocation,
+        contextlib.ExitStack() as stack,
+    ):
+        held = Tickets(home).adopt(request.ticket, spec.name, allocation.name)
+        stack.callback(held.release)
         if not allocation.is_known:
-            typer.echo(
-                "zeusrun: squeue does not answer here, so the time limit is unknown, and the job "
-                "may not be queued again; a container needs Slurm's commands",
-                err=True,
+            options.tell(
+                "squeue does not answer here, so the time limit is unknown, and the job may not be "
+                "queued again; a container needs Slurm's commands"
             )
+        late = request.until is not None and read_clock() > request.until
+        if late and not allocation.restarts:  # else it had begun in time
+            raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
         try:
-            if not allocation.restarts:  # else it had begun in time
-                _check_deadline(spec, request)
-            code = run_recurrence(spec, request, inside=inside)
-            last = inside.result["trials"][-1]
-            if last["status"] == TrialStatus.PREEMPTED.value and requeues:
-                held.leave()  # Slurm kills this process
-                again = _requeue(allocation)
+            result = run_recurrence(spec, request, allocation=allocation, ticket=held)
+            preempted = result["trials"][-1]["status"] == TrialStatus.PREEMPTED.value
         except BusyError as error:
-            # It was preempted before a run began.
+            # It may have been preempted before a run began.
             cause = allocation.find_cause() if signals and signals[0] in PREEMPTING else None
-            if cause is None or cause[0] is ReasonCode.CANCELLED or not requeues:
-                raise
-            held.leave()
-            if not (again := _requeue(allocation)):
+            preempted = cause is not None and cause[0] is not ReasonCode.CANCELLED
+            if not (preempted and requeues):
                 raise
             typer.echo(f"zeusrun: {error}", err=True)
-            code = ExitCode.BUSY
-        finally:
-            if not again:
-                held.release()
-    return code, inside.result, again
-
-
-def _check_deadline(spec: JobSpec, request: Request) -> None:
-    if request.until is not None and read_clock() > request.until:
-        raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")
+            result = {"exit_code": int(error.exit_code)}
+        if not (preempted and requeues):
+            return result
+        held.leave()  # Slurm kills this process
+        if not _requeue(allocation):
+            return result
+        stack.pop_all()
+    return None
 
 
 def _requeue(allocation: Allocation) -> bool:
     """Queue this job again, unless the user has cancelled it; return whether it will run again."""
-    if allocation.was_cancelled():
+    cause = allocation.ask()
+    if cause is not None and cause[0] is ReasonCode.CANCELLED:
         return False
     try:
-        requeue_job(allocation.job_id)
+        requeue_job(allocation.name)
     except LaunchError as error:
-        job = read_jobs([allocation.job_id]).get(allocation.job_id)
+        job = read_jobs([allocation.name]).get(allocation.name)
         # Somebody else has done so; until its processes end, the job is COMPLETING.
         if job is None or (job.restarts <= allocation.restarts and job.state != "PENDING"):
             typer.echo(f"zeusrun: {error}; the next submit continues the run", err=True)

@@ -90,9 +90,7 @@ def submit(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
     if spec.slurm is None and detach:
-        raise UsageError(
-            f"{job}: --detach is for run_on: slurm. Here, `nohup zeusrun submit {job} &` does it"
-        )
+        raise UsageError(f"--detach is for run_on: slurm; use `nohup zeusrun submit {job} &`")
     if spec.slurm is not None and metrics_port is not None:
         raise UsageError("--metrics-port serves this machine, and run_on: slurm trains elsewhere")
     if dry_run and spec.slurm is not None:
@@ -115,8 +113,8 @@ def submit(
         )
     with MetricsPort(spec.name, metrics_port) as port:
         note = f"metrics for Prometheus: {port.url}"
-        code = run_recurrence(spec, request, note=note, emit=port.take, as_json=as_json)
-    raise typer.Exit(code)
+        result = run_recurrence(spec, request, note=note, emit=port.take, as_json=as_json)
+    raise typer.Exit(result["exit_code"])
 
 
 def _run(
@@ -129,7 +127,7 @@ def _run(
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
     if spec.slurm is None:
-        return run_recurrence(spec, request, begun=begun, as_json=as_json)
+        return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
     from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
 
     return submit_to_slurm(spec, request, begun=begun, detach=detach, as_json=as_json)

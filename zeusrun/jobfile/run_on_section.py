@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import shlex
@@ -118,8 +117,6 @@ class RunOn(Section):
                 "takes one of hosts, such as [a, b], hostfile, and slurm, such as {}; it has "
                 f"{' and '.join(given) or 'none'}"
             )
-        if self.slurm is not None and self.fan_out_command(Host("a", None)) is None:
-            raise ValueError("has fan_out: join, which does not go with slurm; remove fan_out")
         return self
 
     @property
@@ -129,7 +126,7 @@ class RunOn(Section):
 
     def fan_out_command(self, host: Host) -> list[str] | None:
         """Return the words that start the words after them on a host; ``None``: ``join``."""
-        words = shlex.split(self.fan_out or (SSH if self.slurm is None else SRUN))
+        words = shlex.split(self.fan_out or SSH)
         return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
 
     def in_allocation(self, hosts: Sequence[str]) -> RunOn:
@@ -178,18 +175,13 @@ def read_run_on(value: object) -> object:
     Raises:
         ValueError: If the value is another text, or a list.
     """
-    if not isinstance(value, (str, list)) or value == LOCAL:
-        return None if value == LOCAL else value
     if value == SLURM:
         return {SLURM: {}}
-    given, hint = repr(value), ""
-    if isinstance(value, list):
-        given, hint = "a list", "; write run_on: {hosts: [a, b]}"
-    elif close := difflib.get_close_matches(value, WORDS, n=1):
-        hint = f"; did you mean {close[0]}?"
-    raise ValueError(
-        f"must be local, slurm, or a section such as {{hosts: [a, b]}}, not {given}{hint}"
-    )
+    if isinstance(value, (str, list)) and value != LOCAL:
+        raise ValueError(
+            f"must be local, slurm, or a section such as {{hosts: [a, b]}}, not {value!r}"
+        )
+    return None if value == LOCAL else value
 
 
 def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
@@ -199,9 +191,7 @@ def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
     run_on: RunOn | None = info.data["run_on"]
     given, several = f"has nnodes: {launch.nnodes}, but", launch.nnodes not in {None, 1}
     if run_on is None and several:
-        raise ValueError(
-            f"{given} no machines are named; write run_on: {{hosts: [a, b]}}, or run_on: slurm"
-        )
+        raise ValueError(f"{given} no machines are named; add run_on: slurm, or {{hosts: [a, b]}}")
     if run_on is None or (run_on.slurm is not None and not several):
         return launch
     if run_on.hosts and launch.nnodes not in {None, len(run_on.hosts)}:
@@ -222,8 +212,8 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
     launch, run_on = values.get("launch"), values.get("run_on")
     if launch is None or "run_on" not in values:
         return None
-    per_node = launch.nproc_per_node
-    if run_on is None or run_on.slurm is not None:
-        return per_node * (launch.nnodes or 1) if isinstance(per_node, int) else None
-    counts = [host.slots or per_node for host in map(parse_host, run_on.hosts)]
+    hosts = ("any",) * (launch.nnodes or 1)
+    if run_on is not None and run_on.slurm is None:
+        hosts = run_on.hosts
+    counts = [host.slots or launch.nproc_per_node for host in map(parse_host, hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

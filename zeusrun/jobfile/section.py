@@ -52,12 +52,9 @@ _OTHER_NAMES = {
     "lr": "learning_rate.base",
     "machines": "run_on.hosts",
     "nodes": "run_on.hosts",
-    "ntasks_per_node": "launch.nproc_per_node",
-    "queue": "run_on.slurm.partition",
     "run_on.slurm.nodes": "launch.nnodes",
     "sizes": "batch_size.candidates",
     "timeout": "timeout_s",
-    "walltime": "run_on.slurm.time",
     "world_size": "launch.nproc_per_node",
 }
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.validators import duration_s
@@ -42,22 +42,10 @@ def time_s(text: str) -> float:
         seconds = 86400.0 * int(match[1] or 0)
         seconds += sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
     else:
-        try:
-            seconds = duration_s(text)
-        except ValueError:
-            raise ValueError(
-                "must be a duration such as 8h or 1h30m, or as Slurm writes it: 90 (minutes), "
-                f"8:00:00 or 1-12 (days-hours), not {text!r}"
-            ) from None
+        seconds = duration_s(text)
     if seconds == 0:
         raise ValueError("must be more than 0, which is no limit to Slurm; leave it out instead")
     return seconds
-
-
-def _split(text: str) -> list[str]:
-    with contextlib.suppress(ValueError):  # a quote that does not end
-        return shlex.split(text)
-    return []
 
 
 def _check_line(text: str) -> str:
@@ -67,7 +55,9 @@ def _check_line(text: str) -> str:
 
 
 def _check_option(text: str) -> str:
-    first, *rest = _split(text) or [""]
+    first, rest = "", list[str]()
+    with contextlib.suppress(ValueError):  # no word, or a quote that does not end
+        first, *rest = shlex.split(text)
     match = _OPTION.match(first)
     if match is None or len(rest) > 1 or any(word.startswith("-") for word in rest):
         raise ValueError(f"must be one option of sbatch, such as --exclude=n7, not {text!r}")
@@ -79,19 +69,7 @@ def _check_option(text: str) -> str:
     return text
 
 
-def _check_python(text: str) -> str:
-    if not _split(text):
-        raise ValueError(f"must be a command that starts Python, such as python3, not {text!r}")
-    return text
-
-
 _Line = Annotated[str, Field(min_length=1), AfterValidator(_check_line)]
-_Time = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    read_by(time_s),
-    WithJsonSchema({"type": ["string", "integer"]}),
-]
 
 
 class Slurm(Section):
@@ -105,7 +83,7 @@ class Slurm(Section):
     cpus_per_task: int | None = Field(
         None, ge=1, description="CPUs of each node, where zeusrun is one task."
     )
-    time: _Time | None = Field(
+    time: Annotated[str | int, read_by(time_s)] | None = Field(
         None, description="Time limit: 8h, 90 (minutes), 8:00:00, 1-12:00. null: from timeout_s."
     )
     requeue: bool = Field(
@@ -117,11 +95,6 @@ class Slurm(Section):
     setup: str = Field(
         "", description="Shell lines that run before zeusrun, such as module load cuda."
     )
-    python: Annotated[_Line, AfterValidator(_check_python)] | None = Field(
+    python: _Line | None = Field(
         None, description="Command that starts Python on the nodes; null: the Python of zeusrun."
     )
-
-    @property
-    def limit_s(self) -> float | None:
-        """The seconds of ``time``."""
-        return None if self.time is None else time_s(self.time)

@@ -142,7 +142,7 @@ class Submission:
         known = max((trial.recurrence for trial in trials), default=0)
         newer = [(n, name) for n, name in numbered_runs(home, job) if n is not None and n > known]
         mine = _own_trials(history, home, self.host, trials)
-        own = None if self.allocation is None else self.allocation.continued
+        own = None if self.allocation is None else self.allocation.name
         reserved = find_waiting([t for t in mine if t.status is TrialStatus.PREEMPTED], own)
         preempted = find_preempted(mine, own, reserved)
         paths = None if preempted is None else find_own(history, home, preempted)

@@ -23,6 +23,7 @@ from zeusrun.launcher.queue.tickets import find_waiting
 from zeusrun.launcher.rundir.layout import RunPaths, has_checkpoint
 from zeusrun.launcher.rundir.ownership import RunLock, find_own, lease_of
 from zeusrun.launcher.rundir.record import read_live, read_outcome, write_record
+from zeusrun.launcher.slurm.allocation import explain_end
 from zeusrun.launcher.supervision.outcome import outcome_now
 from zeusrun.metrics.advance import advance
 from zeusrun.metrics.base import SidecarReader
@@ -61,7 +62,7 @@ def clean_up(submission: Submission, emit: Emit) -> None:
             emit(Warned(orphans.problem))
     recovered: list[Trial] = []
     with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
-        own = None if submission.allocation is None else submission.allocation.continued
+        own = None if submission.allocation is None else submission.allocation.name
         recovered = recover_lost(history, job, timestamp(), home, own)
     for lost in recovered:
         emit(Noted(f"{lost.trial} is recorded as {lost.status.value}: {lost.reason}"))
@@ -151,8 +152,6 @@ def _lost(trial: Trial, paths: RunPaths, finished_at: str, own: str | None) -> O
     if trial.allocation is not None and trial.allocation == own:
         status, reason = TrialStatus.PREEMPTED, f"{own} was started again"
     elif trial.allocation is not None:
-        from zeusrun.launcher.slurm.allocation import explain_end  # noqa: PLC0415 - few have it
-
         saved = has_checkpoint(paths.run_dir)
         if (found := explain_end(trial.allocation, saved=saved)) is not None:
             status, reason = found[0] or status, found[1]

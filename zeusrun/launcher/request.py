@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of a submit, which a queued one keeps as JSON."""
+    """The options of a submit; one that is queued in Slurm keeps them as JSON."""
 
     overrides: tuple[str, ...] = ()  # of the job file
     batch_size: int | None = None  # the user's own choice; ``None`` to ask the policy
@@ -23,6 +23,9 @@ class Request:
     wait: bool = False  # for GPUs of other jobs
     quiet: bool = False
     warning: str | None = None  # to show first
+    job_file: str = ""  # of a queued one, as the next two
+    ticket: int = 0  # its number
+    allocation: str = ""  # its job, such as slurm:1234, once it is known
 
     @property
     def forced(self) -> Forced | None:

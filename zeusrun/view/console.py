@@ -84,15 +84,13 @@ class LastingStream:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
-def lasting_console(stream: IO[str] | None, *, color: bool = False) -> PlainConsole:
+def lasting_console(stream: IO[str] | None) -> PlainConsole:
     """Return a console that continues without output if its terminal or pipe is closed.
 
-    ``None`` is a stream that was closed before zeusrun started. ``color``: with colours also in a
-    file, which somebody shows on a terminal.
+    ``None`` is a stream that was closed before zeusrun started.
     """
     stream = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") if stream is None else stream
-    file = cast("IO[str]", LastingStream(stream))
-    return PlainConsole(file=file, color_system="standard" if color else "auto")
+    return PlainConsole(file=cast("IO[str]", LastingStream(stream)))
 
 
 def break_lines(text: Text, width: int) -> list[Text]:

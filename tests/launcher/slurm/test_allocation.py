@@ -17,6 +17,7 @@ from zeusrun.launcher.slurm.allocation import (
     lead_s,
     open_allocation,
 )
+from zeusrun.launcher.slurm.client import name_of
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -28,7 +29,7 @@ PREEMPTED_CODE, CANCELLED_CODE = ReasonCode.PREEMPTED, ReasonCode.CANCELLED
 
 def inside(end_in_s=None, restarts=0):
     end_at = None if end_in_s is None else read_clock() + end_in_s
-    return Allocation("7", ("n1",), restarts, end_at, LEAD_S)
+    return Allocation("slurm:7", ("n1",), restarts, end_at, LEAD_S)
 
 
 class Heard:
@@ -106,7 +107,7 @@ def test_an_allocation_is_read_from_the_environment_of_its_batch_step(slurm):
     assert found.time_left_s() == pytest.approx(6600 - 40 - EARLY_S, abs=3)
 
 
-@pytest.mark.parametrize(("count", "restarts"), [("", 0), ("0", 0), ("1", 1), ("x", 0)])
+@pytest.mark.parametrize(("count", "restarts"), [("", 0), ("0", 0), ("1", 1)])
 def test_a_first_start_has_no_count(slurm, count, restarts):
     slurm.put("7")
     assert open_allocation({**INSIDE, "SLURM_RESTART_COUNT": count}, 1.0).restarts == restarts
@@ -245,7 +246,7 @@ class TestSlurm:
 
     @staticmethod
     def cause_of(job_id, restarts=0):
-        return Allocation(job_id, ("n1",), restarts, None, LEAD_S).find_cause()
+        return Allocation(name_of(job_id), ("n1",), restarts, None, LEAD_S).find_cause()
 
     def begin(self, slurm, *options):
         job_id = slurm.submit(self.IGNORES_TERM, *options)

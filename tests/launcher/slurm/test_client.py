@@ -13,8 +13,8 @@ from zeusrun.launcher.slurm.client import (
     SlurmJob,
     cancel_job,
     find_ended,
-    id_of,
     interrupt_job,
+    is_job,
     name_of,
     read_jobs,
     requeue_job,
@@ -55,11 +55,10 @@ class TestSlurm(SlurmContract):
         ("k8s:12", None),
         ("12", None),
         ("", None),
-        (None, None),
     ],
 )
 def test_a_name_is_an_id_or_none_that_a_command_could_take_for_more(name, job_id):
-    assert id_of(name) == job_id
+    assert is_job(name) is (job_id is not None)
     assert job_id is None or name_of(job_id) == name
 
 
@@ -72,15 +71,15 @@ def test_nothing_is_asked_of_no_job(slurm):
 def test_all_jobs_are_read_with_one_command(slurm):
     for number in range(20):
         slurm.put(str(number), "PENDING")
-    assert len(read_jobs([str(number) for number in range(20)])) == 20
+    assert len(read_jobs([f"slurm:{number}" for number in range(20)])) == 20
     assert len(slurm.calls()) == 1
 
 
 def test_what_slurm_does_not_know_is_unknown_and_not_0(slurm):
     slurm.put("1", "PENDING", restarts="N/A", start="N/A", end="NONE", limit="", nodes="")
-    assert read_jobs(["1"]) == {"1": SlurmJob("PENDING")}
+    assert read_jobs(["slurm:1"]) == {"slurm:1": SlurmJob("PENDING")}
     slurm.put("1", "CANCELLED by 0", end="Unknown", start="2026-13-01T00:00:00", reason="")
-    job = read_jobs(["1"])["1"]
+    job = read_jobs(["slurm:1"])["slurm:1"]
     assert (job.state, job.start_at, job.end_at, job.cause) == ("CANCELLED", None, None, None)
 
 
@@ -88,24 +87,24 @@ def test_what_slurm_does_not_know_is_unknown_and_not_0(slurm):
 def test_an_hour_that_the_clocks_repeat_is_not_taken_for_the_other(slurm, monkeypatch, at):
     monkeypatch.setenv("TZ", "UTC+0XYZ-1,M3.5.0/1,M11.1.0/1")
     slurm.put("1", start=at - time.time(), end=60)
-    assert read_jobs(["1"])["1"].start_at == pytest.approx(at, abs=2)
+    assert read_jobs(["slurm:1"])["slurm:1"].start_at == pytest.approx(at, abs=2)
 
 
 def test_a_command_that_fails_leaves_a_job_unknown_and_so_alive(slurm):
     name = slurm.put("1", "COMPLETED")
     slurm.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
-    assert read_jobs(["1"]) == {}
+    assert read_jobs(["slurm:1"]) == {}
     assert find_ended([name]) == set()
     assert not slurm.calls("sacct")
 
 
 def test_a_command_that_is_absent_or_hangs_leaves_a_job_unknown(slurm, monkeypatch):
     (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    assert read_jobs(["1"], 0.05) == {}
+    assert read_jobs(["slurm:1"], 0.05) == {}
     monkeypatch.setenv("PATH", "/nowhere")
-    assert read_jobs(["1"]) == {}
-    with pytest.raises(LaunchError, match="scancel: No such file"):
-        cancel_job("1")
+    assert read_jobs(["slurm:1"]) == {}
+    with pytest.raises(LaunchError, match="scancel is not on PATH"):
+        cancel_job("slurm:1")
 
 
 @pytest.mark.parametrize(
@@ -121,13 +120,13 @@ def test_a_command_that_is_absent_or_hangs_leaves_a_job_unknown(slurm, monkeypat
 )
 def test_the_accounting_says_how_a_forgotten_job_ended(slurm, account, state):
     name = slurm.put("1", forgotten=True, account=account)
-    assert read_jobs(["1"])["1"].state == state
+    assert read_jobs(["slurm:1"])["slurm:1"].state == state
     assert find_ended([name]) == {name}
 
 
 def test_a_job_that_is_only_forgotten_is_gone_without_any_accounting(slurm):
     slurm.fail("sacct", "Slurm accounting storage is disabled")
-    assert read_jobs(["1"]) == {"1": SlurmJob(GONE)}
+    assert read_jobs(["slurm:1"]) == {"slurm:1": SlurmJob(GONE)}
 
 
 def test_those_who_wait_ask_slurm_every_few_seconds(slurm):
@@ -135,18 +134,18 @@ def test_those_who_wait_ask_slurm_every_few_seconds(slurm):
     for _ in range(3):
         assert find_ended(names) == {"slurm:2"}
     assert len(slurm.calls()) == 1
-    cancel_job("1")
+    cancel_job("slurm:1")
     assert find_ended(names) == names
     assert len(slurm.calls("squeue")) == 2
 
 
 def test_a_job_that_does_not_respond_is_cancelled_rather_than_asked(slurm):
     slurm.put("1")
-    stop_job("1")
-    stop_job("1", at_once=True)
+    stop_job("slurm:1")
+    stop_job("slurm:1", at_once=True)
     slurm.put("2")
     slurm.fail("squeue")
-    stop_job("2")
+    stop_job("slurm:2")
     options = ["--signal=INT", "--batch"]
     assert [each[1:] for each in slurm.calls("scancel")] == [[*options, "1"], ["1"], ["2"]]
 
@@ -154,11 +153,11 @@ def test_a_job_that_does_not_respond_is_cancelled_rather_than_asked(slurm):
 def test_a_refused_cancel_is_told(slurm):
     slurm.fail("scancel", "scancel: error: Kill job error on job id 1: Access/permission denied")
     with pytest.raises(LaunchError, match=r"^`scancel 1` failed: .*Access/permission denied$"):
-        cancel_job("1")
-    interrupt_job("1")  # a file asks for the same
+        cancel_job("slurm:1")
+    interrupt_job("slurm:1")  # a file asks for the same
     slurm.fail("scontrol", "", 1)
     with pytest.raises(LaunchError, match=r"^`scontrol requeue 1` failed: exit code 1$"):
-        requeue_job("1")
+        requeue_job("slurm:1")
 
 
 def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, tmp_path):
@@ -169,10 +168,10 @@ def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, 
     for name in (*foreign, *own, *sbatch, "SBATCH_RESERVATION", "SBATCH_ACCOUNT"):
         monkeypatch.setenv(name, "1")
     (tmp_path / "script").write_text("#!/bin/bash\nexec sleep 600\n")
-    submit_script(tmp_path / "script", ["3", "4"], tmp_path, {"partition": "gpu"})
-    read_jobs(["1", "9"])
-    cancel_job("1")
-    requeue_job("1")
+    submit_script(tmp_path / "script", ["slurm:3", "slurm:4"], tmp_path, {"partition": "gpu"})
+    read_jobs(["slurm:1", "slurm:9"])
+    cancel_job("slurm:1")
+    requeue_job("slurm:1")
     assert [each[0] for each in slurm.calls()] == [
         *("sbatch", "squeue", "sacct", "scancel", "scontrol")
     ]
@@ -191,7 +190,13 @@ def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, 
 
 @pytest.mark.parametrize(
     ("answer", "job_id"),
-    [("12", "12"), ("12;other", "12"), ("", None), ("12 34", None), ("Submitted 12", None)],
+    [
+        ("12", "slurm:12"),
+        ("12;other", "slurm:12"),
+        ("", None),
+        ("12 34", None),
+        ("Submitted 12", None),
+    ],
 )
 def test_an_answer_of_sbatch_is_an_id_or_refused(slurm, tmp_path, answer, job_id):
     (slurm.folder / "sbatch").write_text(f"#!/bin/sh\necho '{answer}'\necho careful >&2\n")
@@ -204,7 +209,7 @@ def test_an_answer_of_sbatch_is_an_id_or_refused(slurm, tmp_path, answer, job_id
 
 def test_without_sbatch_a_submit_says_where_to_go(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match=r"not on PATH; submit on a login .*--set run_on=local"):
+    with pytest.raises(LaunchError, match=r"not on PATH; use a login node .*--set run_on=local"):
         submit_script(tmp_path / "script", [], tmp_path)
     (tmp_path / "sbatch").touch()
     with pytest.raises(LaunchError, match=r"^sbatch: Permission denied$"):

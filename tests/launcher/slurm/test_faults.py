@@ -27,7 +27,7 @@ def test_an_answer_that_comes_late_is_kept_as_long_as_another(slurm, monkeypatch
     monkeypatch.setattr(client, "read_jobs", read_jobs)
     monkeypatch.setattr(client, "_KEPT_S", 0.1)
     assert find_ended([name]) == find_ended([name]) == set()
-    assert asked == ["1"]
+    assert asked == ["slurm:1"]
 
 
 def test_slurm_is_asked_before_other_submits_have_to_wait(slurm, tmp_path, monkeypatch):
@@ -53,7 +53,7 @@ def test_ctrl_c_in_a_terminal_is_for_zeusrun_and_not_for_its_commands(slurm, tmp
     sbatch.write_text("#!/bin/sh\nps -o pgid= -p $$ >pgid\necho Welcome\necho 12\n")
     (tmp_path / "script").write_text("#!/bin/sh\n")
     os.chdir(tmp_path)
-    assert submit_script(tmp_path / "script", [], tmp_path) == "12"
+    assert submit_script(tmp_path / "script", [], tmp_path) == "slurm:12"
     assert int((tmp_path / "pgid").read_text()) != os.getpgrp()
 
 
@@ -63,7 +63,7 @@ def test_a_job_that_a_federation_runs_elsewhere_has_not_ended(slurm):
 
 def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
     slurm.fail("squeue")
-    allocation = Allocation("7", ("n1",), 0, None, 40.0)
+    allocation = Allocation("slurm:7", ("n1",), 0, None, 40.0)
     allocation._sentinel = SimpleNamespace(was_signalled=True)
     assert allocation.hears_end() == "slurm:7 was signalled"
 
@@ -80,5 +80,5 @@ def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
 )
 def test_a_job_that_was_cancelled_is_not_queued_again(slurm, job, again):
     slurm.put("7", **job)
-    assert _requeue(Allocation("7", ("n1",), 0, None, 40.0)) is again
+    assert _requeue(Allocation("slurm:7", ("n1",), 0, None, 40.0)) is again
     assert bool(slurm.calls("scontrol")) is again

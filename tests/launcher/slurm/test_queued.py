@@ -18,18 +18,16 @@ from tests.factories import load_job
 from zeusrun.errors import UsageError
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.slurm.queued import (
-    Queued,
     QueuedFiles,
     _quote,
     build_script,
-    files_of_id,
     find_files,
     limit_s,
     new_files,
 )
 
 REQUEST = Request(overrides=("a=1", "b=ü"), batch_size=32, overlap="queue", until=1e9, wait=True)
-QUEUED = Queued("job", "/jobs/job.yaml", REQUEST, color=True, ticket=7, job_id="12")
+QUEUED = replace(REQUEST, job_file="/jobs/job.yaml", ticket=7, allocation="slurm:12")
 SAFE = "-P " if sys.version_info >= (3, 11) else ""
 
 
@@ -48,9 +46,8 @@ def script_of(tmp_path, home="/home", python="python3", launch=None, **slurm):
 def test_a_submit_that_is_queued_is_read_as_it_was_written(files, tmp_path):
     assert files.read_result() is None
     assert not files.folder.exists()
-    files.write_queued(QUEUED)
-    assert files.read_queued() == QUEUED
-    assert files_of_id(tmp_path, files.folder.name).read_queued() == QUEUED
+    files.write_request(QUEUED)
+    assert files.read_request() == QUEUED
     assert files.folder.stat().st_mode & 0o777 == 0o700
     assert (files.folder / "request.json").stat().st_mode & 0o777 == 0o600
     assert new_files(tmp_path).folder != files.folder
@@ -62,25 +59,24 @@ def test_a_submit_that_is_queued_is_read_as_it_was_written(files, tmp_path):
         (lambda _: "{", "cannot be read"),
         (lambda _: "[]", "cannot be read"),
         (lambda whole: json.dumps({**whole, "version": 2}), "newer zeusrun"),
-        (lambda whole: json.dumps({**whole, "request": None}), "cannot be read"),
-        (lambda whole: json.dumps({**whole, "request": {"overrides": 7}}), "cannot be read"),
-        (lambda whole: json.dumps({k: v for k, v in whole.items() if k != "job"}), "job"),
-        (lambda whole: json.dumps({**whole, "job": 7}), "cannot be read"),
+        (lambda whole: json.dumps({**whole, "overrides": 7}), "cannot be read"),
+        (lambda whole: json.dumps({k: v for k, v in whole.items() if k != "overrides"}), "overr"),
+        (lambda whole: json.dumps({**whole, "job_file": 7}), "cannot be read"),
     ],
 )
 def test_a_request_that_cannot_be_read_says_what_to_do(files, damage, words):
-    files.write_queued(QUEUED)
+    files.write_request(QUEUED)
     path = files.folder / "request.json"
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(UsageError, match=rf"request\.json .*{words}.*; (submit|upgrade) "):
-        files.read_queued()
+        files.read_request()
 
 
 def test_a_newer_zeusrun_on_the_login_node_may_say_more(files):
-    files.write_queued(QUEUED)
+    files.write_request(QUEUED)
     path = files.folder / "request.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
-    assert files.read_queued() == QUEUED
+    assert files.read_request() == QUEUED
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"\xff"])
@@ -91,39 +87,32 @@ def test_a_result_that_is_not_written_whole_is_none_yet(files, content):
     assert files.read_result() == {"exit_code": 3}
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../slurm", "0" * 12])
-def test_only_a_folder_of_the_home_is_a_submit(tmp_path, name):
-    (tmp_path / "slurm").mkdir()
-    with pytest.raises(UsageError, match="there is no queued submit"):
-        files_of_id(tmp_path, name)
-
-
 def test_the_files_of_a_job_are_found_among_damaged_ones(tmp_path):
-    assert find_files(tmp_path, "12") is None
+    assert find_files(tmp_path, "slurm:12") is None
     found = {}
     for number in ("11", "12", "13"):
         found[number] = new_files(tmp_path)
-        found[number].write_queued(replace(QUEUED, job_id=number))
+        found[number].write_request(replace(QUEUED, allocation=f"slurm:{number}"))
     (tmp_path / "slurm" / "x").mkdir()
     (tmp_path / "slurm" / "y").write_text("")
     (found["13"].folder / "request.json").write_text("{")
-    assert find_files(tmp_path, "12") == found["12"]
-    assert find_files(tmp_path, "13") is None
-    assert find_files(tmp_path, "") is None
+    assert find_files(tmp_path, "slurm:12") == found["12"]
+    assert find_files(tmp_path, "slurm:13") is None
     again = new_files(tmp_path)  # Slurm begins again with 1 after its last number
-    again.write_queued(QUEUED)
+    again.write_request(QUEUED)
     os.utime(found["12"].folder, (1e9, 1e9))
-    assert find_files(tmp_path, "12") == again
+    assert find_files(tmp_path, "slurm:12") == again
 
 
 def test_a_submit_removes_the_files_of_a_month_ago(tmp_path):
     old, new = new_files(tmp_path), new_files(tmp_path)
     for each in (old, new):
-        each.write_queued(QUEUED)
+        each.write_request(QUEUED)
+        each.write("output.log", b"")
     month_ago = old.folder.stat().st_mtime - 31 * 86400
     started_again = new_files(tmp_path)
     for each in (old, started_again):
-        each.write_queued(QUEUED)
+        each.write_request(QUEUED)
         each.write("output.log", b"")
         for path in (*each.folder.iterdir(), each.folder):
             os.utime(path, (month_ago, month_ago))

@@ -107,7 +107,8 @@ def open_cluster(
         UsageError: If this host is none of them.
     """
     hosts = run_on.host_list(spec.source.parent, spec.launch.nnodes)
-    slurm = os.environ.get("SLURMD_NODENAME")  # names may resolve to loopback, also of others
+    # A node of Slurm may have another hostname, and names may resolve to loopback, also of others.
+    slurm = os.environ.get("SLURMD_NODENAME")
     mine = [host for host in hosts if host.address == slurm]
     mine = mine or [host for host in hosts if is_own_name(host.address)]
     if len(mine) > 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import socket
 from dataclasses import dataclass
 
@@ -76,9 +75,8 @@ def _is_loopback(address: str) -> bool:
 def is_own_name(name: str) -> bool:
     """Whether a name or an address is of this host."""
     own_name = socket.gethostname()
-    slurm = os.environ.get("SLURMD_NODENAME")  # a node of Slurm may have another hostname
     own = {address for each in list_interfaces().values() for address in each}
-    if name in {"localhost", own_name, own_name.partition(".")[0], slurm, *own}:
+    if name in {"localhost", own_name, own_name.partition(".")[0], *own}:
         return True
     address = _resolve(name)
     return address is not None and (address in own or _is_loopback(address))

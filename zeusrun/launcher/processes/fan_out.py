@@ -81,27 +81,23 @@ class Sentinel:
     """A command, such as srun, that runs ``cat`` until this process closes its input or dies."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Start it. If that fails, it never hears anything."""
-        self._process: subprocess.Popen[bytes] | None = None
-        with contextlib.suppress(OSError):
-            self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
-                [*words, "cat"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        """Start it; raises ``OSError``."""
+        self._process = subprocess.Popen(  # noqa: S603 - an argument vector, never a shell
+            [*words, "cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     @property
     def was_signalled(self) -> bool:
         """Whether SIGTERM or SIGKILL has ended it; ``srun`` exits with 128 and the signal."""
-        ended = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
-        return self._process is not None and self._process.poll() in ended
+        return self._process.poll() in {128 + signal.SIGTERM, 128 + signal.SIGKILL}
 
     def end(self) -> None:
         """End it, and wait for that."""
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.communicate(timeout=_END_S)  # closes its input
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=_END_S)  # closes its input
+        self._process.kill()
+        self._process.wait()

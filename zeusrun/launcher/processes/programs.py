@@ -56,7 +56,7 @@ def run_briefly(
         done = subprocess.run(  # noqa: S603 - an argument vector, never a shell
             argv,
             input=content,
-            env=None if environment is None else dict(environment),
+            env=environment,
             capture_output=True,
             check=False,
             timeout=timeout_s,

@@ -14,9 +14,11 @@ from zeusrun.errors import BusyError, ExitCode, ZeusrunError
 from zeusrun.gpu.nvml import gpus_of_job
 from zeusrun.launcher.processes.signals import PREEMPTING
 from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.request import Request
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import find_own
 from zeusrun.launcher.rundir.record import read_live
+from zeusrun.launcher.slurm.client import cancel_job, interrupt_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from zeusrun.trial import Trial
 
 _POLL_S = 0.5
+_PLAIN = Request()
 _ADVICE = {"replace": "zeusrun stops it and waits for its end", "queue": "waiting for its end"}
 
 
@@ -42,9 +45,7 @@ def admitted(
     *,
     signals: Sequence[int],
     show: Callable[[str], None],
-    overlap: Overlap = "allow",
-    wait_for_gpus: bool = False,
-    until: float | None = None,
+    request: Request = _PLAIN,
     ticket: HeldTicket | None = None,
 ) -> Iterator[tuple[str, ...] | None]:
     """Wait until a submit may begin, and hold its GPUs while it runs.
@@ -58,9 +59,7 @@ def admitted(
         environment: The job's; its ``CUDA_VISIBLE_DEVICES`` says which GPUs are visible.
         signals: The signals that have come, in order.
         show: Shows a sentence to the user.
-        overlap: What to do about other submits of the job.
-        wait_for_gpus: Wait for GPUs that another job has, instead of giving up.
-        until: Unix second to give up at; ``None`` to wait without a limit.
+        request: What the user wants: what to do about other submits, and how long to wait.
         ticket: The caller's, who also releases it; ``None`` to take one.
 
     Raises:
@@ -69,13 +68,13 @@ def admitted(
         HistoryError: If the home cannot be written.
     """
     wish = read_wish(spec, environment)
-    queue = _Queue(spec.name, home, history, until, signals, show)
+    queue = _Queue(spec.name, home, history, request.until, signals, show)
     # A later submit cannot get GPUs that this one names. GPUs that zeusrun chooses are not
     # claimed yet: others may have the free ones while this submit waits.
-    held = ticket or queue.take_ticket(overlap, wish.pool if wish.count is None else ())
+    held = ticket or queue.take_ticket(request.overlap, wish.pool if wish.count is None else ())
     try:
-        queue.wait_for_turn(held, overlap)
-        gpus = queue.take_gpus(held, wish, wait=wait_for_gpus)
+        queue.wait_for_turn(held, request.overlap)
+        gpus = queue.take_gpus(held, wish, wait=request.wait)
         yield None if wish.count is None else gpus
     finally:
         if ticket is None:
@@ -90,29 +89,20 @@ def queue_elsewhere(
     With ``replace``, those are asked to end. Raises ``BusyError`` if one is in the way.
     """
     queue = _Queue(job, home, history, None, (), lambda _text: None)
-    held = queue.take_ticket(overlap, (), "queued")
+    held = queue.take_ticket(overlap, ())
     if held.ticket.state != "waiting":
         return held, []
-    with Tickets(home) as tickets:
-        present = [each for each in tickets.present() if each.job == job]
-    before = [each for each in present if each.number < held.ticket.number]
-    for _, paths in queue.running(before) if overlap == "replace" else ():
-        with contextlib.suppress(OSError):
-            ask_to_cancel(paths, replaced=True)
+    before = queue.find_earlier(held.ticket)
+    if overlap == "replace":
+        queue.ask_to_end(before)
     return held, before
 
 
 def end_allocated(tickets: Sequence[Ticket]) -> None:
     """End submits in a scheduler, of which many have no trial that could be asked to end."""
-    from zeusrun.launcher.slurm.client import (  # noqa: PLC0415 - few machines have it
-        cancel_job,
-        id_of,
-        interrupt_job,
-    )
-
     for each in tickets:
-        if (job_id := id_of(each.allocation)) is not None:
-            (interrupt_job if each.state == "running" else cancel_job)(job_id)
+        if each.allocation:
+            (interrupt_job if each.state == "running" else cancel_job)(each.allocation)
 
 
 def decide_overlap(overlap: Overlap, others: Sequence[str]) -> Literal["begin", "skip", "wait"]:
@@ -194,13 +184,10 @@ class _Queue:
     show: Callable[[str], None]
     _shown: set[str] = field(default_factory=set)
 
-    def take_ticket(
-        self, overlap: Overlap, gpus: tuple[str, ...], first: State = "running"
-    ) -> HeldTicket:
+    def take_ticket(self, overlap: Overlap, gpus: tuple[str, ...]) -> HeldTicket:
         """Take a ticket; it waits if the job already runs and the policy says so.
 
         The lock of all submits is held for the decision: of two that start at once, one is first.
-        ``first`` is the state of one that does not wait.
         """
         with Tickets(self.home) as tickets:
             present = self._of_job(tickets)
@@ -211,25 +198,33 @@ class _Queue:
                 raise BusyError(
                     f"{self.job} is already running ({names}){waits}; this run is skipped"
                 )
-            state: State = first if decision == "begin" else "waiting"
+            state: State = "running" if decision == "begin" else "waiting"
             return tickets.take(self.job, state, gpus, replaces=overlap == "replace")
 
     def wait_for_turn(self, held: HeldTicket, overlap: Overlap) -> None:
         """Wait for older submits of the job while the ticket says so."""
         while held.ticket.state == "waiting":
-            with Tickets(self.home) as tickets:
-                present = self._of_job(tickets)
-            self._check_replaced(held.ticket, present)
-            before = [ticket for ticket in present if ticket.number < held.ticket.number]
+            before = self.find_earlier(held.ticket)
             if not before:
                 return
-            if overlap == "replace" and not self._shown:  # once
-                end_allocated(before)
-            # Each time: it may be about to start its next trial.
-            for _, paths in self.running(before) if overlap == "replace" else ():
-                with contextlib.suppress(OSError):
-                    ask_to_cancel(paths, replaced=True)
+            if overlap == "replace":
+                if not self._shown:  # once
+                    end_allocated(before)
+                self.ask_to_end(before)  # each time: it may be about to start its next trial
             self._wait(f"{self.job} is already running ({self._name(before)})", _ADVICE[overlap])
+
+    def find_earlier(self, own: Ticket) -> list[Ticket]:
+        """Return the submits of the job before this; ``BusyError`` if a newer one replaces it."""
+        with Tickets(self.home) as tickets:
+            present = self._of_job(tickets)
+        self._check_replaced(own, present)
+        return [ticket for ticket in present if ticket.number < own.number]
+
+    def ask_to_end(self, tickets: Sequence[Ticket]) -> None:
+        """Ask for the end of the trials that some submits run now."""
+        for _, paths in self._running(tickets):
+            with contextlib.suppress(OSError):
+                ask_to_cancel(paths, replaced=True)
 
     def take_gpus(self, held: HeldTicket, wish: GpuWish, *, wait: bool) -> tuple[str, ...]:
         """Take the GPUs that a submit wants, and mark it as running; return their UUIDs."""
@@ -287,13 +282,12 @@ class _Queue:
         for ticket in tickets:
             who = f"process {ticket.pid} of {ticket.job}"
             with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
-                who = next((trial.trial for trial, _ in self.running([ticket])), who)
+                who = next((trial.trial for trial, _ in self._running([ticket])), who)
             since = datetime.fromisoformat(ticket.since).astimezone()
             names.append(f"{who} since {since:%Y-%m-%d %H:%M}")
         return " and ".join(names)
 
-    def running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
-        """Yield the trials that some submits run now, with their files."""
+    def _running(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Trial, RunPaths]]:
         for job in sorted({ticket.job for ticket in tickets}):
             launchers = {ticket.pid for ticket in tickets if ticket.job == job}
             for trial in self.history.unfinished(job):

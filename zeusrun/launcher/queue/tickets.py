@@ -22,9 +22,10 @@ from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.history.rules import has_expired
+from zeusrun.launcher.slurm.client import find_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from typing_extensions import Self
@@ -136,7 +137,7 @@ class Tickets:
             # If the lock cannot be checked, assume that the submit is alive.
             alive = {n: is_locked(self.lock_path(n)) is not False for n in numbers}
             queued = [t for n in numbers if not alive[n] and (t := self._read(n)) and t.allocation]
-            ended = _find_ended([ticket.allocation for ticket in queued])
+            ended = find_ended([ticket.allocation for ticket in queued])
             there = {t.number: t for t in queued if t.allocation not in ended}
             for number in numbers:
                 if (ticket := there.get(number)) is not None:  # whatever its last launcher wrote
@@ -171,19 +172,11 @@ class Tickets:
         return self._directory / f"{number}.lock"
 
 
-def _find_ended(allocations: Collection[str]) -> set[str]:
-    if not allocations:
-        return set()
-    from zeusrun.launcher.slurm.client import find_ended  # noqa: PLC0415 - few machines have it
-
-    return find_ended(allocations)
-
-
 def find_waiting(trials: Iterable[Trial], own: str | None = None) -> set[str]:
     """Return the allocations of some trials that run now or will run again, but for the ``own``."""
-    named = {t.allocation for t in trials if not t.status.final or has_expired(t)} - {None, own}
-    names = {name for name in named if name is not None}
-    return names - _find_ended(names) if names else names
+    going_on = [trial for trial in trials if not trial.status.final or has_expired(trial)]
+    names = {t.allocation for t in going_on if t.allocation is not None and t.allocation != own}
+    return names - find_ended(names)
 
 
 def read_waiting(home: Path, job: str | None = None, running: Iterable[Trial] = ()) -> list[Ticket]:
@@ -191,12 +184,10 @@ def read_waiting(home: Path, job: str | None = None, running: Iterable[Trial] = 
 
     ``running`` are the runs that go on, to tell which submit in a scheduler has begun one.
     """
-    begun = {trial.allocation for trial in running}
+    begun = {"", *(trial.allocation for trial in running)}
     with contextlib.suppress(OSError):
         found = [each for each in Tickets(home).present() if job in {None, each.job}]
-        return [
-            t for t in found if t.state != "running" or (t.allocation or None) not in begun | {None}
-        ]
+        return [t for t in found if t.state != "running" or t.allocation not in begun]
     return []
 
 
@@ -223,9 +214,6 @@ class HeldTicket:
 
     def leave(self) -> None:
         """Leave the ticket to its job of a scheduler, which runs now or later."""
-        with contextlib.suppress(HistoryError):
-            state: State = "waiting" if self.ticket.state == "waiting" else "queued"
-            self.write(state=state, gpus=(), holds=False, on_cpu=False)
         self._lock.release()
 
     def release(self) -> None:

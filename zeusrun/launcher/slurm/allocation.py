@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
 from zeusrun.launcher.processes.fan_out import Sentinel
-from zeusrun.launcher.slurm.client import (
-    GONE,
-    SlurmJob,
-    id_of,
-    list_hosts,
-    name_of,
-    read_jobs,
-)
+from zeusrun.launcher.slurm.client import GONE, SlurmJob, list_hosts, name_of, read_jobs
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 
@@ -42,7 +36,7 @@ class Allocation:
     that does nothing is started by ``srun`` on this node.
     """
 
-    job_id: str
+    name: str  # in records: slurm:1234
     hosts: tuple[str, ...]  # this one first
     restarts: int  # how often Slurm has started the job again
     end_at: float | None  # Unix seconds; ``None``: no time limit
@@ -53,21 +47,9 @@ class Allocation:
     _cause: tuple[ReasonCode, str] | None = None
     _sentinel: Sentinel | None = field(default=None, repr=False)
 
-    @property
-    def name(self) -> str:
-        """Its name in records: ``slurm:1234``."""
-        return name_of(self.job_id)
-
-    @property
-    def continued(self) -> str | None:
-        """Its name if Slurm has started it again: then it continues its own trial.
-
-        Slurm counts its jobs from 1 again if it is set up anew.
-        """
-        return self.name if self.restarts else None
-
     def __enter__(self) -> Self:
-        self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
+        with contextlib.suppress(OSError):  # then it never hears anything
+            self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,15 +67,10 @@ class Allocation:
         if self._sentinel is None or not self._sentinel.was_signalled:
             return None
         self._sentinel = None
-        self._cause = self._cause or self._ask()
+        self._cause = self._cause or self.ask()
         if self._cause is None and not self.is_known:  # it is busy with what it ends
             return f"{self.name} was signalled"
         return None if self._cause is None else self._cause[1]
-
-    def was_cancelled(self) -> bool:
-        """Whether somebody has cancelled the job, perhaps while its run was stopped."""
-        now = self._ask()
-        return now is not None and now[0] is ReasonCode.CANCELLED
 
     def find_cause(self) -> tuple[ReasonCode, str] | None:
         """Return why Slurm has signalled this job; ``None``: somebody else did, or it is unknown.
@@ -102,21 +79,22 @@ class Allocation:
         """
         if self._cause is None and not self._asked:
             self._asked = True  # a supervisor calls this several times a second
-            self._cause = self._ask()
+            self._cause = self.ask()
         return self._cause
 
-    def _ask(self) -> tuple[ReasonCode, str] | None:
+    def ask(self) -> tuple[ReasonCode, str] | None:
+        """Return why the job ends, as Slurm says now; ``None``: it runs."""
         # If Slurm does not respond, the time limit is as it was at the start.
-        answer = read_jobs([self.job_id], _ANSWER_S)
-        self.is_known = self.job_id in answer
-        job = answer.get(self.job_id, SlurmJob("RUNNING", end_at=self.end_at))
+        answer = read_jobs([self.name], _ANSWER_S)
+        self.is_known = self.name in answer
+        job = answer.get(self.name, SlurmJob("RUNNING", end_at=self.end_at))
         if job.restarts > self.restarts:
             return ReasonCode.PREEMPTED, f"{self.name} is queued again"
         if job.preempted:
             return ReasonCode.PREEMPTED, f"{self.name} is preempted by another job"
         runs = job.state in {"RUNNING", "CONFIGURING", "SUSPENDED"}
         if runs:  # the limit may have been changed
-            self.end_at = None if job.limit == "UNLIMITED" else job.end_at
+            self.end_at = job.end_at
         within_s = self.lead_s + 2 * EARLY_S if runs else 0.0
         is_late = self.end_at is not None and read_clock() >= self.end_at - within_s
         if is_late or job.cause == "TimeLimit":
@@ -151,18 +129,14 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
     job_id, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not job_id or not nodes:
         raise UsageError("this command is for the batch step of a Slurm job: `zeusrun submit`")
-    job = read_jobs([job_id]).get(job_id)
-    own = environment.get("SLURMD_NODENAME", "")
-    hosts = list_hosts(nodes)
-    restarts = environment.get("SLURM_RESTART_COUNT", "")
+    name, own = name_of(job_id), environment.get("SLURMD_NODENAME", "")
+    job = read_jobs([name]).get(name)
     start_at, end_at = (None, None) if job is None else (job.start_at, job.end_at)
-    if job is not None and job.limit == "UNLIMITED":
-        end_at = None
     limit_s = None if start_at is None or end_at is None else end_at - start_at
     return Allocation(
-        job_id,
-        (own, *(host for host in hosts if host != own)) if own in hosts else hosts,
-        int(restarts) if restarts.isdecimal() else 0,
+        name,
+        tuple(sorted(list_hosts(nodes), key=lambda host: host != own)),
+        int(environment.get("SLURM_RESTART_COUNT") or 0),
         end_at,
         lead_s(grace_period_s, limit_s),
         is_known=job is not None,
@@ -175,8 +149,7 @@ def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, st
     A status of ``None`` means that it says nothing of that. ``saved``: the trial has a checkpoint,
     so the next submit can continue what a time limit or a dead node has ended.
     """
-    job_id = id_of(allocation)
-    job = None if job_id is None else read_jobs([job_id]).get(job_id)
+    job = read_jobs([allocation]).get(allocation)
     if job is None or job.state == GONE:
         return None
     status = {

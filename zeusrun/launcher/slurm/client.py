@@ -14,7 +14,7 @@ from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes.programs import run_briefly
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
 _PREFIX = "slurm:"
@@ -40,12 +40,11 @@ _COLUMNS = (
 )
 # Variables of the batch step of another job, and those that change how the commands print.
 _FOREIGN = re.compile(r"(SLURM_(?!CONF$|JWT$|CLUSTERS$)|SLURMD_|SQUEUE_|SACCT_|SCANCEL_)")
-# For sbatch, a variable wins over the script, which says the first ones, and perhaps the others.
-_DECIDED = re.compile(
-    "SBATCH_(ARRAY_INX|CLUSTERS|EXPORT|JOB_NAME|NO_REQUEUE|OPEN_MODE|OUTPUT|ERROR|REQUEUE|SIGNAL|"
-    "TIMELIMIT|WAIT)"
+# For sbatch, a variable such as SBATCH_SIGNAL wins over the script, which decides on these.
+_DECIDED = (
+    *("array_inx", "clusters", "error", "export", "job_name", "no_requeue", "open_mode", "output"),
+    *("requeue", "signal", "timelimit", "wait"),
 )
-_DEFAULT = re.compile("SBATCH_(ACCOUNT|CONSTRAINT|GRES|PARTITION|QOS)")
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class SlurmJob:
     restarts: int = 0
     preempted: bool = False  # its nodes are being taken back
     start_at: float | None = None  # Unix seconds; of a pending job, as Slurm expects it
-    end_at: float | None = None  # when its time limit ends it, or it has ended
-    limit: str | None = None  # its time limit, as Slurm writes it
+    end_at: float | None = None  # when its time limit ends it; ``None``: it has none
     nodes: str | None = None  # such as n[1-4]
 
     @property
@@ -72,57 +70,48 @@ def name_of(job_id: str) -> str:
     return _PREFIX + job_id
 
 
-def id_of(name: str | None) -> str | None:
-    """Return the id of a job of Slurm; ``None`` for other names."""
-    known = name is not None and re.fullmatch(rf"{_PREFIX}\d{{1,12}}", name, re.ASCII)
-    return name.removeprefix(_PREFIX) if known and name is not None else None
+def is_job(name: str) -> bool:
+    """Whether a name is that of a job of Slurm."""
+    return re.fullmatch(rf"{_PREFIX}\d{{1,12}}", name, re.ASCII) is not None
+
+
+def _id(name: str) -> str:
+    return name.removeprefix(_PREFIX)
 
 
 def submit_script(
     script: Path, dependencies: Iterable[str], folder: Path, given: Collection[str] = ()
 ) -> str:
-    """Queue a batch script, and return the id of its job. It starts in ``folder``.
+    """Queue a batch script, and return the name of its job. It starts in ``folder``.
 
-    ``dependencies`` are ids of jobs that have to end first; ``given`` are the keys of the job's
+    ``dependencies`` are jobs that have to end first; ``given`` are the keys of the job's
     section that are set, in whose place Slurm would take a variable such as SBATCH_ACCOUNT.
 
     Raises:
         LaunchError: If Slurm refuses it.
     """
-    after = ":".join(dependencies)
+    after = ":".join(map(_id, dependencies))
     options = [f"--chdir={folder}", *([f"--dependency=afterany:{after}"] if after else [])]
-    environment = _own_environment()
-    for name in list(environment):
-        default = _DEFAULT.fullmatch(name)
-        if _DECIDED.fullmatch(name) or (default and default[1].lower() in given):
-            del environment[name]
-    try:
-        argv = ["sbatch", "--parsable", "--export=ALL", *options, str(script)]
-        code, out, errors = run_briefly(argv, environment=environment, timeout_s=_CHANGE_S)
-    except FileNotFoundError as error:
-        raise LaunchError(
-            "run_on: slurm needs the command sbatch, which is not on PATH; submit on a login node "
-            "of the cluster, or train on this machine with --set run_on=local"
-        ) from error
-    except OSError as error:
-        raise LaunchError(f"sbatch: {error.strerror or error}") from error
+    decided = {f"SBATCH_{name.upper()}" for name in (*_DECIDED, *given)}
+    argv = ("sbatch", "--parsable", "--export=ALL", *options, str(script))
+    code, out, errors = _run(*argv, without=decided)
     # Some sites let sbatch print more.
-    match = re.search(r"^(\d+)(;\S+)?$", out.decode(errors="replace"), re.ASCII | re.MULTILINE)
+    match = re.search(r"^(\d+)(;\S+)?$", out, re.ASCII | re.MULTILINE)
     if code or match is None:
         why = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
         raise LaunchError(
             f"Slurm refused the job: {why or f'sbatch exited with code {code}'}. Correct "
             "run_on.slurm or launch.nnodes in the job file; --dry-run shows the script"
         )
-    return match[1]
+    return name_of(match[1])
 
 
-def read_jobs(ids: Sequence[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
+def read_jobs(names: Iterable[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
     """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
-    asked = sorted(set(ids))
+    asked = sorted(filter(is_job, set(names)))
     if not asked:
         return {}
-    listed = ",".join(asked)
+    listed = ",".join(map(_id, asked))
     form = ",".join(f"{name}:|" for name in _COLUMNS)
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
     answer = _read(*argv, timeout_s=timeout_s)
@@ -133,7 +122,16 @@ def read_jobs(ids: Sequence[str], timeout_s: float = _READ_S) -> dict[str, Slurm
         values = [value.strip() for value in line.split("|")]
         if len(values) > len(_COLUMNS):
             known = dict(zip(_COLUMNS, values, strict=False))
-            found[known["JobID"]] = _parse(known)
+            endless = known["TimeLimit"] == "UNLIMITED"
+            found[name_of(known["JobID"])] = SlurmJob(
+                known["State"].partition(" ")[0],
+                known["Reason"] if known["Reason"] not in {"", "None"} else None,
+                int(known["RestartCnt"]) if known["RestartCnt"].isdecimal() else 0,
+                _parse_time(known["PreemptTime"]) is not None,
+                _parse_time(known["StartTime"]),
+                None if endless else _parse_time(known["EndTime"]),
+                known["NodeList"] or None,
+            )
     if missing := [each for each in asked if each not in found]:
         found |= _read_forgotten(missing)
     return found
@@ -145,13 +143,23 @@ _states: dict[str, tuple[float, bool]] = {}  # by name: when it was read, and wh
 def find_ended(names: Iterable[str]) -> set[str]:
     """Return those of some allocations that have ended; an unknown one has not."""
     since_t = time.monotonic() - _KEPT_S
-    ids = {name: job_id for name in names if (job_id := id_of(name)) is not None}
-    stale = [name for name in ids if name not in _states or _states[name][0] < since_t]
-    jobs = read_jobs([ids[name] for name in stale])
+    asked = set(names)
+    stale = [name for name in asked if name not in _states or _states[name][0] < since_t]
+    jobs = read_jobs(stale)
     for name in stale:
-        job = jobs.get(ids[name])
+        job = jobs.get(name)
         _states[name] = (time.monotonic(), job is not None and job.has_ended)
-    return {name for name in ids if _states[name][1]}
+    return {name for name in asked if _states[name][1]}
+
+
+def describe_job(name: str, job: SlurmJob | None) -> str:
+    """Return where a job is, in a sentence without its end."""
+    if job is None:
+        return f"{name}: Slurm does not respond"
+    verb = {"PENDING": "is queued", "RUNNING": "runs"}.get(job.state, f"is {job.state}")
+    where = "" if job.nodes is None else f" on {job.nodes}"
+    why = "" if job.cause is None else f" ({job.cause})"
+    return f"{name} {verb}{where}{why}"
 
 
 def list_hosts(nodes: str) -> tuple[str, ...]:
@@ -164,55 +172,41 @@ def list_hosts(nodes: str) -> tuple[str, ...]:
     return tuple(answer.split())
 
 
-def cancel_job(job_id: str) -> None:
+def cancel_job(name: str) -> None:
     """Cancel a job, unless it has ended already; raises ``LaunchError``."""
-    _change("scancel", job_id)
-    _states.pop(name_of(job_id), None)
+    _change("scancel", _id(name))
+    _states.pop(name, None)
 
 
-def stop_job(job_id: str, *, at_once: bool = False) -> None:
+def stop_job(name: str, *, at_once: bool = False) -> None:
     """Ask the batch step of a job to stop; cancel one that does not run, or ``at_once``."""
-    job = read_jobs([job_id]).get(job_id)
+    job = read_jobs([name]).get(name)
     if at_once or job is None or job.state != "RUNNING":
-        cancel_job(job_id)
+        cancel_job(name)
     else:
-        interrupt_job(job_id)
+        interrupt_job(name)
 
 
-def wait_for_end(name: str, timeout_s: float) -> bool:
-    """Wait until an allocation has ended; return whether it did in time."""
+def end_job(name: str, timeout_s: float) -> None:
+    """Cancel a job, and wait until it has ended; raises ``LaunchError``."""
+    cancel_job(name)
     until_t = time.monotonic() + timeout_s
-    while not find_ended([name]):
+    while (job := read_jobs([name]).get(name)) is None or not job.has_ended:
         if time.monotonic() > until_t:
-            return False
+            raise LaunchError(f"{name} does not end; `scontrol show job {_id(name)}` says why")
         time.sleep(_AGAIN_S)
-        _states.pop(name, None)
-    return True
 
 
-def interrupt_job(job_id: str) -> None:
+def interrupt_job(name: str) -> None:
     """Send SIGINT to the batch step of a job, which then stops its training."""
     with contextlib.suppress(LaunchError):  # a file asks it for the same
         # Of a job that is queued again, scancel waits a minute for the batch step.
-        _change("scancel", "--signal=INT", "--batch", job_id, timeout_s=_READ_S)
+        _change("scancel", "--signal=INT", "--batch", _id(name), timeout_s=_READ_S)
 
 
-def requeue_job(job_id: str) -> None:
+def requeue_job(name: str) -> None:
     """Queue the job of this process again, which ends it; raises ``LaunchError``."""
-    _change("scontrol", "requeue", job_id)
-
-
-def _parse(known: Mapping[str, str]) -> SlurmJob:
-    return SlurmJob(
-        known["State"].partition(" ")[0],
-        known["Reason"] if known["Reason"] not in {"", "None"} else None,
-        int(known["RestartCnt"]) if known["RestartCnt"].isdecimal() else 0,
-        _parse_time(known["PreemptTime"]) is not None,
-        _parse_time(known["StartTime"]),
-        _parse_time(known["EndTime"]),
-        known["TimeLimit"] or None,
-        known["NodeList"] or None,
-    )
+    _change("scontrol", "requeue", _id(name))
 
 
 def _parse_time(text: str) -> float | None:
@@ -223,42 +217,56 @@ def _parse_time(text: str) -> float | None:
         return None
 
 
-def _read_forgotten(ids: Sequence[str]) -> dict[str, SlurmJob]:
+def _read_forgotten(names: Sequence[str]) -> dict[str, SlurmJob]:
     """Return the jobs that slurmctld has forgotten, from the accounting, if there is one."""
-    found = dict.fromkeys(ids, SlurmJob(GONE))
-    columns = "--format=JobIDRaw,State"
-    answer = _read(
-        *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(ids)}", columns)
-    )
+    found = dict.fromkeys(names, SlurmJob(GONE))
+    options = ("--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State")
+    answer = _read("sacct", *options, f"--jobs={','.join(map(_id, names))}")
     for line in (answer or "").splitlines():
         job_id, _, state = line.partition("|")
+        name, word = name_of(job_id), state.partition(" ")[0]
         # The accounting has jobs as running whose end slurmctld has not recorded before it forgot.
-        if job_id in found and (word := state.partition(" ")[0]) in ENDED:
-            found[job_id] = SlurmJob(word)
+        if name in found and word in ENDED:
+            found[name] = SlurmJob(word)
     return found
-
-
-def _own_environment() -> dict[str, str]:
-    return {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
 
 
 def _read(*argv: str, timeout_s: float = _READ_S) -> str | None:
     """Return what a command prints; an empty text if it knows no such job, ``None`` if it fails."""
-    environment = {**_own_environment(), "TZ": "UTC0"}  # local times repeat in autumn
-    try:
-        code, out, errors = run_briefly(argv, environment=environment, timeout_s=timeout_s)
-    except OSError:  # it is not installed here, or does not end
+    try:  # in UTC: local times repeat in autumn
+        code, out, errors = _run(*argv, timeout_s=timeout_s, TZ="UTC0")
+    except LaunchError:
         return None
     if code:
         return "" if "Invalid job id" in errors else None
-    return out.decode(errors="replace")
+    return out
 
 
 def _change(*argv: str, timeout_s: float = _CHANGE_S) -> None:
-    try:
-        code, _, errors = run_briefly(argv, environment=_own_environment(), timeout_s=timeout_s)
-    except OSError as error:
-        raise LaunchError(f"{argv[0]}: {error.strerror or error}") from error
+    code, _, errors = _run(*argv, timeout_s=timeout_s)
     has_ended = "Invalid job id" in errors or "already finished" in errors
     if code and not (has_ended and argv[0] == "scancel"):
         raise LaunchError(f"`{' '.join(argv)}` failed: {errors or f'exit code {code}'}")
+
+
+def _run(
+    *argv: str, timeout_s: float = _CHANGE_S, without: Collection[str] = (), **variables: str
+) -> tuple[int, str, str]:
+    """Run a command of Slurm; return its exit code, output and error output.
+
+    ``without`` are variables that it does not get. Raises ``LaunchError`` if it cannot be run.
+    """
+    inherited = {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
+    environment = {name: text for name, text in inherited.items() if name not in without}
+    try:
+        code, out, errors = run_briefly(
+            argv, environment={**environment, **variables}, timeout_s=timeout_s
+        )
+    except FileNotFoundError as error:
+        raise LaunchError(
+            f"Slurm's command {argv[0]} is not on PATH; use a login node of the cluster, or train "
+            "on this machine with --set run_on=local"
+        ) from error
+    except OSError as error:
+        raise LaunchError(f"{argv[0]}: {error.strerror or error}") from error
+    return code, out.decode(errors="replace"), errors

@@ -17,6 +17,7 @@ from uuid import uuid4
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError, unwritable
 from zeusrun.files.private import build_known, check_version, make_folder, read_file, replace_file
+from zeusrun.jobfile.slurm_section import time_s
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.slurm.allocation import EARLY_S, lead_s
 
@@ -29,18 +30,6 @@ _VERSION = 1
 _MAX_BYTES = 64 << 20  # a result contains the trials of a recurrence
 _START_S = 600.0  # of a job besides its training: to start, and to record
 _KEPT_S = 30 * 86_400.0  # what a submit printed, for people who look for a failure
-
-
-@dataclass(frozen=True)
-class Queued:
-    """What the batch step of a submit does."""
-
-    job: str
-    job_file: str
-    request: Request
-    color: bool = False  # somebody follows it on a terminal
-    ticket: int = 0  # its number
-    job_id: str = ""  # of Slurm, once it is queued
 
 
 @dataclass(frozen=True)
@@ -68,20 +57,18 @@ class QueuedFiles:
         except OSError as error:
             raise unwritable(path, error) from error
 
-    def write_queued(self, queued: Queued) -> None:
-        """Write what the batch step reads; raises ``HistoryError``."""
-        content = json.dumps({"version": _VERSION, **asdict(queued)})
+    def write_request(self, request: Request) -> None:
+        """Write what the batch step does; raises ``HistoryError``."""
+        content = json.dumps({"version": _VERSION, **asdict(request)})
         self.write("request.json", content.encode())
 
-    def read_queued(self) -> Queued:
+    def read_request(self) -> Request:
         """Return what the batch step does; raises ``UsageError`` if that cannot be read."""
         path = self.folder / "request.json"
         try:
             record = json.loads(read_file(path, _MAX_BYTES))
             check_version(record, _VERSION, path, UsageError)
-            asked = record["request"]
-            request = build_known(Request, asked, overrides=tuple(asked["overrides"]))
-            return build_known(Queued, record, request=request)
+            return build_known(Request, record, overrides=tuple(record["overrides"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} cannot be read: {error}; submit the job again") from error
 
@@ -103,33 +90,25 @@ def new_files(home: Path) -> QueuedFiles:
     with contextlib.suppress(OSError):
         for path in (home / "slurm").iterdir():
             # A job that Slurm has started again writes its output alone.
-            newest = max(each.stat().st_mtime for each in (path, *path.glob("*")))
-            if newest < read_clock() - _KEPT_S:
+            if (path / "output.log").stat().st_mtime < read_clock() - _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)
     return QueuedFiles(home / "slurm" / uuid4().hex[:12])
 
 
-def files_of_id(home: Path, name: str) -> QueuedFiles:
-    """Return the files of a submit; ``name`` is that of their folder. Raises ``UsageError``."""
-    if not name.isalnum() or not (home / "slurm" / name).is_dir():
-        raise UsageError(f"there is no queued submit {name!r} in {home}")
-    return QueuedFiles(home / "slurm" / name)
-
-
-def find_files(home: Path, job_id: str) -> QueuedFiles | None:
+def find_files(home: Path, allocation: str) -> QueuedFiles | None:
     """Return the files of the submit that a job of Slurm runs; ``None`` if they are gone."""
     with contextlib.suppress(OSError):
         for path in sorted((home / "slurm").iterdir(), key=os.path.getmtime, reverse=True):
             with contextlib.suppress(UsageError):
-                if QueuedFiles(path).read_queued().job_id == job_id:
+                if QueuedFiles(path).read_request().allocation == allocation:
                     return QueuedFiles(path)
     return None
 
 
 def limit_s(spec: JobSpec) -> float | None:
     """Return the time limit that a job asks for, in seconds; ``None``: that of the partition."""
-    if spec.slurm is not None and spec.slurm.limit_s is not None:
-        return spec.slurm.limit_s
+    if spec.slurm is not None and spec.slurm.time is not None:
+        return time_s(str(spec.slurm.time))
     if spec.timeout_s is None:
         return None
     return spec.timeout_s + lead_s(spec.launch.grace_period_s) + EARLY_S + _START_S

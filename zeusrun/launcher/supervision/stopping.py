@@ -74,22 +74,15 @@ def is_cause(order: StopOrder, earlier: StopOrder | None) -> bool:
 
 
 def describe_signal(
-    order: StopOrder,
-    number: int,
-    grace_s: float,
-    *,
-    cancelled: str | None,
-    allocated: str | None = None,
+    order: StopOrder, number: int, grace_s: float, cancelled: str | None, allocated: str | None
 ) -> str:
     """Return what happens after a signal.
 
     ``cancelled`` is the trial if another zeusrun sent it, ``allocated`` if a scheduler did.
     """
     preempted = order.cause is ReasonCode.PREEMPTED
-    goes_on = "the next submit continues it"
-    if allocated is not None:
-        goes_on = "if it has a checkpoint, the next start continues it"
-    then = f", and {goes_on}" if preempted else ""
+    who = "next submit" if allocated is None else "next start, if it has a checkpoint,"
+    then = f", and the {who} continues it" if preempted else ""
     at_once = how_at_once(number, cancelled=cancelled or allocated)
     how = "at once" if order.level is StopLevel.KILL else f"within {grace_s:g} s{then}; {at_once}"
     # The last line of the run names the request; do not say it twice.
@@ -271,9 +264,7 @@ class Stopping:
             cancelled = None if self._cancelled is None else self._trial.trial
             number = self._received[0]
             allocated = None if self._trial.allocation is None else self._trial.trial
-            text = describe_signal(
-                order, number, self._grace_s, cancelled=cancelled, allocated=allocated
-            )
+            text = describe_signal(order, number, self._grace_s, cancelled, allocated)
             self._messages.emit(Warned(text))
         elif order.level >= StopLevel.TERMINATE:
             self._messages.note(f"stopping: {order.reason}")

@@ -102,6 +102,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
     ranks = RunningRanks(paths, range(submission.own_ranks), submission.nodes)
     policy = PolicyControl(submission, choice, meter)
     folder, allocation = spec.workdir_path(values), submission.allocation
+    find_cause = None if allocation is None else allocation.find_cause
     sources = open_sources(
         SourceContext(
             paths.run_dir,
@@ -134,13 +135,7 @@ def open_run(submission: Submission, begun: Begun, signals: CaughtSignals) -> Su
         messages=messages,
         observer=RunObserver(trial, sources, ranks, messages),
         stopping=Stopping(
-            spec,
-            trial,
-            paths,
-            signals,
-            messages,
-            cost_bound_j=bound_j,
-            find_cause=None if allocation is None else allocation.find_cause,
+            spec, trial, paths, signals, messages, cost_bound_j=bound_j, find_cause=find_cause
         ),
         policy=policy,
         limits=limits,
