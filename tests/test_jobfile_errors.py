@@ -353,7 +353,7 @@ def test_a_folder_or_zip_file_with_a_main_is_a_script(tmp_path, program):
             "launch:\n  nnodes: 2",
             (
                 "12: 'launch' has nnodes: 2, but no machines are named; "
-                "write run_on: {hosts: [a, b]}, or run_on: slurm"
+                "add run_on: slurm, or {hosts: [a, b]}"
             ),
         ),
         (

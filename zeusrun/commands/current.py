@@ -17,7 +17,7 @@ from zeusrun.clock import timestamp
 from zeusrun.commands import options
 from zeusrun.errors import HistoryError, UsageError, ZeusrunError
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.queue.tickets import Tickets, find_waiting, read_waiting
+from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.launcher.slurm.client import describe_job, end_job, interrupt_job, read_jobs
@@ -141,8 +141,8 @@ def _find_going(home: Path, store: History, name: str) -> Trial | str:
     If that has only been queued in a scheduler, return the name of its job there.
     """
     going = store.unfinished(name) if name in store.jobs() else []
-    present = Tickets(home).present()
-    queued = [t.allocation for t in present if t.allocation and name in {t.job, t.allocation}]
+    tickets = read_waiting(home)
+    queued = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
     names = {*queued, *(trial.allocation or trial.trial for trial in going)}
     if len(names) > 1:
         several = ", ".join(sorted(names))

@@ -87,11 +87,11 @@ class QueuedFiles:
 
 def new_files(home: Path) -> QueuedFiles:
     """Return the files of a new submit, which do not exist yet; remove those of a month ago."""
-    with contextlib.suppress(OSError):
-        for path in (home / "slurm").iterdir():
+    with contextlib.suppress(OSError):  # another submit does the same
+        for output in (home / "slurm").glob("*/output.log"):
             # A job that Slurm has started again writes its output alone.
-            if (path / "output.log").stat().st_mtime < read_clock() - _KEPT_S:
-                shutil.rmtree(path, ignore_errors=True)
+            if output.stat().st_mtime < read_clock() - _KEPT_S:
+                shutil.rmtree(output.parent, ignore_errors=True)
     return QueuedFiles(home / "slurm" / uuid4().hex[:12])
 
 
