@@ -170,7 +170,8 @@ class _Follower:
 
     def _print(self, tail: LineTail, *, final: bool = False) -> None:
         for line in _read_output(tail, final=final):
-            self.shown.print(Text(line), soft_wrap=True)
+            text = Text(line, overflow="ignore")  # on a terminal, break lines between words
+            self.shown.print(text, soft_wrap=not self.shown.is_terminal)
 
     def _show_state(self) -> None:
         text = describe_job(self.name, self.job)
