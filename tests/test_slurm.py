@@ -190,7 +190,7 @@ def test_a_job_that_slurm_refuses_leaves_nothing(slurm):
     done = slurm.zeusrun("submit", slurm.job(run_on={"partition": "nowhere"}))
     assert (done.returncode, done.stdout) == (5, "")
     told = " ".join(done.stderr.split())
-    assert told.startswith("zeusrun: Slurm refused the job: "), told
+    assert told.startswith("zeusrun: Slurm did not take the job: "), told
     assert "invalid partition" in told
     assert slurm.tickets() == []
     assert not (slurm.zeusrun.home / "runs").exists()

@@ -52,7 +52,7 @@ def submit(cli, job):
 @pytest.fixture
 def hasty(monkeypatch):
     """Follow without pauses."""
-    for name in ("_POLL_S", "_FIRST_S", "_ASK_S", "_WRITTEN_S"):
+    for name in ("_POLL_S", "_ASK_S", "_WRITTEN_S"):
         monkeypatch.setattr(verbs, name, 0.01)
 
 
@@ -61,7 +61,7 @@ def inside(cli, job, zeusrun, monkeypatch):
     """Queue a submit, and return its files, in the environment of its batch step."""
 
     def enter(**changes):
-        cli("submit", "--detach", job(**changes))
+        cli("submit", "--detach", job({"nproc_per_node": 4}, **changes))
         monkeypatch.setenv("SLURM_JOB_ID", "1")
         monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
         return find_files(zeusrun.home, "slurm:1")
@@ -255,7 +255,7 @@ def test_a_detached_submit_has_a_ticket_and_files(cli, job, slurm, zeusrun):
     assert (ticket.allocation, ticket.state, ticket.job) == ("slurm:1", "queued", "job")
     files = find_files(zeusrun.home, "slurm:1")
     assert files.read_request().ticket == ticket.number
-    assert files.script.read_text() == slurm.calls("sbatch", key="script")[0]
+    assert (files.folder / "script.sh").read_text() == slurm.calls("sbatch", key="script")[0]
     assert cli("logs", "slurm:1")[:2] == (0, "")
     assert json.loads(cli("submit", "--detach", "--json", job())[1]) == {"queued": "slurm:2"}
 
@@ -485,6 +485,28 @@ def test_a_job_that_is_preempted_before_a_run_begins_is_queued_again(
     assert files.read_result() == (None if again else {"exit_code": 75})
     tickets = Tickets(files.folder.parents[1]).present()
     assert len(tickets) == (again and job.get("state") != "COMPLETING")
+
+
+def test_a_job_file_that_wants_other_nodes_than_its_job_has_is_refused(cli, inside, zeusrun, job):
+    files = inside()
+    job({"nnodes": 2, "nproc_per_node": 4})  # in the place of the one that was queued
+    code, _, errors = cli("batch", files.folder.name)
+    assert (code, "'launch.nnodes' is 2 now, but slurm:1 has 1" in errors) == (2, True)
+    assert files.read_result() == {"exit_code": 2}
+
+
+def test_a_batch_size_that_is_no_candidate_is_refused_before_anything_is_queued(submit, zeusrun):
+    code, _, errors = submit("--detach", "--batch-size", "77")
+    assert (code, "--batch-size 77: not among the candidates" in errors) == (2, True)
+    assert Tickets(zeusrun.home).present() == []
+
+
+def test_logs_of_a_job_say_where_it_is_and_end_if_slurm_does_not_respond(cli, submit, slurm):
+    submit("--detach")
+    assert cli("logs", "slurm:1")[2] == "zeusrun: slurm:1 runs on n1\n"
+    slurm.fail("squeue")
+    code, out, errors = cli("logs", "-f", "slurm:1")
+    assert (code, out, errors) == (0, "", "zeusrun: slurm:1: Slurm does not respond\n")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])

@@ -19,7 +19,6 @@ from zeusrun.bandit.tally import build_tally, likeliest_arm
 from zeusrun.choice.attempts import why_no_other, why_not_continued
 from zeusrun.choice.problem import build_problem, next_recurrence
 from zeusrun.choice.time_limit import fit_time_limit
-from zeusrun.errors import UsageError
 from zeusrun.trial import Decision, Stage, Trial, TrialStatus
 
 if TYPE_CHECKING:
@@ -226,13 +225,8 @@ def decide(
     """
     policy, forced = chooser.policy, chooser.forced
     if forced is not None:  # no other batch size may follow, so nothing bounds it
-        if forced.batch_size in problem.candidates:
-            return Decision(forced.batch_size, Stage.FORCED, forced.why)
-        known = ", ".join(map(str, problem.candidates))
-        raise UsageError(
-            f"--batch-size {forced.batch_size}: not among the candidates of the job file "
-            f"({known}); choose one of them, or add it to batch_size.candidates"
-        )
+        forced.check(problem.candidates)
+        return Decision(forced.batch_size, Stage.FORCED, forced.why)
     control = choose_control(policy, problem, runs, made)
     if control is not None:
         return control

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zeusrun.bandit import stopping
 from zeusrun.bandit.differences import find_ignored, find_own_size
 from zeusrun.bandit.problem import PowerObjective, Problem
+from zeusrun.errors import UsageError
 from zeusrun.jobfile.sections import split_batch
 
 if TYPE_CHECKING:
@@ -60,6 +61,15 @@ class Forced:
 
     batch_size: int
     why: str  # a sentence
+
+    def check(self, candidates: Sequence[int]) -> None:
+        """Raise ``UsageError`` if the batch size is no candidate."""
+        if self.batch_size not in candidates:
+            known = ", ".join(map(str, candidates))
+            raise UsageError(
+                f"--batch-size {self.batch_size}: not among the candidates of the job file "
+                f"({known}); choose one of them, or add it to batch_size.candidates"
+            )
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def find_trial(name: str, store: History | None = None) -> Trial:
     if not is_job(name):
         return rules.find_trial(store, job_name(name))
     if (trial := find_allocated(name, store)) is None:
-        raise UsageError(f"{name} has begun no run yet; `zeusrun logs {name}` shows its output")
+        raise UsageError(f"no run has begun in {name}; `zeusrun logs {name}` shows its output")
     return trial
 
 

@@ -21,7 +21,7 @@ from typer import Argument
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.recurrence import run_recurrence, send_notices
-from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
+from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.slurm.client import SlurmJob
 
 _POLL_S = 0.2
-_FIRST_S = 1.0
-_ASK_S = 5.0  # between two questions to Slurm; the first ones come sooner
+_ASK_S = 3.0  # between two questions to Slurm
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
 
 
@@ -88,6 +87,8 @@ def submit_to_slurm(
     ``detach`` returns at once. ``begun`` is called once it is queued.
     """
     shown = lasting_console(sys.stderr if as_json else sys.stdout)
+    if request.forced is not None:
+        request.forced.check(spec.batch_size.candidates)
     with CaughtSignals() as signals:
         home, history = options.open_own(spec)
         files = new_files(home)
@@ -122,7 +123,7 @@ def _queue(
         files.write("output.log", b"")
         earlier = [each.allocation for each in before if each.allocation]
         given = spec.slurm.model_dump(exclude_none=True) if spec.slurm else ()
-        name = submit_script(files.script, earlier, spec.source.parent, given)
+        name = submit_script(files.folder / "script.sh", earlier, spec.source.parent, given)
         held.write(allocation=name)
         files.write_request(replace(request, allocation=name))
         held.leave()
@@ -150,14 +151,14 @@ class _Follower:
 
         Raises ``ZeusrunError`` if this process is to end; the job goes on.
         """
-        ask_t, pause_s, ended_t = 0.0, _FIRST_S, None
+        ask_t, ended_t = 0.0, None
         tail = LineTail(self.files.output)
         while (result := self.files.read_result()) is None:
             self._print(tail)
             self._take_signals()
             now_t = time.monotonic()
             if now_t >= ask_t:
-                ask_t, pause_s = now_t + pause_s, min(_ASK_S, pause_s + _FIRST_S)
+                ask_t = now_t + _ASK_S
                 self.job = read_jobs([self.name]).get(self.name, self.job)
                 self._show_state()
             if self.job is not None and self.job.has_ended:
@@ -206,7 +207,9 @@ def show_output(name: str, *, follow: bool) -> None:
     files = find_files(home, name)
     if files is None:
         raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
-    tail, ends = LineTail(files.output), not follow
+    job = read_jobs([name]).get(name)
+    options.tell(describe_job(name, job))
+    tail, ends = LineTail(files.output), not follow or job is None
     while True:
         for line in _read_output(tail, final=ends):
             typer.echo(line)
@@ -227,9 +230,8 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
     cancelled = ExitCode.SIGNAL_BASE + number
     if trial is not None and trial.status.finished:
         options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
-        if trial.status is TrialStatus.CANCELLED:
-            return cancelled
-        return exit_code(trial, None, ())
+        by_user = trial.status is TrialStatus.CANCELLED
+        return cancelled if by_user else exit_code(trial, None, ())
     state = "GONE" if follower.job is None else follower.job.state
     text = f"{name} ended as {state} before it began to train"
     if state == "CANCELLED":
@@ -270,13 +272,15 @@ def _run_inside(request: Request, home: Path, signals: Sequence[int]) -> dict[st
         open_allocation(os.environ, spec.launch.grace_period_s) as allocation,
         contextlib.ExitStack() as stack,
     ):
+        nodes, wanted = len(allocation.hosts), spec.launch.nnodes or 1
+        if nodes != wanted:
+            text = f"{spec.source}: 'launch.nnodes' is {wanted} now, but {allocation.name} has"
+            raise JobFileError(f"{text} {nodes}; submit the job again")
         held = Tickets(home).adopt(request.ticket, spec.name, allocation.name)
         stack.callback(held.release)
         if not allocation.is_known:
-            options.tell(
-                "squeue does not answer here, so the time limit is unknown, and the job may not be "
-                "queued again; a container needs Slurm's commands"
-            )
+            text = "squeue does not answer here (a container needs Slurm's commands), so the time "
+            options.tell(f"{text}limit is unknown, and the job may not be queued again")
         late = request.until is not None and read_clock() > request.until
         if late and not allocation.restarts:  # else it had begun in time
             raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")

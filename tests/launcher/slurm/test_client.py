@@ -201,7 +201,7 @@ def test_commands_get_no_variables_that_change_what_they_do(slurm, monkeypatch, 
 def test_an_answer_of_sbatch_is_an_id_or_refused(slurm, tmp_path, answer, job_id):
     (slurm.folder / "sbatch").write_text(f"#!/bin/sh\necho '{answer}'\necho careful >&2\n")
     if job_id is None:
-        with pytest.raises(LaunchError, match="Slurm refused the job: careful"):
+        with pytest.raises(LaunchError, match="Slurm did not take the job: careful"):
             submit_script(tmp_path / "script", [], tmp_path)
     else:
         assert submit_script(tmp_path / "script", [], tmp_path) == job_id

@@ -175,6 +175,7 @@ def test_each_key_is_an_option_quoted_as_sbatch_reads_it(tmp_path):
         '#SBATCH "--comment=50 % of \\"it\\" \\\\ ü"\n'
         "#SBATCH --mem=0\n"
         "export ZEUSRUN_HOME='/a home/100%/it'\"'\"'s'\n"
+        "set -e\n"
         "\n"
         "#SBATCH --nodes=9\n"
         "module load cuda \n"

@@ -29,7 +29,7 @@ _VARIABLES = {
 }
 _NAME_HOSTS = (
     "the command trains on {} machines; name them all in the job file, for example run_on: "
-    "{{hosts: [a, b]}}, or the job runs on this one alone"
+    "{{hosts: [a, b]}}, or write run_on: slurm; else the job runs on this one alone"
 )
 _NO_LOSS = {
     *_VARIABLES, "num_processes", "num_machines", "main_process_ip", "main_process_port",

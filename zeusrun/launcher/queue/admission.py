@@ -280,7 +280,7 @@ class _Queue:
         """Name each submit: by the trial that it runs, or else by its process."""
         names = []
         for ticket in tickets:
-            who = f"process {ticket.pid} of {ticket.job}"
+            who = ticket.allocation or f"process {ticket.pid} of {ticket.job}"
             with contextlib.suppress(ZeusrunError):  # the history of another job may be unreadable
                 who = next((trial.trial for trial, _ in self._running([ticket])), who)
             since = datetime.fromisoformat(ticket.since).astimezone()

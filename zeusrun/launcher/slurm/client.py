@@ -100,8 +100,8 @@ def submit_script(
     if code or match is None:
         why = "; ".join(line.removeprefix("sbatch: error: ") for line in errors.splitlines())
         raise LaunchError(
-            f"Slurm refused the job: {why or f'sbatch exited with code {code}'}. Correct "
-            "run_on.slurm or launch.nnodes in the job file; --dry-run shows the script"
+            f"Slurm did not take the job: {why or f'sbatch exited with code {code}'}. If `sinfo` "
+            "works, correct run_on.slurm or launch.nnodes; --dry-run shows the script"
         )
     return name_of(match[1])
 

@@ -39,11 +39,6 @@ class QueuedFiles:
     folder: Path
 
     @property
-    def script(self) -> Path:
-        """The batch script."""
-        return self.folder / "script.sh"
-
-    @property
     def output(self) -> Path:
         """What the batch step prints."""
         return self.folder / "output.log"
@@ -151,7 +146,7 @@ def build_script(spec: JobSpec, files: QueuedFiles, home: Path) -> str:
     extra = ([_quote(word) for word in shlex.split(option)] for option in slurm.extra)
     lines += [f"#SBATCH {' '.join(words)}" for words in extra]
     lines.append(f"export ZEUSRUN_HOME={shlex.quote(str(home))}")
-    lines += filter(None, [slurm.setup.rstrip()])
+    lines += ["set -e", slurm.setup.rstrip()] if slurm.setup.strip() else []
     # Without -P, a random.py in the working directory would replace Python's.
     safe = "-P " if sys.version_info >= (3, 11) else ""
     python = slurm.python or shlex.quote(sys.executable)
