@@ -16,11 +16,17 @@ from tests.runs import has_ended, wait_for
 from tests.slurm import NODES, SlurmCluster, sweep
 
 OWNER = """
-import psutil, subprocess, sys, time
+import contextlib, psutil, subprocess, sys, time
 from tests.slurm import SlurmCluster
+def names():
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has exited
+            found.append(each.name())
+    return found
 with SlurmCluster(sys.argv[1]) as slurm:
     slurm.submit("srun setsid env -i sleep 600", "--nodes=2")
-    while [each.name() for each in psutil.Process().children(recursive=True)].count("sleep") != 2:
+    while names().count("sleep") != 2:
         time.sleep(0.05)
     subprocess.Popen(["sleep", "600"], env=slurm.environment | {"PATH": "/bin:/usr/bin"})
     holders = psutil.Process().children()
@@ -62,6 +68,7 @@ def test_each_node_has_its_name_and_finds_the_other(slurm_cluster):
     assert os.uname().nodename not in NODES
 
 
+@pytest.mark.long
 def test_a_requeued_job_runs_again_on_all_nodes(slurm_cluster):
     slurm = slurm_cluster
     job = start_on_both(slurm)
@@ -71,6 +78,7 @@ def test_a_requeued_job_runs_again_on_all_nodes(slurm_cluster):
     assert (slurm.state(job), slurm.field(job, "Restarts")) == ("RUNNING", "1")
 
 
+@pytest.mark.long
 def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm_cluster):
     slurm = slurm_cluster
     job = start_on_both(slurm)
@@ -85,6 +93,7 @@ def test_a_job_whose_node_dies_runs_again_once_the_node_is_back(slurm_cluster):
     assert slurm.field(job, "NodeList") == "n[1-2]"
 
 
+@pytest.mark.long
 def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm_cluster):
     slurm = slurm_cluster
     job = start_on_both(slurm)
@@ -98,6 +107,7 @@ def test_a_job_goes_on_without_slurmd_and_a_new_one_finds_it(slurm_cluster):
     assert slurm.state(job) == "CANCELLED"
 
 
+@pytest.mark.long
 def test_accounting_knows_jobs_and_no_job_is_left_for_the_next_test(slurm_dbd):
     job = slurm_dbd.submit("exit 3")
     ask = ["sacct", "-j", job, "--allocations", "--noheader", "--parsable2"]
@@ -131,6 +141,7 @@ def test_a_job_of_a_higher_partition_preempts_and_the_other_runs_again(slurm_clu
     assert slurm.field(job, "Restarts") == "1"
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_test_fails(tmp_path):
     left = []
 
@@ -147,6 +158,7 @@ def test_nothing_is_left_when_the_test_fails(tmp_path):
     assert all(map(has_ended, left))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["the test", "the test and the holders"])
 def test_nothing_is_left_when_the_test_is_killed(tmp_path, killed):
     with SlurmCluster(tmp_path / "mine"):  # or skip

@@ -78,7 +78,7 @@ def test_any_sidecar_and_clock_of_a_lost_trial_can_be_recorded(paths):
     def lost_trials(content, clock):
         paths.sidecar.write_bytes(content)
         paths.rank_clock(0).write_bytes(clock)
-        encode_trial(trial().finish(_lost(trial(), paths, NOW)))
+        encode_trial(trial().finish(_lost(trial(), paths, NOW, None)))
 
     run_inputs(lost_trials, mutated("sidecars"), mutated("step_clocks"))
 
