@@ -66,6 +66,7 @@ def test_a_stall_is_restarted_where_that_is_asked_for_and_the_trial_stays_one(
     assert "the training goes on by itself" not in seen
 
 
+@pytest.mark.long
 def test_a_stall_without_a_restart_left_is_the_cause_of_the_failure(zeusrun):
     job = zeusrun.job(
         "hangs_in_c.py",

@@ -61,6 +61,7 @@ def script(zeusrun):
     return write
 
 
+@pytest.mark.long
 def test_a_model_that_a_script_saves_after_its_loop_is_kept(zeusrun, script):
     prints = 'print(f"epoch {epoch + 1} accuracy {0.4 + epoch}", flush=True)'
     trains = dedent(TRAINS).replace("range(2)", "range(4)")
