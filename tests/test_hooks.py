@@ -115,7 +115,8 @@ def test_a_trial_without_such_a_record_is_one_sentence(zeusrun):
 LINES = {"source": "stdout", "pattern": r"^accuracy: (?P<accuracy>\S+)"}
 
 
-@pytest.mark.parametrize("printed", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("printed", [False, True])
 def test_a_training_that_evaluates_by_steps_is_compared_by_samples(zeusrun, printed):
     job = zeusrun.job(
         "evaluates_by_steps.py",

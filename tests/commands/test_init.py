@@ -190,6 +190,7 @@ def test_a_try_corrects_who_shares_the_batch_size(zeusrun, script, size, why, sh
     )
 
 
+@pytest.mark.long
 def test_a_try_says_what_it_has_checked_and_that_a_metric_is_at_its_best(zeusrun, script):
     script("""
         import torch, zeusrun

@@ -271,6 +271,7 @@ def test_observe_changes_nothing(zeusrun, machine, submit):
     assert {float(row.split(",")[3]) for row in power_rows(trial)} == {FOUND_W}
 
 
+@pytest.mark.long
 def test_one_limit_is_chosen_for_all_gpus_from_summed_power(zeusrun, machine, submit):
     machine.set_limit_w(1, 212.345)
     spec = job(zeusrun, steps=400, launch={"nproc_per_node": 2})
