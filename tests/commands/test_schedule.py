@@ -303,6 +303,7 @@ def test_replace_ends_the_older_run_gently_and_runs(zeusrun, schedule):
     assert older["finished_at"] <= newer["started_at"]
 
 
+@pytest.mark.long
 def test_replace_ends_no_run_that_came_after_it(zeusrun):
     slow = zeusrun.job("ignores_sigterm.py", launch={"grace_period_s": 8})
     first = start_and_wait(zeusrun, slow)

@@ -79,6 +79,7 @@ def test_processes_at_once_lose_and_repeat_nothing(tmp_path, processes, count):
     assert sorted(acknowledged(lines, "finished")) == sorted(trial.trial for trial in trials)
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_moment_leaves_all_it_acknowledged(tmp_path):
     moments = random.Random(7)
     begun, finished = [], []
