@@ -375,6 +375,22 @@ def test_a_follower_that_is_ended_leaves_the_training(slurm, number, code):
 
 
 @pytest.mark.long
+@pytest.mark.torchrun
+def test_the_python_of_the_job_file_starts_zeusrun_on_every_node(slurm):
+    folder = slurm.zeusrun.folder
+    started = folder / "a python"
+    started.write_text(f'#!/bin/sh\nhostname >> "{folder}/seen"\nexec {sys.executable} "$@"\n')
+    started.chmod(0o755)
+    section = {"python": f"env '{started}'"}
+    child = slurm.follow("submit", slurm.job(run_on=section, launch={"nnodes": 2}))
+    slurm.wait_for_reports()
+    slurm.enough()
+    code, seen = slurm.end(child)
+    assert code == 0, seen
+    assert sorted((folder / "seen").read_text().split()) == ["n1", "n2"]
+
+
+@pytest.mark.long
 def test_the_lines_of_the_job_file_reach_the_ranks(slurm):
     script = slurm.zeusrun.folder / "tells.py"
     script.write_text(

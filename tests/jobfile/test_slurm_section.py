@@ -171,9 +171,10 @@ def test_what_it_cannot_be_is_refused(tmp_path, section, words):
 
 def test_within_the_allocation_the_hosts_are_known_and_reached_by_srun(tmp_path):
     spec = load_job(tmp_path, run_on={"slurm": {}, "nic": "ib0"}, launch={"nnodes": 2})
-    inside = spec.run_on.in_allocation(["n1", "n2"])
+    inside = spec.run_on.model_copy(update={"hosts": ("n1", "n2")})
     assert inside.host_list(tmp_path, 2) == (Host("n1", None), Host("n2", None))
-    assert (inside.slurm, inside.nic, inside.fan_out) == (None, "ib0", SRUN)
+    assert (inside.nic, inside.fan_out) == ("ib0", None)
+    assert " ".join(inside.fan_out_command(Host("{host}", None))) == SRUN
     words = inside.fan_out_command(Host("n2", None))
     assert words[0] == "srun"
     assert "--nodelist=n2" in words
@@ -181,7 +182,7 @@ def test_within_the_allocation_the_hosts_are_known_and_reached_by_srun(tmp_path)
 
 def test_a_fan_out_of_the_job_file_stays(tmp_path):
     run_on = load_job(tmp_path, run_on={"slurm": {}, "fan_out": "rsh {host}"}).run_on
-    assert run_on.in_allocation(["n1"]).fan_out_command(Host("n1", None)) == ["rsh", "n1"]
+    assert run_on.fan_out_command(Host("n1", None)) == ["rsh", "n1"]
 
 
 def test_the_number_of_nodes_is_that_of_launch(tmp_path):

@@ -63,7 +63,7 @@ def compose(
     planned = None if spec.slurm is None or allocation else _plan_machine(spec, history)
     if run_on is not None and spec.slurm is not None:
         nodes = () if allocation is None else allocation.hosts
-        run_on = run_on.in_allocation(nodes) if nodes[1:] else None
+        run_on = run_on.model_copy(update={"hosts": nodes}) if nodes[1:] else None
     with contextlib.ExitStack() as stack:
         if run_on is not None:
             from zeusrun.launcher.nodes import cluster as hosts  # noqa: PLC0415 - few jobs have it

@@ -32,6 +32,7 @@ from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
+    cancel_job,
     describe_job,
     find_ended,
     name_of,
@@ -124,6 +125,7 @@ def _queue(
         earlier = [each.allocation for each in before if each.allocation]
         given = spec.slurm.model_dump(exclude_none=True) if spec.slurm else ()
         name = submit_script(files.folder / "script.sh", earlier, spec.source.parent, given)
+        undo.callback(cancel_job, name)
         held.write(allocation=name)
         files.write_request(replace(request, allocation=name))
         held.leave()
@@ -226,12 +228,10 @@ def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) 
     send_notices(spec, home, options.tell, lost_notices(lost))
     # Another submit may have recorded it first, or the batch step, which could not tell.
     trial = options.find_allocated(name, history)
-    number = signal.SIGINT if follower.interrupts else signal.SIGTERM
-    cancelled = ExitCode.SIGNAL_BASE + number
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.interrupts else signal.SIGTERM)
     if trial is not None and trial.status.finished:
         options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
-        by_user = trial.status is TrialStatus.CANCELLED
-        return cancelled if by_user else exit_code(trial, None, ())
+        return cancelled if trial.status is TrialStatus.CANCELLED else exit_code(trial, None, ())
     state = "GONE" if follower.job is None else follower.job.state
     text = f"{name} ended as {state} before it began to train"
     if state == "CANCELLED":
@@ -279,8 +279,9 @@ def _run_inside(request: Request, home: Path, signals: Sequence[int]) -> dict[st
         held = Tickets(home).adopt(request.ticket, spec.name, allocation.name)
         stack.callback(held.release)
         if not allocation.is_known:
-            text = "squeue does not answer here (a container needs Slurm's commands), so the time "
-            options.tell(f"{text}limit is unknown, and the job may not be queued again")
+            options.tell(
+                "squeue does not respond here, so the time limit is unknown: docs/slurm.md"
+            )
         late = request.until is not None and read_clock() > request.until
         if late and not allocation.restarts:  # else it had begun in time
             raise BusyError(f"{spec.name}: its deadline has passed; this run is skipped")

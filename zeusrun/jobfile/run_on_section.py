@@ -18,7 +18,7 @@ from zeusrun.jobfile.slurm_section import Slurm  # noqa: TC001 - pydantic needs 
 from zeusrun.jobfile.values import read_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from typing_extensions import Self
 
@@ -126,13 +126,8 @@ class RunOn(Section):
 
     def fan_out_command(self, host: Host) -> list[str] | None:
         """Return the words that start the words after them on a host; ``None``: ``join``."""
-        words = shlex.split(self.fan_out or SSH)
+        words = shlex.split(self.fan_out or (SSH if self.slurm is None else SRUN))
         return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
-
-    def in_allocation(self, hosts: Sequence[str]) -> RunOn:
-        """Return the section with the hosts that Slurm has allocated instead of ``slurm``."""
-        fan_out = self.fan_out or SRUN
-        return self.model_copy(update={"hosts": (*hosts,), "slurm": None, "fan_out": fan_out})
 
     def hostfile_path(self, folder: Path) -> Path | None:
         """Return the absolute path of the hostfile; ``folder`` is that of the job file."""

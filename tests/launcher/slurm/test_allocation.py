@@ -82,10 +82,10 @@ def test_slurm_says_why_it_has_sent_a_signal(slurm, job, end_in_s, cause, words)
 def test_the_sentinel_alone_hears_a_preemption_and_what_it_heard_is_said_once(slurm):
     slurm.put("7", preempt=0)
     allocation = inside()
-    assert allocation.hears_end() is None
+    assert allocation.check_sentinel() is None
     allocation._sentinel = Heard()
-    assert allocation.hears_end() == "slurm:7 is preempted by another job"
-    assert allocation.hears_end() is None
+    assert allocation.check_sentinel() == "slurm:7 is preempted by another job"
+    assert allocation.check_sentinel() is None
     assert allocation.find_cause() == (PREEMPTED_CODE, "slurm:7 is preempted by another job")
 
 
@@ -93,7 +93,7 @@ def test_a_sentinel_that_somebody_else_ended_hides_no_later_end(slurm):
     slurm.put("7")
     allocation = inside()
     allocation._sentinel = Heard()
-    assert allocation.hears_end() is None
+    assert allocation.check_sentinel() is None
     slurm.put("7", limit="10:00", end=LATE)
     assert allocation.find_cause()[0] is PREEMPTED_CODE
     assert allocation.out_of_time

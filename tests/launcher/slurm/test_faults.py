@@ -65,7 +65,7 @@ def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
     slurm.fail("squeue")
     allocation = Allocation("slurm:7", ("n1",), 0, None, 40.0)
     allocation._sentinel = SimpleNamespace(was_signalled=True)
-    assert allocation.hears_end() == "slurm:7 was signalled"
+    assert allocation.check_sentinel() == "slurm:7 was signalled"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import socket
 import sys
 import threading
@@ -192,7 +193,9 @@ def _start_all(cluster: Cluster, hosts: Sequence[Host]) -> None:
     processes: list[FanOutProcess] = []
     cluster.processes = processes
     for number, host in enumerate(hosts, 1):
-        process = FanOutProcess(cluster.run_on.fan_out_command(host) or [], number)
+        slurm = cluster.run_on.slurm  # srun passes the words on as they are
+        python = shlex.split(slurm.python or shlex.quote(sys.executable)) if slurm else ()
+        process = FanOutProcess(cluster.run_on.fan_out_command(host) or [], number, python)
         processes.append(process)
         channel = Channel(process.reading, process.writing, number)
         node = RemoteNode(number, host.address, channel, process.explain_end)

@@ -24,15 +24,18 @@ _LAST_BYTES = 4096
 class FanOutProcess:
     """The fan-out command of one host. ``reading`` and ``writing`` are its pipes, the caller's."""
 
-    def __init__(self, words: Sequence[str], number: int) -> None:
+    def __init__(self, words: Sequence[str], number: int, python: Sequence[str] = ()) -> None:
         """Start it; raises ``LaunchError``.
+
+        ``python`` are the words that start Python there, by default this one, quoted for a shell.
 
         It gets a session of its own, so that Ctrl-C ends only the training, and that gracefully.
         What it starts needs no environment of ours, so secrets are in no argument list.
         """
         # Without -P, a random.py in the home directory would replace Python's.
         safe = ("-P",) if sys.version_info >= (3, 11) else ()
-        own = (shlex.quote(sys.executable), *safe, "-m", "zeusrun", "node", str(number))
+        python = python or (shlex.quote(sys.executable),)
+        own = (*python, *safe, "-m", "zeusrun", "node", str(number))
         self._name = words[0]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:

@@ -30,7 +30,7 @@ _SENTINEL = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
 @dataclass
 class Allocation:
-    """A job of Slurm, seen from inside. A context manager: it hears when Slurm ends the job.
+    """A job of Slurm, seen from inside. A context manager, which watches for its end.
 
     At a preemption Slurm signals only what ``srun`` started, and not the batch step. So a process
     that does nothing is started by ``srun`` on this node.
@@ -41,14 +41,14 @@ class Allocation:
     restarts: int  # how often Slurm has started the job again
     end_at: float | None  # Unix seconds; ``None``: no time limit
     lead_s: float  # the signal that its time ends comes so much before
-    is_known: bool = True  # whether Slurm answers here
+    is_known: bool = True  # whether Slurm responds here
     out_of_time: bool = False  # its time limit ends the run
     _asked: bool = False
     _cause: tuple[ReasonCode, str] | None = None
     _sentinel: Sentinel | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(OSError):  # then it never hears anything
+        with contextlib.suppress(OSError):  # then no preemption is noticed
             self._sentinel = Sentinel([*_SENTINEL, f"--nodelist={self.hosts[0]}"])
         return self
 
@@ -62,7 +62,7 @@ class Allocation:
             return None
         return max(0.0, self.end_at - read_clock() - self.lead_s - EARLY_S)
 
-    def hears_end(self) -> str | None:
+    def check_sentinel(self) -> str | None:
         """Return, once, what ends the job, if the signal came to the sentinel alone."""
         if self._sentinel is None or not self._sentinel.was_signalled:
             return None
@@ -109,8 +109,8 @@ class Allocation:
 
         ``trial`` is as it was before this part; ``saved``: it has a checkpoint.
         """
-        got_on = saved and outcome.time_s != trial.time_s
-        if outcome.status is not TrialStatus.PREEMPTED or not self.out_of_time or got_on:
+        progressed = saved and outcome.time_s != trial.time_s
+        if outcome.status is not TrialStatus.PREEMPTED or not self.out_of_time or progressed:
             return outcome
         why = "saved no checkpoint" if not saved else "had no time to train"
         reason = f"timed out: the time limit of {self.name} ended it, and it {why}"

@@ -233,7 +233,7 @@ def _observe(run: Supervised, *, final: bool = False) -> None:
 def _hear_nodes(run: Supervised) -> None:
     """Show what the launchers of other hosts say; a signal to one of them ends the run."""
     allocation = run.submission.allocation
-    if allocation is not None and (text := allocation.hears_end()) is not None:
+    if allocation is not None and (text := allocation.check_sentinel()) is not None:
         run.stopping.take_signal(text)
     for node in run.submission.nodes:
         while node.notices:
