@@ -12,9 +12,9 @@ import pytest
 from tests.factories import DONE, REACHED, load_job
 from zeusrun.commands import compose
 from zeusrun.commands import slurm as verbs
-from zeusrun.errors import BusyError
+from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.tinydb.store import TinyDBHistory
-from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.queue.tickets import HeldTicket, Tickets
 from zeusrun.launcher.slurm.client import SlurmJob, describe_job
 from zeusrun.launcher.slurm.queued import find_files
 from zeusrun.reasons import ReasonCode
@@ -493,6 +493,20 @@ def test_a_job_file_that_wants_other_nodes_than_its_job_has_is_refused(cli, insi
     code, _, errors = cli("batch", files.folder.name)
     assert (code, "'launch.nnodes' is 2 now, but slurm:1 has 1" in errors) == (2, True)
     assert files.read_result() == {"exit_code": 2}
+
+
+def test_a_job_whose_ticket_cannot_be_written_is_cancelled(submit, slurm, zeusrun, monkeypatch):
+    write = HeldTicket.write
+
+    def fail(held, **changes):
+        if changes:
+            raise HistoryError("no space left")
+        write(held)
+
+    monkeypatch.setattr(HeldTicket, "write", fail)
+    assert submit("--detach")[0] == 6
+    assert slurm.calls("scancel") == [["scancel", "1"]]
+    assert list((zeusrun.home / "slurm").iterdir()) == []
 
 
 def test_a_batch_size_that_is_no_candidate_is_refused_before_anything_is_queued(submit, zeusrun):

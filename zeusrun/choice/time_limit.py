@@ -43,8 +43,8 @@ def fit_time_limit(
     """Return the problem without the candidates that cannot finish in ``machine.time_left_s``.
 
     Nothing is left out without a limit, if the script may resume, or if the user chose the batch
-    size. A candidate is left out if none of its newest three comparable runs would fit that show
-    something. Runs that shared their devices, stalled or were interrupted show nothing.
+    size. A candidate is left out if it has comparable runs, and none of the newest three of them
+    would fit. Runs that shared their devices, stalled or were interrupted do not count.
 
     Comparable is a run of today's training with today's hardware, metric, target and
     ``max_epochs``: a test with other values says nothing. A run that reached or missed the target
