@@ -72,7 +72,7 @@ def slurm(tmp_path, monkeypatch):
     """A stand-in for Slurm, whose commands are found first."""
     fake = FakeSlurm(tmp_path / "slurm-commands")
     monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setattr("zeusrun.launcher.slurm.client._states", {})
+    monkeypatch.setattr("zeusrun.launcher.schedulers._states", {})
     return fake
 
 

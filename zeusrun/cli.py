@@ -53,6 +53,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "join": ("node.join", "Give this host to a job that waits for it."),
         "node": ("node.node", ""),
         "batch": ("slurm.batch", ""),
+        "pod": ("kubernetes.pod", ""),
         "serve": ("server.serve", "Serve one history to many machines, with a page to look at it."),
     },
     "db": {

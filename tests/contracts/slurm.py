@@ -11,13 +11,11 @@ import pytest
 
 from tests.runs import wait_for
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.schedulers import end_job, find_ended, is_job
 from zeusrun.launcher.slurm.client import (
     GONE,
     cancel_job,
-    end_job,
-    find_ended,
     interrupt_job,
-    is_job,
     list_hosts,
     read_jobs,
     requeue_job,

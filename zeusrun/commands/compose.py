@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeusrun.choice.problem import Forced
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
-    from zeusrun.launcher.slurm.allocation import Allocation
+    from zeusrun.launcher.schedulers import Allocation
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -60,8 +60,9 @@ def compose(
     # CUDA_VISIBLE_DEVICES in the job's `env` decides which GPUs the job uses.
     environment = {**inherited, **spec.env}
     per_node, cluster, run_on = spec.launch.nproc_per_node, None, spec.run_on
-    planned = None if spec.slurm is None or allocation else _plan_machine(spec, history)
-    if run_on is not None and spec.slurm is not None:
+    planned = None
+    if run_on is not None and run_on.is_elsewhere:
+        planned = None if allocation else _plan_machine(spec, history)
         nodes = () if allocation is None else allocation.hosts
         run_on = run_on.model_copy(update={"hosts": nodes}) if nodes[1:] else None
     with contextlib.ExitStack() as stack:
@@ -104,7 +105,7 @@ def compose(
 def _plan_machine(spec: JobSpec, history: History) -> Machine:
     """Return the machine of a job that will run on nodes that are not known yet.
 
-    It is that of its last run in Slurm on as many nodes, with as many ranks.
+    It is that of its last run in a scheduler on as many nodes, with as many ranks.
     """
     nodes, per_node = spec.launch.nnodes or 1, spec.launch.nproc_per_node
     ranks = nodes * per_node if isinstance(per_node, int) else None

@@ -20,7 +20,13 @@ from zeusrun.history.rules import has_expired
 from zeusrun.launcher.queue.tickets import find_waiting, read_waiting
 from zeusrun.launcher.rundir.layout import ask_to_cancel
 from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
-from zeusrun.launcher.slurm.client import describe_job, end_job, interrupt_job, read_jobs
+from zeusrun.launcher.schedulers import (
+    describe_job,
+    end_job,
+    interrupt_job,
+    is_remote,
+    read_jobs,
+)
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_text
 from zeusrun.trial import TrialStatus
@@ -109,7 +115,7 @@ def cancel(
         else:
             typer.echo(f"{trial} is cancelled")
         return
-    if not trial.status.final:
+    if not trial.status.final and not is_remote(trial.allocation):
         files_of(store, home, trial)  # raises if they are on another machine
     paths = find_own(store, home, trial)
     going_on = not trial.status.finished or has_expired(trial)
@@ -129,7 +135,9 @@ def cancel(
         print_json(ended.to_json())
     else:
         reason, status = plain_text(ended.reason or ""), ended.status.value
-        if running or was_preempted:
+        if not ended.status.finished:
+            typer.echo(f"{ended.trial} has not recorded its end yet; if it does not, it is LOST")
+        elif running or was_preempted:
             typer.echo(f"{ended.trial} is {status}: {reason}")
         else:
             typer.echo(f"{ended.trial} had already ended: {reason or status}")

@@ -19,7 +19,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.registry import default_name, open_history, open_named, remember_choice
 from zeusrun.job_name import list_known
 from zeusrun.launcher.rundir.ownership import files_of, newest_here
-from zeusrun.launcher.slurm.client import is_job
+from zeusrun.launcher.schedulers import is_job
 from zeusrun.plain_text import plain_text
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from zeusrun.launcher.events import Emit, SubmitEvent
     from zeusrun.launcher.queue.tickets import HeldTicket
     from zeusrun.launcher.request import Request
-    from zeusrun.launcher.slurm.allocation import Allocation
+    from zeusrun.launcher.schedulers import Allocation
     from zeusrun.notify.notices import Notice
     from zeusrun.trial import Trial
 

@@ -5,6 +5,7 @@ Only what prints tables imports them: rich takes 40 ms, which ``--json`` saves.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,9 +22,9 @@ from zeusrun.history.base import NEWEST
 from zeusrun.launcher.rundir.failure import read_traceback
 from zeusrun.launcher.rundir.layout import RunPaths, earlier_parts
 from zeusrun.launcher.rundir.logs import follow_logs, log_tails
-from zeusrun.launcher.rundir.ownership import files_of, find_place, lease_of
+from zeusrun.launcher.rundir.ownership import files_of, find_own, find_place, lease_of
 from zeusrun.launcher.rundir.record import read_live
-from zeusrun.launcher.slurm.client import is_job
+from zeusrun.launcher.schedulers import is_job, is_remote
 from zeusrun.maintenance.running import read_running
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus, rank_label
@@ -270,10 +271,11 @@ def logs(
     """Print the output of the ranks of a run."""
     from zeusrun.launcher.redact import mask_run  # noqa: PLC0415 - it reads job files
 
-    if is_job(name) and rank is None and not (raw or as_json):
-        from zeusrun.commands.slurm import show_output  # noqa: PLC0415 - few need it
+    plain = rank is None and not (raw or as_json)
+    if plain and (place := _find_job(name)) is not None:
+        from zeusrun.commands.follow import show_output  # noqa: PLC0415 - few need it
 
-        show_output(name, follow=follow)
+        show_output(place, follow=follow)
         return
     found, paths, ranks = _open_logs(name, rank)
     if as_json and raw:
@@ -298,6 +300,18 @@ def logs(
     if silent:
         who = "the ranks have" if rank is None else f"rank {rank} has"
         typer.echo(f"zeusrun: {who} printed nothing", err=True)
+
+
+def _find_job(name: str) -> str | None:
+    """Return the job of a scheduler whose output ``logs`` shows; ``None``: that of a run here."""
+    if is_job(name):
+        return name
+    home, store = options.open_home(name)
+    with contextlib.suppress(UsageError):  # it is raised again
+        trial = options.find_trial(name, store)
+        if is_remote(trial.allocation) and find_own(store, home, trial) is None:
+            return trial.allocation
+    return None
 
 
 def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[int]]:

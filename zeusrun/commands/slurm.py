@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 from typer import Argument
 
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
+from zeusrun.commands.follow import Follower, tell_queued
 from zeusrun.commands.recurrence import run_recurrence, send_notices
 from zeusrun.errors import BusyError, ExitCode, JobFileError, LaunchError, UsageError, ZeusrunError
 from zeusrun.files.home import trusted_home
@@ -30,11 +30,9 @@ from zeusrun.launcher.queue.admission import end_allocated, queue_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
+from zeusrun.launcher.schedulers import cancel_job
 from zeusrun.launcher.slurm.allocation import open_allocation
 from zeusrun.launcher.slurm.client import (
-    cancel_job,
-    describe_job,
-    find_ended,
     name_of,
     read_jobs,
     requeue_job,
@@ -43,7 +41,6 @@ from zeusrun.launcher.slurm.client import (
 )
 from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, find_files, new_files
 from zeusrun.notify.notices import lost_notices
-from zeusrun.plain_text import plain_log_line
 from zeusrun.reasons import ReasonCode
 from zeusrun.trial import TrialStatus
 from zeusrun.view.console import lasting_console
@@ -52,15 +49,12 @@ from zeusrun.view.export import print_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import Console
-
     from zeusrun.history.base import History
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.request import Request
-    from zeusrun.launcher.slurm.allocation import Allocation
+    from zeusrun.launcher.slurm.allocation import SlurmAllocation
     from zeusrun.launcher.slurm.client import SlurmJob
 
-_POLL_S = 0.2
 _ASK_S = 3.0  # between two questions to Slurm
 _WRITTEN_S = 10.0  # a shared file system shows what the batch step wrote last
 
@@ -96,15 +90,15 @@ def submit_to_slurm(
         name = _queue(spec, request, files, home, history)
         begun()
         if detach:
-            if as_json:
-                print_json({"queued": name})
-            elif not request.quiet:
-                typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
-            return ExitCode.REACHED
-        follower = _Follower(name, files, shown, signals.received, request.quiet)
-        result = follower.follow()
-        if result is None:
-            return _conclude(spec, home, history, follower)
+            return tell_queued(name, quiet=request.quiet, as_json=as_json)
+        source = _QueuedSource(name, files)
+        follower = Follower(
+            name, source, lambda n: stop_job(name, at_once=n > 1), shown, signals.received
+        )
+        follower.quiet = request.quiet
+        follower.follow()
+        if (result := source.result) is None:
+            return _conclude(spec, home, history, source, follower.interrupts)
     if as_json and "trials" in result:  # else its batch step has printed an error
         print_json(result)
     return int(result["exit_code"])
@@ -136,103 +130,62 @@ def _queue(
 
 
 @dataclass
-class _Follower:
-    """Shows what the batch step of a submit prints, and how its job waits, until it ends."""
+class _QueuedSource:
+    """A submit in Slurm, by the files of its batch step. See ``Source``."""
 
     name: str  # of its job
     files: QueuedFiles
-    shown: Console
-    received: Sequence[int]  # the signals to this process
-    quiet: bool
     job: SlurmJob | None = None  # as Slurm described it last
-    interrupts: int = 0  # so many were passed on
-    _said: str | None = None
+    result: dict[str, Any] | None = None  # what the batch step wrote at its end
+    _asked_t: float | None = None
+    _ended_t: float | None = None
 
-    def follow(self) -> dict[str, Any] | None:
-        """Return the result of the submit; ``None`` if its job ended without one.
+    def __post_init__(self) -> None:
+        self._tail = LineTail(self.files.output)
 
-        Raises ``ZeusrunError`` if this process is to end; the job goes on.
-        """
-        ask_t, ended_t = 0.0, None
-        tail = LineTail(self.files.output)
-        while (result := self.files.read_result()) is None:
-            self._print(tail)
-            self._take_signals()
-            now_t = time.monotonic()
-            if now_t >= ask_t:
-                ask_t = now_t + _ASK_S
-                self.job = read_jobs([self.name]).get(self.name, self.job)
-                self._show_state()
-            if self.job is not None and self.job.has_ended:
-                ended_t = ended_t or now_t
-                if now_t > ended_t + (_WRITTEN_S if self.job.nodes else 0.0):
-                    break
-            time.sleep(_POLL_S)
-        self._print(tail, final=True)
-        return result
+    def read_lines(self, *, final: bool = False) -> Iterator[str]:
+        while lines := self._tail.read_lines(final=final):
+            yield from (line.decode(errors="replace") for line in lines)
 
-    def _print(self, tail: LineTail, *, final: bool = False) -> None:
-        for line in _read_output(tail, final=final):
-            text = Text(line, overflow="ignore")  # on a terminal, break lines between words
-            self.shown.print(text, soft_wrap=not self.shown.is_terminal)
+    def read_job(self) -> SlurmJob | None:
+        now_t = time.monotonic()
+        if self._asked_t is None or now_t > self._asked_t + _ASK_S:
+            self._asked_t = now_t
+            self.job = read_jobs([self.name]).get(self.name, self.job)
+        return self.job
 
-    def _show_state(self) -> None:
-        text = describe_job(self.name, self.job)
-        if text != self._said and not self.quiet:
-            self.shown.print(Text(f"· {text}"), soft_wrap=True)
-        self._said = text
-
-    def _take_signals(self) -> None:
-        interrupts = self.received.count(signal.SIGINT)
-        if interrupts > self.interrupts:
-            self.interrupts = interrupts
-            stop_job(self.name, at_once=interrupts > 1)
-            again = "" if interrupts > 1 else "; press Ctrl-C again to end it at once"
-            self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
-        if len(self.received) > interrupts:
-            error = ZeusrunError(f"{self.name} goes on without this process")
-            hung_up = signal.SIGHUP in self.received
-            error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
-            raise error
+    def has_ended(self) -> bool:
+        self.result = self.files.read_result()
+        job, now_t = self.read_job(), time.monotonic()
+        if self.result is not None or job is None or not job.has_ended:
+            return self.result is not None
+        self._ended_t = self._ended_t or now_t
+        return now_t > self._ended_t + (_WRITTEN_S if job.nodes else 0.0)
 
 
-def _read_output(tail: LineTail, *, final: bool) -> Iterator[str]:
-    """Yield what the batch step of a job has printed since the last call."""
-    while lines := tail.read_lines(final=final):
-        for line in lines:
-            yield plain_log_line(line.decode(errors="replace"))
-
-
-def show_output(name: str, *, follow: bool) -> None:
-    """Print what the batch step of a job has printed, with ``follow`` until the job has ended."""
+def open_source(name: str) -> contextlib.nullcontext[_QueuedSource]:
+    """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
     home = trusted_home(os.environ)
     files = find_files(home, name)
     if files is None:
         raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
-    job = read_jobs([name]).get(name)
-    options.tell(describe_job(name, job))
-    tail, ends = LineTail(files.output), not follow or job is None
-    while True:
-        for line in _read_output(tail, final=ends):
-            typer.echo(line)
-        if ends:
-            return
-        ends = bool(find_ended([name]))
-        time.sleep(_POLL_S)
+    return contextlib.nullcontext(_QueuedSource(name, files))
 
 
-def _conclude(spec: JobSpec, home: Path, history: History, follower: _Follower) -> int:
+def _conclude(
+    spec: JobSpec, home: Path, history: History, source: _QueuedSource, interrupts: int
+) -> int:
     """Record what the end of a job left, which could not do so itself; return the exit code."""
-    name, recovered = follower.name, recover_lost(history, spec.name, timestamp(), home)
+    name, recovered = source.name, recover_lost(history, spec.name, timestamp(), home)
     lost = [each for each in recovered if each.status is TrialStatus.LOST]
     send_notices(spec, home, options.tell, lost_notices(lost))
     # Another submit may have recorded it first, or the batch step, which could not tell.
     trial = options.find_allocated(name, history)
-    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if follower.interrupts else signal.SIGTERM)
+    cancelled = ExitCode.SIGNAL_BASE + (signal.SIGINT if interrupts else signal.SIGTERM)
     if trial is not None and trial.status.finished:
         options.tell(f"{trial.trial} is recorded as {trial.status.value}: {trial.reason}")
         return cancelled if trial.status is TrialStatus.CANCELLED else exit_code(trial, None, ())
-    state = "GONE" if follower.job is None else follower.job.state
+    state = "GONE" if source.job is None else source.job.state
     text = f"{name} ended as {state} before it began to train"
     if state == "CANCELLED":
         options.tell(text)
@@ -305,7 +258,7 @@ def _run_inside(request: Request, home: Path, signals: Sequence[int]) -> dict[st
     return None
 
 
-def _requeue(allocation: Allocation) -> bool:
+def _requeue(allocation: SlurmAllocation) -> bool:
     """Queue this job again, unless the user has cancelled it; return whether it will run again."""
     cause = allocation.ask()
     if cause is not None and cause[0] is ReasonCode.CANCELLED:

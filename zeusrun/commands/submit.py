@@ -77,7 +77,7 @@ def submit(
         Option(metavar="COMMAND", help="Starts the words after it on {host}: run_on.fan_out."),
     ] = None,
     detach: Annotated[
-        bool, Option("--detach", help="With run_on: slurm, return once the run is queued.")
+        bool, Option("--detach", help="In Slurm or Kubernetes, return once the run is queued.")
     ] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
@@ -89,14 +89,22 @@ def submit(
     request = Request(
         overrides=tuple(changes), batch_size=batch_size, overlap=overlap, wait=wait, quiet=quiet
     )
-    if spec.slurm is None and detach:
-        raise UsageError(f"--detach is for run_on: slurm; use `nohup zeusrun submit {job} &`")
-    if spec.slurm is not None and metrics_port is not None:
-        raise UsageError("--metrics-port serves this machine, and run_on: slurm trains elsewhere")
+    elsewhere = spec.run_on is not None and spec.run_on.is_elsewhere
+    if not elsewhere and detach:
+        raise UsageError(
+            f"--detach is for run_on: slurm or kubernetes; use `nohup zeusrun submit {job} &`"
+        )
+    if elsewhere and metrics_port is not None:
+        raise UsageError("--metrics-port serves this machine, and run_on trains elsewhere")
     if dry_run and spec.slurm is not None:
         from zeusrun.commands.slurm import show_script  # noqa: PLC0415 - few jobs need it
 
         show_script(spec, as_json=as_json)
+        return
+    if dry_run and spec.kubernetes is not None:
+        from zeusrun.commands.kubernetes import show_manifest  # noqa: PLC0415 - as above
+
+        show_manifest(spec, request, as_json=as_json)
         return
     if dry_run:
         with contextlib.closing(compose(spec, request.forced)) as submission:
@@ -126,11 +134,15 @@ def _run(
     as_json: bool = False,
 ) -> int:
     """Run a recurrence where its job says; return the exit code."""
-    if spec.slurm is None:
-        return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
-    from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
+    if spec.slurm is not None:
+        from zeusrun.commands.slurm import submit_to_slurm  # noqa: PLC0415 - few jobs need it
 
-    return submit_to_slurm(spec, request, begun=begun, detach=detach, as_json=as_json)
+        return submit_to_slurm(spec, request, begun=begun, detach=detach, as_json=as_json)
+    if spec.kubernetes is not None:
+        from zeusrun.commands.kubernetes import submit_to_kubernetes  # noqa: PLC0415 - as above
+
+        return submit_to_kubernetes(spec, request, begun=begun, detach=detach, as_json=as_json)
+    return int(run_recurrence(spec, request, begun=begun, as_json=as_json)["exit_code"])
 
 
 def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
@@ -147,7 +159,7 @@ def _read_nodes(nodes_from: str | None, fan_out: str | None) -> list[str]:
     listed = [re.sub(r"([^@]*:.*)", r"[\1]", each.name) for each in hosts]  # IPv6
     pairs = zip(listed, hosts, strict=True)
     words = [name if each.slots is None else f"{name}:{each.slots}" for name, each in pairs]
-    others = ("run_on.hostfile=null", "run_on.slurm=null")
+    others = ("run_on.hostfile=null", "run_on.slurm=null", "run_on.kubernetes=null")
     return [*others, f"run_on.hosts={json.dumps(words)}", *changes]
 
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host, parse_host, parse_hostfile, parse_hosts
+from zeusrun.jobfile.kubernetes_section import Kubernetes  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.section import Section
 from zeusrun.jobfile.slurm_section import Slurm  # noqa: TC001 - pydantic needs it
 from zeusrun.jobfile.values import read_by
@@ -45,6 +46,7 @@ SRUN = (
 )
 """The same within an allocation of Slurm."""
 
+_JOIN_PORTS = (29400, 29499)  # pods of a job know where to join
 _MAX_BYTES = 1 << 20  # of a hostfile: 10,000 hosts with a line for each of eight slots
 
 
@@ -93,6 +95,10 @@ class RunOn(Section):
         description="Instead of hosts: Slurm allocates launch.nnodes machines. run_on: slurm is "
         "short for slurm: {}.",
     )
+    kubernetes: Kubernetes | None = Field(
+        None,
+        description="Instead of hosts: Kubernetes runs launch.nnodes pods.",
+    )
     nic: Annotated[str, AfterValidator(_check_nic)] | None = Field(
         None, description="Network interface; null: the one that leads to the other hosts."
     )
@@ -102,7 +108,7 @@ class RunOn(Section):
     fan_out: Annotated[str, AfterValidator(_check_fan_out)] | None = Field(
         None,
         description="Command that runs the words after it on {host}; join: start nothing. null: "
-        f"{SSH}, or srun within Slurm.",
+        f"{SSH}; in Slurm, srun; in Kubernetes, join.",
     )
     heartbeat_s: float = Field(
         15, ge=2, description="Seconds without an answer after which a host counts as lost."
@@ -110,23 +116,32 @@ class RunOn(Section):
 
     @model_validator(mode="after")
     def _check_ways(self) -> Self:
-        ways = {"hosts": self.hosts or None, "hostfile": self.hostfile, "slurm": self.slurm}
+        ways: dict[str, object] = {"hosts": self.hosts or None, "hostfile": self.hostfile}
+        ways |= {"slurm": self.slurm, "kubernetes": self.kubernetes}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                "takes one of hosts, such as [a, b], hostfile, and slurm, such as {}; it has "
-                f"{' and '.join(given) or 'none'}"
+                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes; "
+                f"it has {' and '.join(given) or 'none'}"
             )
         return self
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether a scheduler chooses the machines."""
+        return self.slurm is not None or self.kubernetes is not None
+
+    @property
     def ports(self) -> tuple[int, int] | None:
         """The first and the last port of ``port_range``."""
-        return None if self.port_range is None else _read_ports(self.port_range)
+        if self.port_range is None:
+            return None if self.kubernetes is None else _JOIN_PORTS
+        return _read_ports(self.port_range)
 
     def fan_out_command(self, host: Host) -> list[str] | None:
         """Return the words that start the words after them on a host; ``None``: ``join``."""
-        words = shlex.split(self.fan_out or (SSH if self.slurm is None else SRUN))
+        default = SRUN if self.slurm is not None else JOIN if self.kubernetes is not None else SSH
+        words = shlex.split(self.fan_out or default)
         return None if words == [JOIN] else [word.replace("{host}", host.name) for word in words]
 
     def hostfile_path(self, folder: Path) -> Path | None:
@@ -136,7 +151,7 @@ class RunOn(Section):
         return Path(os.path.normpath(folder / os.path.expanduser(self.hostfile)))  # noqa: PTH111 - never raises
 
     def host_list(self, folder: Path, nnodes: int | None = None) -> tuple[Host, ...]:
-        """Return the hosts, those of the hostfile as it is now; with ``slurm``, there are none yet.
+        """Return the hosts, those of the hostfile as it is now; none yet if a scheduler has them.
 
         ``folder`` is that of the job file, ``nnodes`` the number that ``launch`` wants, if any.
 
@@ -172,6 +187,11 @@ def read_run_on(value: object) -> object:
     """
     if value == SLURM:
         return {SLURM: {}}
+    if value == "kubernetes":
+        raise ValueError(
+            "needs an image: {kubernetes: {image: registry.example/train:1, resources: {cpu: 4, "
+            "memory: 16Gi}}}"
+        )
     if isinstance(value, (str, list)) and value != LOCAL:
         raise ValueError(
             f"must be local, slurm, or a section such as {{hosts: [a, b]}}, not {value!r}"
@@ -187,11 +207,13 @@ def check_launch(launch: Launch, info: ValidationInfo) -> Launch:
     given, several = f"has nnodes: {launch.nnodes}, but", launch.nnodes not in {None, 1}
     if run_on is None and several:
         raise ValueError(f"{given} no machines are named; add run_on: slurm, or {{hosts: [a, b]}}")
-    if run_on is None or (run_on.slurm is not None and not several):
+    if run_on is not None and run_on.kubernetes is not None:
+        run_on.kubernetes.check_nodes(launch.nnodes or 1)
+    if run_on is None or (run_on.is_elsewhere and not several):
         return launch
     if run_on.hosts and launch.nnodes not in {None, len(run_on.hosts)}:
         raise ValueError(f"{given} run_on.hosts has {len(run_on.hosts)}; remove nnodes")
-    key = "run_on" if run_on.slurm is None else f"nnodes: {launch.nnodes}"
+    key = f"nnodes: {launch.nnodes}" if run_on.is_elsewhere else "run_on"
     if not launch.distributed:
         raise ValueError(f"has distributed: false, which is for one process; remove it, or {key}")
     if launch.gpus != "all":
@@ -208,7 +230,7 @@ def count_ranks(values: Mapping[str, Any]) -> int | None:
     if launch is None or "run_on" not in values:
         return None
     hosts = ("any",) * (launch.nnodes or 1)
-    if run_on is not None and run_on.slurm is None:
+    if run_on is not None and not run_on.is_elsewhere:
         hosts = run_on.hosts
     counts = [host.slots or launch.nproc_per_node for host in map(parse_host, hosts)]
     return sum(counts) if counts and all(isinstance(each, int) for each in counts) else None

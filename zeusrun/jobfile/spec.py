@@ -25,7 +25,7 @@ from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
-from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
+from zeusrun.jobfile.run_on_section import RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
@@ -58,6 +58,7 @@ from zeusrun.jobfile.yaml_reader import read_job_file, write_job_yaml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zeusrun.jobfile.kubernetes_section import Kubernetes
     from zeusrun.jobfile.slurm_section import Slurm
 
 
@@ -125,6 +126,10 @@ def _check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
     return adapt
 
 
+OWN_FIELDS = frozenset({"source", "secrets"})
+"""Fields of ``JobSpec`` that are no keys of the file."""
+
+
 class JobSpec(Section):
     """One recurring training job; ``load_spec`` reads it.
 
@@ -171,7 +176,7 @@ class JobSpec(Section):
         "cause of a crash, and stops gently.",
     )
     run_on: Annotated[RunOn | None, BeforeValidator(read_run_on)] = Field(
-        None, description="Machines of the job; local or null: this one alone; slurm: by Slurm."
+        None, description="Machines of the job; local or null: this one alone."
     )
     launch: Annotated[Launch, AfterValidator(check_launch)] = Launch()
     objective: Objective
@@ -252,6 +257,11 @@ class JobSpec(Section):
         return None if self.run_on is None else self.run_on.slurm
 
     @property
+    def kubernetes(self) -> Kubernetes | None:
+        """The section ``run_on.kubernetes``, if the job runs there."""
+        return None if self.run_on is None else self.run_on.kubernetes
+
+    @property
     def variant(self) -> str | None:
         """The policy by which the batch size adapts within a run; ``None`` if it is fixed."""
         return None if self.adapt is None else self.adapt.variant
@@ -325,8 +335,10 @@ def sketch_spec(
     )
 
 
-def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+def load_spec(path: Path, overrides: Sequence[str] = (), folder: Path | None = None) -> JobSpec:
     """Read a job file; ``overrides`` are ``section.key=value`` in YAML and win over the file.
+
+    ``folder`` takes the place of the folder that the file is in.
 
     Raises:
         JobFileError: If anything is wrong. It names each problem on its own line, as
@@ -335,17 +347,17 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if path.suffix == ".py":
         raise JobFileError(f"{path} is a Python script; name it as 'script' in a job file")
     document = read_job_file(path, overrides)
-    source = Path(os.path.abspath(path))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
+    source = Path(os.path.abspath(path if folder is None else folder / path.name))  # noqa: PTH100 - absolute() keeps "..", resolve() leaves links
     secrets = read_secrets(document, source.parent)
     values = {**document.data, "source": source, "secrets": secrets}
     hide = partial(hide_secret, secrets=secrets)
     try:
-        return validate(JobSpec, document, values, _OWN, hide)
+        return validate(JobSpec, document, values, OWN_FIELDS, hide)
     except JobFileError:
         if not overrides or not _is_valid(path):
             raise
     document.blame_overrides()
-    return validate(JobSpec, document, values, _OWN, hide)  # the same, with other places
+    return validate(JobSpec, document, values, OWN_FIELDS, hide)  # the same, with other places
 
 
 def _is_valid(path: Path) -> bool:
@@ -364,26 +376,7 @@ def load_keep(path: Path) -> Keep:
         raise JobFileError(f"{path}: its section 'keep' is not usable") from None
 
 
-def spec_json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
-    schema = JobSpec.model_json_schema()
-    for name in _OWN:
-        del schema["properties"][name]
-    schema["required"] = [name for name in schema["required"] if name not in _OWN]
-    sections = schema["properties"]["history"]
-    sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
-    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in WORDS]
-    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "zeusrun job",
-        "description": "One recurring training job.",
-    }
-
-
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
-_OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 
 
 def _check_shares(sizes: BatchSizes, texts: Sequence[str], ranks: int) -> None:

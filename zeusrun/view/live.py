@@ -16,6 +16,7 @@ from rich.text import Text
 from zeusrun.analysis.curves import amount_in, counts_reports
 from zeusrun.analysis.usual import UNKNOWN, Usual
 from zeusrun.launcher import events
+from zeusrun.launcher.remaining import estimate_remaining
 from zeusrun.launcher.rundir.layout import has_checkpoint
 from zeusrun.plain_text import plain_log_line
 from zeusrun.trial import TrialStatus, rank_label
@@ -313,24 +314,8 @@ def _remaining(trial: Trial, progress: Progress, usual: Usual) -> str:
     so_far = units.duration(_with_earlier(trial.time_s, progress.time_s, trial, progress))
     if progress.reached is not None or progress.ending:
         return f"{so_far}, finishing"
-    epoch_s = _epoch_s(progress)
-    unknown = progress.by_reports or _samples(trial, progress) is not None
-    if epoch_s is None or progress.time_s is None or unknown:
+    left = estimate_remaining(trial, progress, usual)
+    if left is None:
         return so_far
-    goal, how = float(trial.max_epochs), "at most"
-    if usual.epochs is not None and usual.epochs > progress.epochs:
-        goal, how = usual.epochs, "about"
-    left_s = epoch_s * (goal - progress.epochs) - (progress.time_s - progress.curve[-1].time_s)
-    return f"{so_far}, {how} {units.duration(max(0.0, left_s))} left"
-
-
-def _epoch_s(progress: Progress) -> float | None:
-    """Return the seconds of an epoch in this run; ``None`` while nothing shows them."""
-    done = progress.epochs - max(progress.earlier, default=0)  # since a preemption
-    if done <= 0 or not progress.curve:
-        return None
-    first, last = progress.curve[0], progress.curve[-1]
-    if progress.steps is None:  # then the time before the first report includes start-up
-        epochs = last.epoch - first.epoch
-        return (last.time_s - first.time_s) / epochs if epochs > 0 else None
-    return last.time_s / done if progress.step_times_s else None  # one step shows no duration
+    how = "at most" if left.at_most else "about"
+    return f"{so_far}, {how} {units.duration(left.seconds)} left"

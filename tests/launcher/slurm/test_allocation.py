@@ -12,7 +12,7 @@ from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.slurm.allocation import (
     EARLY_S,
-    Allocation,
+    SlurmAllocation,
     explain_end,
     lead_s,
     open_allocation,
@@ -29,7 +29,7 @@ PREEMPTED_CODE, CANCELLED_CODE = ReasonCode.PREEMPTED, ReasonCode.CANCELLED
 
 def inside(end_in_s=None, restarts=0):
     end_at = None if end_in_s is None else read_clock() + end_in_s
-    return Allocation("slurm:7", ("n1",), restarts, end_at, LEAD_S)
+    return SlurmAllocation("slurm:7", ("n1",), restarts, end_at, LEAD_S)
 
 
 class Heard:
@@ -246,7 +246,7 @@ class TestSlurm:
 
     @staticmethod
     def cause_of(job_id, restarts=0):
-        return Allocation(name_of(job_id), ("n1",), restarts, None, LEAD_S).find_cause()
+        return SlurmAllocation(name_of(job_id), ("n1",), restarts, None, LEAD_S).find_cause()
 
     def begin(self, slurm, *options):
         job_id = slurm.submit(self.IGNORES_TERM, *options)

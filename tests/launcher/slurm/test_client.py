@@ -8,13 +8,12 @@ import pytest
 
 from tests.contracts.slurm import SlurmContract
 from zeusrun.errors import LaunchError
+from zeusrun.launcher.schedulers import find_ended, is_job
 from zeusrun.launcher.slurm.client import (
     GONE,
     SlurmJob,
     cancel_job,
-    find_ended,
     interrupt_job,
-    is_job,
     name_of,
     read_jobs,
     requeue_job,
@@ -35,7 +34,7 @@ class TestSlurm(SlurmContract):
     def slurm_is_there(self, cluster, monkeypatch):
         for name, value in cluster.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("zeusrun.launcher.slurm.client._states", {})
+        monkeypatch.setattr("zeusrun.launcher.schedulers._states", {})
         yield
         cluster.clear()
 

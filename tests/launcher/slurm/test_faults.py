@@ -10,10 +10,11 @@ import pytest
 
 from zeusrun.commands.slurm import _requeue
 from zeusrun.files.lock import is_locked
+from zeusrun.launcher import schedulers
 from zeusrun.launcher.queue.tickets import Tickets
-from zeusrun.launcher.slurm import client
-from zeusrun.launcher.slurm.allocation import Allocation
-from zeusrun.launcher.slurm.client import SlurmJob, find_ended, submit_script
+from zeusrun.launcher.schedulers import find_ended
+from zeusrun.launcher.slurm.allocation import SlurmAllocation
+from zeusrun.launcher.slurm.client import SlurmJob, submit_script
 
 
 def test_an_answer_that_comes_late_is_kept_as_long_as_another(slurm, monkeypatch):
@@ -24,8 +25,8 @@ def test_an_answer_that_comes_late_is_kept_as_long_as_another(slurm, monkeypatch
         time.sleep(0.2)
         return {}
 
-    monkeypatch.setattr(client, "read_jobs", read_jobs)
-    monkeypatch.setattr(client, "_KEPT_S", 0.1)
+    monkeypatch.setattr(schedulers, "read_jobs", read_jobs)
+    monkeypatch.setattr(schedulers, "_KEPT_S", 0.1)
     assert find_ended([name]) == find_ended([name]) == set()
     assert asked == ["slurm:1"]
 
@@ -41,8 +42,8 @@ def test_slurm_is_asked_before_other_submits_have_to_wait(slurm, tmp_path, monke
             locked.append(is_locked(tmp_path / "submits" / "lock"))
         return dict.fromkeys(ids, SlurmJob("PENDING"))
 
-    monkeypatch.setattr(client, "_states", {})
-    monkeypatch.setattr(client, "read_jobs", read_jobs)
+    monkeypatch.setattr(schedulers, "_states", {})
+    monkeypatch.setattr(schedulers, "read_jobs", read_jobs)
     with Tickets(tmp_path) as tickets:
         assert [ticket.job for ticket in tickets.present()] == ["a"]
     assert locked == [False]
@@ -63,7 +64,7 @@ def test_a_job_that_a_federation_runs_elsewhere_has_not_ended(slurm):
 
 def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
     slurm.fail("squeue")
-    allocation = Allocation("slurm:7", ("n1",), 0, None, 40.0)
+    allocation = SlurmAllocation("slurm:7", ("n1",), 0, None, 40.0)
     allocation._sentinel = SimpleNamespace(was_signalled=True)
     assert allocation.check_sentinel() == "slurm:7 was signalled"
 
@@ -80,5 +81,5 @@ def test_a_signal_that_a_busy_slurm_does_not_explain_stops_the_run(slurm):
 )
 def test_a_job_that_was_cancelled_is_not_queued_again(slurm, job, again):
     slurm.put("7", **job)
-    assert _requeue(Allocation("slurm:7", ("n1",), 0, None, 40.0)) is again
+    assert _requeue(SlurmAllocation("slurm:7", ("n1",), 0, None, 40.0)) is again
     assert bool(slurm.calls("scontrol")) is again

@@ -22,7 +22,7 @@ from zeusrun.errors import HistoryError, unwritable
 from zeusrun.files.lock import FileLock, SafeLock, is_locked
 from zeusrun.files.private import build_known, check_version, read_file, replace_file
 from zeusrun.history.rules import has_expired
-from zeusrun.launcher.slurm.client import find_ended
+from zeusrun.launcher.schedulers import find_ended, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -137,11 +137,13 @@ class Tickets:
             # If the lock cannot be checked, assume that the submit is alive.
             alive = {n: is_locked(self.lock_path(n)) is not False for n in numbers}
             queued = [t for n in numbers if not alive[n] and (t := self._read(n)) and t.allocation]
-            ended = find_ended([ticket.allocation for ticket in queued])
-            there = {t.number: t for t in queued if t.allocation not in ended}
+            states = read_states([ticket.allocation for ticket in queued])
+            there = {t.number: t for t in queued if states[t.allocation] != "ended"}
             for number in numbers:
                 if (ticket := there.get(number)) is not None:  # whatever its last launcher wrote
-                    state: State = "waiting" if ticket.state == "waiting" else "queued"
+                    runs = states[ticket.allocation] == "running"
+                    state: State = "running" if runs else "queued"
+                    state = "waiting" if ticket.state == "waiting" else state
                     ticket = replace(ticket, state=state, gpus=(), holds=False, on_cpu=False)
                     yield number, ticket, True
                 else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
+from zeusrun.launcher import schedulers
 from zeusrun.launcher.processes.fan_out import Sentinel
 from zeusrun.launcher.slurm.client import GONE, SlurmJob, list_hosts, name_of, read_jobs
 from zeusrun.reasons import ReasonCode
@@ -29,7 +30,7 @@ _SENTINEL = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0")
 
 
 @dataclass
-class Allocation:
+class SlurmAllocation:
     """A job of Slurm, seen from inside. A context manager, which watches for its end.
 
     At a preemption Slurm signals only what ``srun`` started, and not the batch step. So a process
@@ -119,7 +120,7 @@ class Allocation:
         )
 
 
-def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Allocation:
+def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> SlurmAllocation:
     """Return the job of Slurm that this process runs in.
 
     Raises:
@@ -133,7 +134,7 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
     job = read_jobs([name]).get(name)
     start_at, end_at = (None, None) if job is None else (job.start_at, job.end_at)
     limit_s = None if start_at is None or end_at is None else end_at - start_at
-    return Allocation(
+    return SlurmAllocation(
         name,
         tuple(sorted(list_hosts(nodes), key=lambda host: host != own)),
         int(environment.get("SLURM_RESTART_COUNT") or 0),
@@ -144,13 +145,13 @@ def open_allocation(environment: Mapping[str, str], grace_period_s: float) -> Al
 
 
 def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, str] | None:
-    """Return what the end of its job says of a trial without an outcome; ``None``: nothing.
+    """Return what the end of its Slurm job says of a trial without an outcome; ``None``: nothing.
 
     A status of ``None`` means that it says nothing of that. ``saved``: the trial has a checkpoint,
     so the next submit can continue what a time limit or a dead node has ended.
     """
-    job = read_jobs([allocation]).get(allocation)
-    if job is None or job.state == GONE:
+    job = schedulers.read_jobs([allocation]).get(allocation)
+    if not isinstance(job, SlurmJob) or job.state == GONE:
         return None
     status = {
         "CANCELLED": TrialStatus.CANCELLED,

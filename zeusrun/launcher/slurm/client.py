@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
+    from zeusrun.launcher.schedulers import SchedulerJob, State
+
 _PREFIX = "slurm:"
 _READ_S = 10.0  # more than that, and its state counts as unknown
 _CHANGE_S = 60.0  # slurmctld may be busy
-_AGAIN_S = 0.5
-_KEPT_S = 5.0  # a state that was read; waiting submits ask twice a second
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 ENDED = frozenset(
@@ -64,15 +63,15 @@ class SlurmJob:
         """Whether it does not run any more, and will not run again."""
         return self.state in ENDED or self.state == GONE
 
+    @property
+    def state_of_ticket(self) -> State:
+        """Whether it has ended: if not, its batch step holds the ticket, or it is queued."""
+        return "ended" if self.has_ended else "queued"
+
 
 def name_of(job_id: str) -> str:
     """Return the name by which people and records name a job: ``slurm:1234``."""
     return _PREFIX + job_id
-
-
-def is_job(name: str) -> bool:
-    """Whether a name is that of a job of Slurm."""
-    return re.fullmatch(rf"{_PREFIX}\d{{1,12}}", name, re.ASCII) is not None
 
 
 def _id(name: str) -> str:
@@ -108,9 +107,7 @@ def submit_script(
 
 def read_jobs(names: Iterable[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
     """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
-    asked = sorted(filter(is_job, set(names)))
-    if not asked:
-        return {}
+    asked = sorted(set(names))
     listed = ",".join(map(_id, asked))
     form = ",".join(f"{name}:|" for name in _COLUMNS)
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
@@ -137,24 +134,9 @@ def read_jobs(names: Iterable[str], timeout_s: float = _READ_S) -> dict[str, Slu
     return found
 
 
-_states: dict[str, tuple[float, bool]] = {}  # by name: when it was read, and whether it had ended
-
-
-def find_ended(names: Iterable[str]) -> set[str]:
-    """Return those of some allocations that have ended; an unknown one has not."""
-    since_t = time.monotonic() - _KEPT_S
-    asked = set(names)
-    stale = [name for name in asked if name not in _states or _states[name][0] < since_t]
-    jobs = read_jobs(stale)
-    for name in stale:
-        job = jobs.get(name)
-        _states[name] = (time.monotonic(), job is not None and job.has_ended)
-    return {name for name in asked if _states[name][1]}
-
-
-def describe_job(name: str, job: SlurmJob | None) -> str:
+def describe_job(name: str, job: SchedulerJob | None) -> str:
     """Return where a job is, in a sentence without its end."""
-    if job is None:
+    if not isinstance(job, SlurmJob):
         return f"{name}: Slurm does not respond"
     verb = {"PENDING": "is queued", "RUNNING": "runs"}.get(job.state, f"is {job.state}")
     where = "" if job.nodes is None else f" on {job.nodes}"
@@ -175,7 +157,6 @@ def list_hosts(nodes: str) -> tuple[str, ...]:
 def cancel_job(name: str) -> None:
     """Cancel a job, unless it has ended already; raises ``LaunchError``."""
     _change("scancel", _id(name))
-    _states.pop(name, None)
 
 
 def stop_job(name: str, *, at_once: bool = False) -> None:
@@ -187,14 +168,9 @@ def stop_job(name: str, *, at_once: bool = False) -> None:
         interrupt_job(name)
 
 
-def end_job(name: str, timeout_s: float) -> None:
-    """Cancel a job, and wait until it has ended; raises ``LaunchError``."""
-    cancel_job(name)
-    until_t = time.monotonic() + timeout_s
-    while (job := read_jobs([name]).get(name)) is None or not job.has_ended:
-        if time.monotonic() > until_t:
-            raise LaunchError(f"{name} does not end; `scontrol show job {_id(name)}` says why")
-        time.sleep(_AGAIN_S)
+def how_to_see(name: str) -> str:
+    """Return the command that says why a job does not end."""
+    return f"scontrol show job {_id(name)}"
 
 
 def interrupt_job(name: str) -> None:

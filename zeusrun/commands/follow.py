@@ -1,0 +1,121 @@
+"""Follows a submit whose job a scheduler runs: what it prints, and how it waits."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+from rich.text import Text
+
+from zeusrun.commands import options
+from zeusrun.errors import ExitCode, ZeusrunError
+from zeusrun.launcher.schedulers import describe_job, is_remote
+from zeusrun.plain_text import plain_log_line
+from zeusrun.view.export import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import Console
+
+    from zeusrun.launcher.schedulers import SchedulerJob
+
+_POLL_S = 0.2
+
+
+class Source(Protocol):
+    """Where a submit is seen from outside."""
+
+    def read_lines(self, *, final: bool = False) -> Iterable[str]:
+        """Return what it has printed since the last call; ``final``: unfinished lines, too."""
+
+    def read_job(self) -> SchedulerJob | None:
+        """Return its job as it was a moment ago; ``None``: no response."""
+
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+
+
+@dataclass
+class Follower:
+    """Shows what a submit prints, and how its job waits, until it ends."""
+
+    name: str  # of its job
+    source: Source
+    stop: Callable[[int], None]  # passes on so many interrupts
+    shown: Console
+    received: Sequence[int]  # the signals to this process
+    quiet: bool = False
+    interrupts: int = field(default=0, init=False)  # so many were passed on
+    _said: str | None = field(default=None, init=False)
+
+    def follow(self) -> None:
+        """Raise ``ZeusrunError`` if this process is to end; the job goes on."""
+        while not self.source.has_ended():
+            self._print()
+            self._take_signals()
+            self._show_state()
+            time.sleep(_POLL_S)
+        self._print(final=True)
+
+    def _print(self, *, final: bool = False) -> None:
+        for line in self.source.read_lines(final=final):
+            text = Text(plain_log_line(line), overflow="ignore")
+            # On a terminal, break lines between words.
+            self.shown.print(text, soft_wrap=not self.shown.is_terminal)
+
+    def _show_state(self) -> None:
+        job = self.source.read_job()
+        text = describe_job(self.name, job)
+        if text != self._said and not self.quiet:
+            self.shown.print(Text(f"· {text}"), soft_wrap=True)
+        self._said = text
+
+    def _take_signals(self) -> None:
+        interrupts = self.received.count(signal.SIGINT)
+        if interrupts > self.interrupts:
+            self.interrupts = interrupts
+            self.stop(interrupts)
+            again = "" if interrupts > 1 else "; press Ctrl-C again to end it at once"
+            self.shown.print(f"{self.name} is asked to stop{again}", highlight=False)
+        if len(self.received) > interrupts:
+            error = ZeusrunError(f"{self.name} goes on without this process")
+            hung_up = signal.SIGHUP in self.received
+            error.exit_code = ExitCode.SIGNAL_BASE + signal.SIGHUP if hung_up else ExitCode.BUSY
+            raise error
+
+
+def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
+    """Say that a submit is queued, which nobody follows; return the exit code."""
+    if as_json:
+        print_json({"queued": name})
+    elif not quiet:
+        typer.echo(f"queued as {name}; `zeusrun logs -f {name}` follows it")
+    return ExitCode.REACHED
+
+
+def show_output(name: str, *, follow: bool) -> None:
+    """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
+    if is_remote(name):
+        from zeusrun.commands.kubernetes import open_source  # noqa: PLC0415 - few need it
+    else:
+        from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
+    with open_source(name) as source:
+        show_source(name, source, follow=follow)
+
+
+def show_source(name: str, source: Source, *, follow: bool) -> None:
+    """Print what a submit has printed, with ``follow`` until its job has ended."""
+    job = source.read_job()
+    options.tell(describe_job(name, job))
+    ends = not follow or job is None
+    while True:
+        ended = ends or source.has_ended()
+        for line in source.read_lines(final=ended):
+            typer.echo(plain_log_line(line))
+        if ended:
+            return
+        time.sleep(_POLL_S)

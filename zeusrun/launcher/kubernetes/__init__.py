@@ -1,0 +1,1 @@
+"""Jobs of Kubernetes: their manifests, their API, and what a pod knows of its job."""

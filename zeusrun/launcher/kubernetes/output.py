@@ -1,0 +1,125 @@
+"""What the pods of a job print, and how the job is: read by a thread, which watches and follows."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from zeusrun.errors import LaunchError
+from zeusrun.launcher.kubernetes.client import (
+    ApiError,
+    KubernetesJob,
+    Pod,
+    follow_log,
+    read_job,
+    watch_pods,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_WATCH_S = 20  # then the job is read again: not all of its changes are those of a pod
+_AGAIN_S = 1.0
+_MARGIN_S = 5.0  # of the clocks, if a log is opened again
+_CLOSE_S = 1.0
+_AT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?")
+
+
+class PodOutput:
+    """The output of the head of a job, which may run in several pods, one after the other.
+
+    A context manager, which reads in a thread. See ``Source`` in ``commands/follow.py``.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Prepare; nothing is asked yet. ``name`` is that of the job in records."""
+        self.name = name
+        self.job: KubernetesJob | None = None  # as it was described last
+        self.error: LaunchError | None = None  # why nothing is known of it
+        self._lines: deque[str] = deque()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zeusrun-pods", daemon=True)
+        self._uid, self._last, self._at_last = "", ("", ""), 0  # the pod, and where it is read
+        self._read_t: float | None = None  # when its last line came
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(_CLOSE_S)  # a read of the network may last longer
+
+    def read_lines(self, *, final: bool = False) -> list[str]:
+        """Return the lines that have come since the last call; raises ``LaunchError``."""
+        if final and self.error is not None and self.job is None:
+            raise self.error
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    def read_job(self) -> KubernetesJob | None:
+        """Return the job as it was a moment ago; ``None``: no response."""
+        return self.job
+
+    def has_ended(self) -> bool:
+        """Whether the job has ended, and everything is read."""
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                job = read_job(self.name)
+                if job.pod is not None and job.pod.begun:
+                    self._follow(job.pod, job)
+                self.job, self.error = job, None
+                if job.has_ended:
+                    return
+                if job.pod is None or not job.pod.begun:
+                    self._wait_for_change(job)
+                elif job.pod.exit_code is not None:  # a controller is about to act on it
+                    self._stopped.wait(_AGAIN_S)
+            except LaunchError as error:
+                self.error = error
+                if isinstance(error, ApiError) and error.code in {401, 403}:
+                    return
+                self._stopped.wait(_AGAIN_S)
+
+    def _wait_for_change(self, job: KubernetesJob) -> None:
+        began_t = time.monotonic()
+        for pod in watch_pods(self.name, job.kind, _WATCH_S):
+            if pod != job.pod or self._stopped.is_set():
+                return
+        if time.monotonic() < began_t + _AGAIN_S:  # it was refused, or cut off
+            self._stopped.wait(_AGAIN_S)
+
+    def _follow(self, pod: Pod, job: KubernetesJob) -> None:
+        """Take the lines of a pod until it ends or is silent; some come a second time."""
+        self.job = job
+        if pod.uid != self._uid:
+            self._uid, self._last, self._at_last, self._read_t = pod.uid, ("", ""), 0, None
+        since_s = None
+        if self._read_t is not None:
+            since_s = math.ceil(time.monotonic() - self._read_t + _MARGIN_S)
+        again = self._at_last
+        for at, text in follow_log(self.name, pod, since_s):
+            self._read_t = time.monotonic()
+            stamp = _parse(at)
+            if stamp < self._last:
+                continue
+            if stamp == self._last and again > 0:
+                again -= 1
+                continue
+            self._at_last = self._at_last + 1 if stamp == self._last else 1
+            self._last = stamp
+            self._lines.append(text)
+            if self._stopped.is_set():
+                return
+
+
+def _parse(at: str) -> tuple[str, str]:
+    """Return a time of a log as texts that have its order: seconds, and their fraction."""
+    match = _AT.match(at)
+    return (match[1], (match[2] or "").ljust(9, "0")) if match else ("", "")
