@@ -18,6 +18,7 @@ from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.console import Console
 
@@ -99,11 +100,16 @@ def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
 
 def show_output(name: str, *, follow: bool) -> None:
     """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
+    opened: AbstractContextManager[Source]
     if is_remote(name):
-        from zeusrun.commands.kubernetes import open_source  # noqa: PLC0415 - few need it
+        from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - few need it
+
+        opened = PodOutput(name)
     else:
         from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
-    with open_source(name) as source:
+
+        opened = open_source(name)
+    with opened as source:
         show_source(name, source, follow=follow)
 
 

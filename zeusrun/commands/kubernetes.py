@@ -21,6 +21,7 @@ from zeusrun.commands.node import join
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import BusyError, ExitCode, LaunchError, UsageError, ZeusrunError
 from zeusrun.export.kubeflow import StatusReporter
+from zeusrun.files.home import trusted_home
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.registry import remember_choice
 from zeusrun.jobfile.kubernetes_section import HISTORY, TOKEN
@@ -31,8 +32,9 @@ from zeusrun.launcher.kubernetes.client import (
     cancel_job,
     create_job,
     describe_job,
+    replace_cron_job,
 )
-from zeusrun.launcher.kubernetes.manifest import build_manifest, new_name
+from zeusrun.launcher.kubernetes.manifest import build_cron_job, build_manifest, new_name
 from zeusrun.launcher.kubernetes.output import PodOutput
 from zeusrun.launcher.processes.signals import CaughtSignals
 from zeusrun.launcher.queue.admission import check_not_ended, end_allocated, queue_elsewhere
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.launcher.queue.tickets import Ticket
     from zeusrun.launcher.request import Request
+    from zeusrun.schedule.store import Schedule
     from zeusrun.trial import Trial
 
 _POLL_S = 1.0
@@ -127,6 +130,44 @@ def submit_to_kubernetes(
     return code
 
 
+def add_cron_job(spec: JobSpec, schedule: Schedule, *, dry_run: bool, as_json: bool) -> None:
+    """Create the CronJob of a schedule, or replace it."""
+    if spec.kubernetes is None:
+        raise UsageError(f"--in-cluster is for run_on: kubernetes, which {spec.source} has not")
+    rules, zone = schedule.rules, schedule.rules.timetable.tz
+    if zone is None:
+        raise UsageError("a cluster has no time zone of its own; set schedule.tz: Europe/Paris")
+    lacks = {
+        "start_within": rules.may_defer,
+        "overlap: queue": schedule.overlap == "queue",
+        f"nnodes: {spec.launch.nnodes}": (spec.launch.nnodes or 1) > 1,
+    }
+    for what in (name for name, found in lacks.items() if found):
+        raise UsageError(
+            f"a CronJob cannot do {what}; leave out --in-cluster, and cron of this machine submits "
+            "the job"
+        )
+    manifest = build_cron_job(
+        spec, rules.timetable.expression, zone, schedule.overlap, rules.deadline_s
+    )
+    if dry_run:
+        print_manifest(manifest, as_json)
+        return
+    check_token(spec, trusted_home(os.environ))
+    try:
+        name = replace_cron_job(manifest)
+    except ApiError as error:
+        raise LaunchError(explain_refusal(error, spec)) from error
+    if as_json:
+        print_json({"cron_job": name})
+        return
+    namespace, _, own = name.partition(":")[2].partition("/")
+    typer.echo(
+        f"{spec.name} runs {rules.timetable.describe()} in the cluster, as CronJob {own}; "
+        f"`kubectl -n {namespace} delete cronjob {own}` removes it"
+    )
+
+
 def check_token(spec: JobSpec, home: Path) -> None:
     """Raise ``UsageError`` if this machine needs a token for the history, and pods have none."""
     section = spec.kubernetes
@@ -169,13 +210,14 @@ def _wait_for(before: Sequence[Ticket], home: Path, job: str, received: Sequence
 
 
 def _create_new(spec: JobSpec, request: Request) -> str:
-    for left in reversed(range(_NAMES)):
+    left = _NAMES
+    while True:
         try:
             return create_job(build_manifest(spec, request, new_name(spec.name)))
         except ApiError as error:
+            left -= 1
             if error.code != 409 or not left:
                 raise LaunchError(explain_refusal(error, spec)) from error
-    raise AssertionError
 
 
 def explain_refusal(error: ApiError, spec: JobSpec) -> str:
@@ -235,10 +277,6 @@ def _conclude(
 
 def _find_trials(history: History, job: str, name: str) -> list[Trial]:
     return [trial for trial in history.trials(job, NEWEST) if trial.allocation == name]
-
-
-open_source = PodOutput
-"""Opens what the pod of a job prints."""
 
 
 def pod() -> None:

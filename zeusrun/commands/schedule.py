@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from zeusrun.clock import read_clock
-from zeusrun.commands.options import AsJson, JobFile, console, job_name, read_each
+from zeusrun.commands.options import AsJson, DryRun, JobFile, console, job_name, read_each
 from zeusrun.errors import JobFileError, LaunchError, UsageError
 from zeusrun.files.home import trusted_home
 from zeusrun.launcher.processes.programs import run_foreground
@@ -59,6 +59,11 @@ def add(
     cron: Annotated[
         bool, Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
     ] = True,
+    in_cluster: Annotated[
+        bool,
+        Option("--in-cluster", help="With run_on: kubernetes, make a CronJob instead."),
+    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Schedule a job, or change its schedule."""
@@ -68,6 +73,16 @@ def add(
     if when and len(when) > 1:  # a shell has put files in the place of each *
         raise UsageError('put WHEN in quotes, such as "0 2 * * *"')
     spec = load_spec(job)
+    if in_cluster != dry_run and not in_cluster:
+        raise UsageError("--dry-run shows the CronJob of --in-cluster")
+    if in_cluster:
+        from zeusrun.commands.kubernetes import add_cron_job  # noqa: PLC0415 - few need it
+
+        schedule = build_schedule(
+            spec, when[0] if when else None, {}, names=(), known=None, now=read_clock()
+        )
+        add_cron_job(spec, schedule, dry_run=dry_run, as_json=as_json)
+        return
     schedules = _schedules()
     home = schedules.directory.parent
     # Without it, zeusrun could not be imported.

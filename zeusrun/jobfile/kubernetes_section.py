@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, PlainSerializer
 
 from zeusrun.jobfile.section import Section
-from zeusrun.jobfile.values import EnvName  # noqa: TC001 - pydantic needs it
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +21,6 @@ HISTORY, TOKEN = "ZEUSRUN_HISTORY", "ZEUSRUN_TOKEN"
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?")
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_DNS_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-_QUALIFIED = rf"({_DNS_NAME}/)?{_LABEL}"
 # What ``pod`` may add: https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1
 _POD = (
     *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
@@ -45,8 +41,8 @@ def _matches(form: str, wanted: str) -> Callable[[str], str]:
 
 
 def _check_variable(name: str) -> str:
-    if name in _OWN:
-        raise ValueError(f"cannot set {name}: zeusrun does")
+    if name in _OWN or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError("is not a variable that can be set here")
     return name
 
 
@@ -79,17 +75,13 @@ _AsDict = PlainSerializer(dict)
 _Namespace = Annotated[
     str, AfterValidator(_matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team"))
 ]
-_Name = Annotated[str, AfterValidator(_matches(_DNS_NAME, "a name such as imagenet"))]
 _MountPath = Annotated[
     str,
     AfterValidator(_matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data")),
-    AfterValidator(_matches(r"(?!/(zeusrun|tmp|dev/shm)$).*", "a path that zeusrun does not use")),
 ]
 _Reference = Annotated[
-    str, AfterValidator(_matches(rf"{_DNS_NAME}/[\w.-]{{1,253}}", "SECRET/KEY, such as hf/token"))
+    str, AfterValidator(_matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token"))
 ]
-_LabelName = Annotated[str, AfterValidator(_matches(_QUALIFIED, "a label such as team"))]
-_LabelText = Annotated[str, AfterValidator(_matches(f"({_LABEL})?", "63 characters at most"))]
 
 
 class Kubernetes(Section):
@@ -102,7 +94,7 @@ class Kubernetes(Section):
         None, description="Namespace; null: that of the current context of kubectl."
     )
     resources: Annotated[
-        Mapping[_LabelName, Annotated[str | int, AfterValidator(_check_quantity)]],
+        Mapping[str, Annotated[str | int, AfterValidator(_check_quantity)]],
         AfterValidator(_check_limits),
         AfterValidator(_frozen),
         _AsDict,
@@ -111,7 +103,7 @@ class Kubernetes(Section):
         "nvidia.com/gpu: 1}."
     )
     secrets: Annotated[
-        Mapping[Annotated[EnvName, AfterValidator(_check_variable)], _Reference],
+        Mapping[Annotated[str, AfterValidator(_check_variable)], _Reference],
         AfterValidator(_frozen),
         _AsDict,
     ] = Field(
@@ -119,15 +111,15 @@ class Kubernetes(Section):
         description="Variables from Secrets of the namespace, each as SECRET/KEY: "
         "{ZEUSRUN_TOKEN: zeusrun/token}.",
     )
-    home: _Name | None = Field(
+    home: str | None = Field(
         None,
         description="PersistentVolumeClaim for checkpoints and logs; null: they are gone with "
         "the pod.",
     )
-    volumes: Annotated[Mapping[_MountPath, _Name], AfterValidator(_frozen), _AsDict] = Field(
+    volumes: Annotated[Mapping[_MountPath, str], AfterValidator(_frozen), _AsDict] = Field(
         {}, description="PersistentVolumeClaims by where they are mounted: {/data: imagenet}."
     )
-    labels: Annotated[Mapping[_LabelName, _LabelText], AfterValidator(_frozen), _AsDict] = Field(
+    labels: Annotated[Mapping[str, str], AfterValidator(_frozen), _AsDict] = Field(
         {}, description="Labels of the job: {kueue.x-k8s.io/queue-name: team-a}."
     )
     pod: Annotated[

@@ -8,22 +8,25 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from zeusrun.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from types import ModuleType
 
-    from zeusrun.reasons import ReasonCode
-    from zeusrun.trial import Outcome, Trial
+    from zeusrun.launcher.kubernetes.pod import PodAllocation
+    from zeusrun.launcher.slurm.allocation import SlurmAllocation
+
+    Allocation: TypeAlias = SlurmAllocation | PodAllocation
 
 State: TypeAlias = Literal["queued", "running", "ended"]
 
 KUBERNETES = "kubernetes:"
 """How the name of a job in Kubernetes begins; its namespace and its name follow."""
 
-# By prefix: the module with the functions of ``Scheduler``, and the form of what follows.
+# By prefix: the module that asks the scheduler, and the form of what follows.
 _SCHEDULERS = {
     "slurm": ("zeusrun.launcher.slurm.client", re.compile(r"\d{1,12}", re.ASCII)),
     "kubernetes": (
@@ -47,49 +50,6 @@ class SchedulerJob(Protocol):
         """What this says of the ticket of a submit whose launcher does not hold it."""
 
 
-class Scheduler(Protocol):
-    """What the module of a scheduler does with names of its jobs."""
-
-    def read_jobs(self, names: Iterable[str]) -> Mapping[str, SchedulerJob]:
-        """Return the state of each job; one that is missing is unknown: no response."""
-
-    def describe_job(self, name: str, job: SchedulerJob | None) -> str:
-        """Return where a job is, in a sentence without its end."""
-
-    def cancel_job(self, name: str) -> None:
-        """Cancel a job, unless it has ended already; raises ``LaunchError``."""
-
-    def interrupt_job(self, name: str) -> None:
-        """Ask the launcher of a running job to stop; raises ``LaunchError``."""
-
-    def how_to_see(self, name: str) -> str:
-        """Return the command that says why a job does not end."""
-
-
-class Allocation(Protocol):
-    """A job of a scheduler, seen by the launcher inside."""
-
-    @property
-    def name(self) -> str:
-        """Its name in records, such as ``slurm:1234``."""
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Its hosts, this one first."""
-
-    def time_left_s(self) -> float | None:
-        """Return the seconds that a training may take from now on; ``None``: any."""
-
-    def find_cause(self) -> tuple[ReasonCode, str] | None:
-        """Return why the scheduler has signalled this job; ``None``: it is unknown."""
-
-    def check_sentinel(self) -> str | None:
-        """Return, once, what ends the job, if no signal says it."""
-
-    def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:
-        """Return the outcome of a trial, which was ``trial`` before; ``saved``: a checkpoint."""
-
-
 def is_job(name: str) -> bool:
     """Whether a name is that of a job of a scheduler."""
     prefix, _, rest = name.partition(":")
@@ -101,9 +61,9 @@ def is_remote(allocation: str | None) -> bool:
     return allocation is not None and allocation.startswith(KUBERNETES)
 
 
-def scheduler_of(name: str) -> Scheduler:
-    """Return the scheduler that has a job."""
-    return cast("Scheduler", importlib.import_module(_SCHEDULERS[name.partition(":")[0]][0]))
+def _module(name: str) -> ModuleType:
+    """Return the client of the scheduler that has a job."""
+    return importlib.import_module(_SCHEDULERS[name.partition(":")[0]][0])
 
 
 def read_jobs(names: Iterable[str]) -> dict[str, SchedulerJob]:
@@ -112,13 +72,13 @@ def read_jobs(names: Iterable[str]) -> dict[str, SchedulerJob]:
     found: dict[str, SchedulerJob] = {}
     for prefix in {name.partition(":")[0] for name in asked}:
         own = [name for name in asked if name.startswith(f"{prefix}:")]
-        found |= scheduler_of(own[0]).read_jobs(own)
+        found |= _module(own[0]).read_jobs(own)
     return found
 
 
 def describe_job(name: str, job: SchedulerJob | None) -> str:
     """Return where a job is, in a sentence without its end."""
-    return scheduler_of(name).describe_job(name, job)
+    return str(_module(name).describe_job(name, job))
 
 
 _states: dict[str, tuple[float, State]] = {}  # by name: when it was read, and what it was
@@ -143,13 +103,13 @@ def find_ended(names: Iterable[str]) -> set[str]:
 
 def cancel_job(name: str) -> None:
     """Cancel a job, unless it has ended already; raises ``LaunchError``."""
-    scheduler_of(name).cancel_job(name)
+    _module(name).cancel_job(name)
     _states.pop(name, None)
 
 
 def interrupt_job(name: str) -> None:
     """Ask the launcher of a running job to stop; raises ``LaunchError``."""
-    scheduler_of(name).interrupt_job(name)
+    _module(name).interrupt_job(name)
 
 
 def end_job(name: str, timeout_s: float) -> None:
@@ -158,6 +118,6 @@ def end_job(name: str, timeout_s: float) -> None:
     until_t = time.monotonic() + timeout_s
     while (job := read_jobs([name]).get(name)) is None or not job.has_ended:
         if time.monotonic() > until_t:
-            how = scheduler_of(name).how_to_see(name)
+            how = _module(name).how_to_see(name)
             raise LaunchError(f"{name} does not end; `{how}` says why")
         time.sleep(_AGAIN_S)

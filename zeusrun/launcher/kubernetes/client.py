@@ -102,9 +102,10 @@ class _Api:
             try:
                 config.load_incluster_config(configuration := client.Configuration())
             except config.ConfigException:
+                why = str(error).rstrip(".")
                 raise NoClusterError(
-                    f"kubectl has no cluster here: {error}. Set KUBECONFIG, or train on this "
-                    "machine with --set run_on=local"
+                    f"kubectl has no cluster here: {why}. Set KUBECONFIG, or train on this machine "
+                    "with --set run_on=local"
                 ) from error
             api = client.ApiClient(configuration)
         api.set_default_header("Content-Type", "application/json")  # 37 sends none
