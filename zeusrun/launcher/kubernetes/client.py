@@ -10,20 +10,20 @@ import contextlib
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.schedulers import KUBERNETES
 from zeusrun.plugins import check_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from zeusrun.launcher.schedulers import SchedulerJob, State
 
 _TIMEOUT_S = (5.0, 20.0)  # to connect, to read
 _SILENT_S = (5.0, 10.0)  # then a stream is opened again
-_HEAD = "batch.kubernetes.io/job-completion-index"  # "0", or absent
+_INDEX = "batch.kubernetes.io/job-completion-index"  # "0" or absent: the head
 
 GONE = "GONE"
 """State of a job that does not exist any more."""
@@ -53,7 +53,6 @@ class Pod:
 
     name: str
     uid: str
-    phase: str  # such as Pending
     node: str | None = None
     cause: str | None = None  # why it waits
     begun: bool = False  # whether its container has started
@@ -85,47 +84,6 @@ class NoClusterError(LaunchError):
     """This machine knows no cluster."""
 
 
-class _Api:
-    """The API of the cluster in use; an error of it is a ``LaunchError``."""
-
-    def __init__(self) -> None:
-        """Connect as kubectl does; raises ``NoClusterError`` if nothing says how."""
-        check_extra("run_on: kubernetes", "kubernetes", "kubernetes")
-        from kubernetes import client, config  # noqa: PLC0415 - an extra, and 600 ms
-
-        self.namespace = "default"
-        try:
-            api = config.new_client_from_config()
-            context = config.list_kube_config_contexts()[1]["context"]
-            self.namespace = context.get("namespace") or self.namespace
-        except (config.ConfigException, OSError) as error:
-            try:
-                config.load_incluster_config(configuration := client.Configuration())
-            except config.ConfigException:
-                why = str(error).rstrip(".")
-                raise NoClusterError(
-                    f"kubectl has no cluster here: {why}. Set KUBECONFIG, or train on this machine "
-                    "with --set run_on=local"
-                ) from error
-            api = client.ApiClient(configuration)
-        api.set_default_header("Content-Type", "application/json")  # 37 sends none
-        self.host = api.configuration.host
-        self.objects, self.core = client.CustomObjectsApi(api), client.CoreV1Api(api)
-        self.error = client.ApiException
-
-    def __call__(self, method: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - its JSON
-        """Call a method; raises ``ApiError``."""
-        import urllib3  # noqa: PLC0415 - of the extra
-
-        try:
-            return method(*args, **{"_request_timeout": _TIMEOUT_S, **options})
-        except self.error as error:
-            raise ApiError(*_explain(error)) from error
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise ApiError(None, f"{self.host} does not respond: {reason}") from error
-
-
 class ApiError(LaunchError):
     """The API refuses a request, or does not respond: then ``code`` is ``None``."""
 
@@ -134,11 +92,77 @@ class ApiError(LaunchError):
         self.code = code
 
 
-def _explain(error: Any) -> tuple[int, str]:  # noqa: ANN401 - of an extra
-    """Return the status code of an error of the API, and its message."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        return int(error.status), str(json.loads(error.body)["message"])
-    return int(error.status or 0), str(error.reason)
+class _Api:
+    """The API of the cluster in use."""
+
+    def __init__(self) -> None:
+        """Connect as kubectl does; raises ``NoClusterError`` if nothing says how."""
+        check_extra("run_on: kubernetes", "kubernetes", "kubernetes")
+        from kubernetes import client, config  # noqa: PLC0415 - an extra, and 600 ms
+
+        self.namespace, configuration = "default", client.Configuration()
+        configuration.retries = 1
+        try:
+            config.load_kube_config(client_configuration=configuration)
+            context = config.list_kube_config_contexts()[1]["context"]
+            self.namespace = context.get("namespace") or self.namespace
+        except (config.ConfigException, OSError) as error:
+            try:
+                config.load_incluster_config(configuration)
+            except config.ConfigException:
+                why = str(error).rstrip(".")
+                raise NoClusterError(
+                    f"kubectl has no cluster here: {why}. Set KUBECONFIG, or train on this machine "
+                    "with --set run_on=local"
+                ) from error
+        api = client.ApiClient(configuration)
+        api.set_default_header("Content-Type", "application/json")  # 37 sends none
+        self.host, self.error = configuration.host, client.ApiException
+        self.objects, self.core = client.CustomObjectsApi(api), client.CoreV1Api(api)
+
+    def call(self, method: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - its JSON
+        """Call a method; raises ``ApiError``."""
+        import urllib3  # noqa: PLC0415 - of the extra
+
+        try:
+            return method(*args, **{"_request_timeout": _TIMEOUT_S, **options})
+        except self.error as error:
+            message = error.reason
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                message = json.loads(error.body)["message"]
+            raise ApiError(int(error.status or 0), str(message)) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise ApiError(None, f"{self.host} does not respond: {reason}") from error
+
+    def change(self, verb: str, kind: _Kind, place: Sequence[str], **options: Any) -> Any:  # noqa: ANN401 - as above
+        """Call a verb on the job of a kind at a namespace and a name; raises ``ApiError``."""
+        method = getattr(self.objects, f"{verb}_namespaced_custom_object")
+        namespace, *name = place
+        return self.call(method, kind.group, kind.version, namespace, kind.plural, *name, **options)
+
+    def find(self, kind: _Kind, place: Sequence[str]) -> dict[str, Any] | None:
+        """Return a job; ``None`` if there is none; raises ``ApiError``."""
+        try:
+            return cast("dict[str, Any]", self.change("get", kind, place))
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return None
+
+    def stream(self, method: Any, *args: Any, **options: Any) -> Iterator[bytes]:  # noqa: ANN401 - of the extra
+        """Yield the lines of an answer as they come; one that is cut off ends it."""
+        import urllib3  # noqa: PLC0415 - of the extra
+
+        options |= {"_preload_content": False, "_request_timeout": _SILENT_S}
+        answer, rest = self.call(method, *args, **options), b""
+        with contextlib.closing(answer):
+            with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+                for part in answer.stream(1 << 16):
+                    *lines, rest = (rest + part).split(b"\n")
+                    yield from lines
+            if rest:
+                yield rest
 
 
 @functools.cache
@@ -146,118 +170,86 @@ def _api() -> _Api:
     return _Api()
 
 
-def _parts(name: str) -> tuple[str, str]:
-    namespace, _, own = name.removeprefix(KUBERNETES).partition("/")
-    return namespace, own
+def _place(name: str) -> list[str]:
+    """Return the namespace of a job, and its own name."""
+    return name.removeprefix(KUBERNETES).split("/")
 
 
 def create_job(manifest: Mapping[str, Any]) -> str:
     """Create a job, and return its name in records; raises ``ApiError``: 409 if there is one."""
-    api, kind = _api(), _KINDS[manifest["kind"]]
-    namespace = manifest["metadata"].get("namespace") or api.namespace
-    strict = {"body": dict(manifest), "field_validation": "Strict"}
-    api(api.objects.create_namespaced_custom_object, *kind[:2], namespace, kind.plural, **strict)
-    return f"{KUBERNETES}{namespace}/{manifest['metadata']['name']}"
+    api, metadata = _api(), manifest["metadata"]
+    namespace = metadata.get("namespace") or api.namespace
+    given = {"body": dict(manifest), "field_validation": "Strict"}
+    api.change("create", _KINDS[manifest["kind"]], [namespace], **given)
+    return f"{KUBERNETES}{namespace}/{metadata['name']}"
 
 
 def replace_cron_job(manifest: Mapping[str, Any]) -> str:
     """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
-    api, kind, name = _api(), _KINDS["CronJob"], manifest["metadata"]["name"]
-    namespace = manifest["metadata"].get("namespace") or api.namespace
-    place = (*kind[:2], namespace, kind.plural, name)
-    while True:
+    api, kind, metadata = _api(), _KINDS["CronJob"], manifest["metadata"]
+    place = (metadata.get("namespace") or api.namespace, metadata["name"])
+    while (found := api.find(kind, place)) is not None:
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         try:
-            return create_job(manifest)
-        except ApiError as error:
-            if error.code != 409:
-                raise
-        try:
-            found = api(api.objects.get_namespaced_custom_object, *place)
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            body = {**manifest, "metadata": {**manifest["metadata"], **version}}
-            api(api.objects.replace_namespaced_custom_object, *place, body=body)
+            api.change("replace", kind, place, body={**manifest, "metadata": metadata | version})
         except ApiError as error:
             if error.code not in {404, 409}:  # else somebody has just changed it
                 raise
         else:
-            return f"{KUBERNETES}{namespace}/{name}"
-
-
-def delete_job(name: str, kind: str) -> bool:
-    """Delete a job, whose pods then end within their grace period; return whether it existed."""
-    api, (namespace, own) = _api(), _parts(name)
-    place = (*_KINDS[kind][:2], namespace, _KINDS[kind].plural, own)
-    try:
-        api(api.objects.delete_namespaced_custom_object, *place, propagation_policy="Foreground")
-    except ApiError as error:
-        if error.code != 404:
-            raise
-        return False
-    return True
+            return f"{KUBERNETES}{'/'.join(place)}"
+    return create_job(manifest)
 
 
 def read_job(name: str) -> KubernetesJob:
     """Return the state of a job; raises ``ApiError``."""
-    api, (namespace, own) = _api(), _parts(name)
     for kind in ("Job", "TrainJob"):
-        place = (*_KINDS[kind][:2], namespace, _KINDS[kind].plural, own)
-        try:
-            found = api(api.objects.get_namespaced_custom_object, *place)
-        except ApiError as error:
-            if error.code == 404:
-                continue
-            raise
-        pods = find_pods(name, kind)
-        return _judge(found, kind, pods[-1] if pods else None)
+        if (found := _api().find(_KINDS[kind], _place(name))) is not None:
+            return _judge(found, kind, _find_pod(name, kind))
     return KubernetesJob(GONE)
 
 
 def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJob:
-    status = found.get("status") or {}
-    conditions = {
-        each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"
-    }
+    conditions = _conditions(found, "True")
     ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
-    told = conditions.get(ended or "Suspended") or {}
+    told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
     runs = pod is not None and pod.begun and pod.exit_code is None
     return KubernetesJob(ended or ("RUNNING" if runs else "QUEUED"), kind, cause, pod)
 
 
-def find_pods(name: str, kind: str) -> list[Pod]:
-    """Return the pods that have run the head of a job, the newest last; raises ``ApiError``."""
-    api, (namespace, own) = _api(), _parts(name)
-    selector = f"{_KINDS[kind].label}={own}"
-    answer = api(
-        api.core.list_namespaced_pod, namespace, label_selector=selector, _preload_content=False
-    )
-    found = sorted(
-        json.loads(answer.data)["items"], key=lambda each: each["metadata"]["creationTimestamp"]
-    )
-    return [read_pod(each) for each in found if _is_head(each)]
+def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
+    """Return the conditions of an object that have a status, by type."""
+    all_ = (found.get("status") or {}).get("conditions") or ()
+    return {each["type"]: each for each in all_ if each["status"] == status}
+
+
+def _pods(name: str, kind: str) -> dict[str, str]:
+    namespace, own = _place(name)
+    return {"namespace": namespace, "label_selector": f"{_KINDS[kind].label}={own}"}
+
+
+def _find_pod(name: str, kind: str) -> Pod | None:
+    api = _api()
+    answer = api.call(api.core.list_namespaced_pod, **_pods(name, kind), _preload_content=False)
+    heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
+    heads.sort(key=lambda each: str(each["metadata"]["creationTimestamp"]))
+    return _read_pod(heads[-1]) if heads else None
 
 
 def _is_head(pod: Mapping[str, Any]) -> bool:
     annotations = pod["metadata"].get("annotations") or {}
-    return bool(annotations.get(_HEAD, "0") == "0")
+    return bool(annotations.get(_INDEX, "0") == "0")
 
 
-def read_pod(found: Mapping[str, Any]) -> Pod:
-    """Return a pod from its JSON."""
-    metadata, status = found["metadata"], found.get("status") or {}
-    containers = status.get("containerStatuses") or [{}]
+def _read_pod(found: Mapping[str, Any]) -> Pod:
+    containers = (found.get("status") or {}).get("containerStatuses") or [{}]
     state = containers[0].get("state") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-    placed: Mapping[str, Any] = next(
-        (c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {}
-    )
-    unplaced = placed if placed.get("status") == "False" else {}
-    cause = waiting or unplaced
-    texts = [cause[key] for key in ("reason", "message") if cause.get(key)]
+    ended = state.get("terminated") or {}
+    waits = state.get("waiting") or _conditions(found, "False").get("PodScheduled", {})
+    texts = [waits[key] for key in ("reason", "message") if waits.get(key)]
     return Pod(
-        metadata["name"],
-        metadata["uid"],
-        status.get("phase") or "Pending",
+        found["metadata"]["name"],
+        found["metadata"]["uid"],
         found["spec"].get("nodeName"),
         ": ".join(texts) or None,
         bool(state.get("running") or ended),
@@ -266,17 +258,16 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
     )
 
 
-def watch_pods(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
+def watch_pod(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
     """Yield the pod of the head whenever it changes, for some time; raises ``ApiError``."""
-    api, (namespace, own) = _api(), _parts(name)
-    selector = f"{_KINDS[kind].label}={own}"
-    options = {"label_selector": selector, "watch": True, "timeout_seconds": timeout_s}
-    for line in _stream(api, api.core.list_namespaced_pod, namespace, **options):
+    api = _api()
+    options = {**_pods(name, kind), "watch": True, "timeout_seconds": timeout_s}
+    for line in api.stream(api.core.list_namespaced_pod, **options):
         event = json.loads(line)
         if event["type"] == "ERROR":  # such as 410: too old
             return
         if event["type"] in {"ADDED", "MODIFIED"} and _is_head(event["object"]):
-            yield read_pod(event["object"])
+            yield _read_pod(event["object"])
 
 
 def follow_log(name: str, pod: Pod, since_s: int | None) -> Iterator[tuple[str, str]]:
@@ -284,30 +275,12 @@ def follow_log(name: str, pod: Pod, since_s: int | None) -> Iterator[tuple[str, 
 
     ``since_s``: only those of so many seconds. Raises ``ApiError``.
     """
-    api, namespace = _api(), _parts(name)[0]
-    options: dict[str, Any] = {"follow": True, "timestamps": True}
-    if since_s is not None:
-        options["since_seconds"] = since_s
-    for line in _stream(api, api.core.read_namespaced_pod_log, pod.name, namespace, **options):
+    api, options = _api(), {"follow": True, "timestamps": True}
+    since = {} if since_s is None else {"since_seconds": since_s}
+    method, namespace = api.core.read_namespaced_pod_log, _place(name)[0]
+    for line in api.stream(method, pod.name, namespace, **options, **since):
         at, _, text = line.decode(errors="replace").partition(" ")
         yield at, text
-
-
-def _stream(api: _Api, method: Any, *args: Any, **options: Any) -> Iterator[bytes]:  # noqa: ANN401
-    """Yield the lines of an answer as they come; one that is cut off ends it."""
-    import urllib3  # noqa: PLC0415 - of the extra
-
-    answer = api(method, *args, _preload_content=False, _request_timeout=_SILENT_S, **options)
-    rest = b""
-    try:
-        with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
-            for part in answer.stream(1 << 16):
-                *lines, rest = (rest + part).split(b"\n")
-                yield from lines
-        if rest:
-            yield rest
-    finally:
-        answer.close()
 
 
 def read_jobs(names: Iterable[str]) -> dict[str, KubernetesJob]:
@@ -321,8 +294,9 @@ def read_jobs(names: Iterable[str]) -> dict[str, KubernetesJob]:
             found[name] = read_job(name)
         except (NoClusterError, UsageError):
             found[name] = KubernetesJob(GONE)
-        except LaunchError:
-            continue
+        except ApiError as error:
+            if error.code is None:  # nor does it respond for the others
+                break
     return found
 
 
@@ -338,9 +312,15 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 
 def cancel_job(name: str) -> None:
-    """Delete a job, which ends its pods; raises ``LaunchError``."""
-    if not delete_job(name, "Job"):
-        delete_job(name, "TrainJob")
+    """Delete a job, whose pods then end within their grace period; raises ``ApiError``."""
+    for kind in ("Job", "TrainJob"):
+        try:
+            _api().change("delete", _KINDS[kind], _place(name), propagation_policy="Foreground")
+        except ApiError as error:
+            if error.code != 404:
+                raise
+        else:
+            return
 
 
 interrupt_job = cancel_job
@@ -349,5 +329,5 @@ interrupt_job = cancel_job
 
 def how_to_see(name: str) -> str:
     """Return the command that says why a job does not end."""
-    namespace, own = _parts(name)
+    namespace, own = _place(name)
     return f"kubectl -n {namespace} describe pods -l {_KINDS['Job'].label}={own}"

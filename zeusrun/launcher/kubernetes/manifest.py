@@ -167,15 +167,15 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
     record = {"file": spec.source.name, "folder": section.folder}
     record |= {key: given[key] for key in kept if given[key] != plain[key]}
     values = {"ZEUSRUN_JOB": _read_job(spec), "ZEUSRUN_REQUEST": json.dumps(record)}
-    if HISTORY not in section.secrets and spec.history.url is None:
+    if HISTORY not in section.secrets:
         values[HISTORY] = _history(spec)
     return [{"name": name, "value": _escape(text)} for name, text in values.items()]
 
 
 def _history(spec: JobSpec) -> str:
-    """Return the address of the server in use; raises ``UsageError`` if there is none."""
-    name = default_name(os.environ)
-    if not name.startswith(("http://", "https://")):
+    """Return the address of the history; raises ``UsageError`` if it is that of one machine."""
+    name = spec.history.url or default_name(os.environ)
+    if not name.startswith(("http://", "https://", "postgresql://")):
         raise UsageError(
             f"{spec.source}: pods need a history that they can reach: set history to the address "
             "of a zeusrun server, or, for a database, take its URL from a Secret: "

@@ -16,7 +16,7 @@ from zeusrun.launcher.kubernetes.client import (
     Pod,
     follow_log,
     read_job,
-    watch_pods,
+    watch_pod,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PodOutput:
 
     def _wait_for_change(self, job: KubernetesJob) -> None:
         began_t = time.monotonic()
-        for pod in watch_pods(self.name, job.kind, _WATCH_S):
+        for pod in watch_pod(self.name, job.kind, _WATCH_S):
             if pod != job.pod or self._stopped.is_set():
                 return
         if time.monotonic() < began_t + _AGAIN_S:  # it was refused, or cut off
