@@ -17,7 +17,12 @@ from zeusrun.cli import main
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.rundir.layout import create_run
 
-pytest_plugins = ["tests.databases", "tests.gpu.fixtures", "tests.slurm"]
+pytest_plugins = [
+    "tests.databases",
+    "tests.fake_kubernetes",
+    "tests.gpu.fixtures",
+    "tests.slurm",
+]
 
 # The short tier tries the same examples every time, so that it fails for a change and not by
 # chance; the long tier draws new ones (--hypothesis-profile). A busy machine is no failure.
