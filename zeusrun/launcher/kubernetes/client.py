@@ -213,7 +213,7 @@ def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJo
     ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
-    runs = pod is not None and pod.begun and pod.exit_code is None
+    runs = pod is not None and pod.begun  # once it has ended, a controller is about to act on it
     return KubernetesJob(ended or ("RUNNING" if runs else "QUEUED"), kind, cause, pod)
 
 
