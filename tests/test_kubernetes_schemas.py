@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.kubernetes_rules import build_job, check_pod
-from tests.kubernetes_schemas import FOLDER, check, check_crd, check_rules, needs_crds
+from tests.kubernetes_schemas import FOLDER, check, check_crd, check_rules, find_crd, needs_crds
 
 SAFE = """
 automountServiceAccountToken: false
@@ -369,7 +369,6 @@ def test_rules_need_the_crds(monkeypatch):
         ("metadata.name", "Digits", "metadata.name must match RFC 1035 DNS label format"),
         ("metadata.name", "1digits", "metadata.name must match RFC 1035 DNS label format"),
         ("metadata.name", "a" * 64, "metadata.name must be no more than 63 characters"),
-        ("spec.trainer.numProcPerNode", 0, "numProcPerNode must be greater than or equal to 1"),
         ("spec.managedBy", "me", "ManagedBy must be"),
         ("status", {"trainerStatus": {"progressPercentage": 1}}, "lastUpdatedTime is required"),
         (f"{PATCH}.hostNetwork", True, "unknown field (CRD)"),
@@ -378,6 +377,15 @@ def test_rules_need_the_crds(monkeypatch):
 )
 def test_the_published_crds_refuse(path, value, expected):
     assert any(expected in each for each in check(put(TRAIN_JOB, path, value)))
+
+
+@needs_crds
+def test_the_published_rule_of_the_number_of_processes():
+    trainer = find_crd("TrainJob")["properties"]["spec"]["properties"]["trainer"]
+    if "x-kubernetes-validations" not in trainer["properties"]["numProcPerNode"]:
+        pytest.skip("Kubeflow Trainer 2.3.0 does not have this rule yet")
+    found = check(put(TRAIN_JOB, "spec.trainer.numProcPerNode", 0))
+    assert ["numProcPerNode must be greater than or equal to 1" in each for each in found] == [True]
 
 
 @needs_crds
