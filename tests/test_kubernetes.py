@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.fake_kubernetes import IMAGE, cluster  # noqa: F401 - a fixture
+from tests.kubernetes_schemas import check
 from tests.runs import only_trial, wait_for
 from tests.servers import running
 
@@ -34,18 +35,19 @@ print(f"ends after epoch {epoch}", flush=True)
 class Submits:
     """A ``zeusrun`` whose jobs a cluster runs, with a history on a server."""
 
-    def __init__(self, zeusrun, cluster, server) -> None:
-        self.zeusrun, self.cluster = zeusrun, cluster
-        config = cluster.kubeconfig(zeusrun.folder / "kubeconfig")
+    def __init__(self, zeusrun, fake, server) -> None:
+        self.zeusrun, self.cluster, self.server = zeusrun, fake, server
+        fake.validate = check
+        config = fake.kubeconfig(zeusrun.folder / "kubeconfig")
         zeusrun.variables |= {"KUBECONFIG": str(config), "ZEUSRUN_HISTORY": server.url}
         documents = yaml.safe_load_all((DEPLOY / "zeusrun.yaml").read_text())
         by_kind = {each["kind"]: each for each in documents}
-        cluster.rules = by_kind["Role"]["rules"]
-        cluster.runtimes = {"ml": {"zeusrun": by_kind["TrainingRuntime"]}}
+        fake.rules = by_kind["Role"]["rules"]
+        fake.runtimes = {"ml": {"zeusrun": by_kind["TrainingRuntime"]}}
         self.app = zeusrun.folder / "app"
         self.app.mkdir()
-        cluster.image[IMAGE].mounts["/app"] = self.app
-        cluster.image[IMAGE].folder = "/app"
+        fake.image[IMAGE].mounts["/app"] = self.app
+        fake.image[IMAGE].folder = "/app"
 
     def job(self, *args, nodes=1, home=False, **changes):
         """Write a job that trains, with checkpoints, until there is a file ``enough``."""
@@ -53,6 +55,18 @@ class Submits:
             (folder / "train.py").write_text(TRAINS)
         script = changes.pop("script", "train.py")
         section = {"image": IMAGE, "resources": {"cpu": 1, "memory": "1Gi"}}
+        if nodes > 1:  # they are in a network of their own
+            url = self.cluster.network.forward(int(self.server.url.rpartition(":")[2]))
+            asked = ("--job", "*", "--write", "--database-url", self.server.database_url)
+            token = self.zeusrun("token", "create", *asked).stdout.split()[-1]
+            self.zeusrun.variables["ZEUSRUN_TOKEN"] = token
+            keys = {"history": url, "token": token, "join-token": "that-of-the-test"}
+            self.cluster.secrets["ml"] = {"zeusrun": keys}
+            section["secrets"] = {
+                "ZEUSRUN_HISTORY": "zeusrun/history",
+                "ZEUSRUN_TOKEN": "zeusrun/token",
+                "ZEUSRUN_JOIN_TOKEN": "zeusrun/join-token",
+            }
         if home:
             section["home"] = "home"
             folder = self.zeusrun.folder / "claim"
@@ -86,7 +100,7 @@ class Submits:
         return pod
 
     def tickets(self):
-        return [each for each in json.loads(self.zeusrun("status", "--json").stdout)]
+        return json.loads(self.zeusrun("status", "--json").stdout)
 
 
 @pytest.fixture
@@ -159,7 +173,9 @@ def test_ctrl_c_of_the_follower_cancels_the_run_which_saves_first(submits):
     out, _ = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "is asked to stop; press Ctrl-C again" in out
-    assert out.endswith("job-1-1 is CANCELLED: cancelled by 'zeusrun cancel' after it was preempted\n")
+    assert out.endswith(
+        "job-1-1 is CANCELLED: cancelled by 'zeusrun cancel' after it was preempted\n"
+    )
     assert submits.cluster.pods() == []
 
 
@@ -267,7 +283,7 @@ def test_with_queue_a_submit_waits_for_the_one_before(submits):
 
 @pytest.mark.long
 def test_two_nodes_make_a_train_job_and_one_record(submits):
-    submits.use_network()
+    submits.cluster.status_server = True
     submits.enough()
     code, result, seen = submits.zeusrun.submit(submits.job(nodes=2))
     assert code == 0, seen
@@ -275,3 +291,54 @@ def test_two_nodes_make_a_train_job_and_one_record(submits):
     assert (trial["status"], trial["host_count"], trial["world_size"]) == ("REACHED", 2, 2)
     name = trial["allocation"].rpartition("/")[2]
     assert [each[0] for each in trial["hosts"]] == [f"{name}-node-0-{n}.{name}" for n in (0, 1)]
+    (job,) = submits.cluster.store.all("trainjobs")
+    status = job["status"]["trainerStatus"]
+    assert status["progressPercentage"] == 100
+    assert {"name": "accuracy", "value": "0.5"} in status["metrics"]
+    assert "[rank1]" in seen
+
+
+@pytest.mark.long
+def test_a_lost_pod_of_several_starts_all_again_and_the_run_continues(submits):
+    child = submits.zeusrun.start("submit", submits.job(nodes=2, home=True), "--json")
+    submits.until_running()
+    pods = [each["metadata"]["name"] for each in submits.cluster.pods()]
+    submits.cluster.kill(next(each for each in pods if "-node-0-1-" in each))
+    submits.until_running(besides=pods)
+    submits.enough()
+    out, _ = child.communicate(timeout=120)
+    assert child.returncode == 0, out
+    trial = json.loads(out.splitlines()[-1])["trials"][-1]
+    assert (trial["trial"], trial["preemptions"]) == ("job-1-1", 1)
+
+
+@pytest.mark.long
+def test_several_nodes_are_cancelled_and_a_failing_rank_ends_them(submits):
+    job = submits.job(nodes=2)
+    submits.queue(job)
+    submits.until_running()
+    assert "job-1-1 is CANCELLED" in submits.zeusrun("cancel", "job").stdout
+    assert submits.cluster.store.all("trainjobs") == []
+    fails = "import os, sys; sys.exit(7 if os.environ['RANK'] == '1' else 0)\n"
+    for folder in (submits.app, submits.zeusrun.folder):
+        (folder / "fails.py").write_text(fails)
+    code, result, seen = submits.zeusrun.submit(submits.job(script="fails.py", nodes=2))
+    assert (code, only_trial(result)["status"]) == (3, "FAILED"), seen
+    assert len(submits.cluster.pods()) == 2
+
+
+@pytest.mark.long
+def test_a_cron_job_runs_the_job_and_is_replaced(submits):
+    submits.enough()
+    job = submits.job(schedule={"tz": "Europe/Paris"})
+    for when in ("0 2 * * *", "0 3 * * *"):
+        done = submits.zeusrun("schedule", "add", job, when, "--in-cluster")
+        assert done.returncode == 0, done.stderr
+    (cron_job,) = submits.cluster.store.all("cronjobs")
+    assert cron_job["spec"]["schedule"] == "0 3 * * *"
+    name = submits.cluster.fire("job")
+    submits.cluster.wait_for("jobs", name, "Complete", seconds=60)
+    (trial,) = submits.zeusrun.history()
+    assert (trial["status"], trial["allocation"]) == ("REACHED", f"kubernetes:ml/{name}")
+    used = {rule for rule in submits.cluster.used if rule[1] == "cronjobs"}
+    assert used == {("batch", "cronjobs", verb) for verb in ("create", "get", "update")}

@@ -270,12 +270,14 @@ def watch_pod(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
             yield _read_pod(event["object"])
 
 
-def follow_log(name: str, pod: Pod, since_s: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a pod, each after its time, until it ends or is silent for a moment.
+def follow_log(
+    name: str, pod: Pod, since_s: int | None, *, follow: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a pod, each after its time; with ``follow``, until it ends or is silent.
 
     ``since_s``: only those of so many seconds. Raises ``ApiError``.
     """
-    api, options = _api(), {"follow": True, "timestamps": True}
+    api, options = _api(), {"follow": follow, "timestamps": True}
     since = {} if since_s is None else {"since_seconds": since_s}
     method, namespace = api.core.read_namespaced_pod_log, _place(name)[0]
     for line in api.stream(method, pod.name, namespace, **options, **since):

@@ -36,9 +36,9 @@ class PodOutput:
     A context manager, which reads in a thread. See ``Source`` in ``commands/follow.py``.
     """
 
-    def __init__(self, name: str) -> None:
-        """Prepare; nothing is asked yet. ``name`` is that of the job in records."""
-        self.name = name
+    def __init__(self, name: str, *, follow: bool = True) -> None:
+        """Prepare; nothing is asked yet. Without ``follow``, what there is now is read."""
+        self.name, self._follows = name, follow
         self.job: KubernetesJob | None = None  # as it was described last
         self.error: LaunchError | None = None  # why nothing is known of it
         self._lines: deque[str] = deque()
@@ -67,7 +67,7 @@ class PodOutput:
         return self.job
 
     def has_ended(self) -> bool:
-        """Whether the job has ended, and everything is read."""
+        """Whether nothing more comes."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -78,7 +78,7 @@ class PodOutput:
                 if job.pod is not None and job.pod.begun:
                     self._follow(job.pod)
                 self.error = None
-                if job.has_ended:
+                if job.has_ended or not self._follows:
                     return
                 if job.pod is None or not job.pod.begun:
                     self._wait_for_change(job)
@@ -107,7 +107,7 @@ class PodOutput:
         if self._read_t is not None:
             since_s = math.ceil(time.monotonic() - self._read_t + _MARGIN_S)
         again = self._at_last
-        for at, text in follow_log(self.name, pod, since_s):
+        for at, text in follow_log(self.name, pod, since_s, follow=self._follows):
             self._read_t = time.monotonic()
             stamp = _parse(at)
             if stamp < self._last:
