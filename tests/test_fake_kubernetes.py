@@ -148,13 +148,14 @@ class TestPods:
 
     def test_restricted_pod_has_the_rights_of_its_security_context(self, run):
         script = (
-            "id -u; id -g; id -G; echo $$$$; umask; grep -E 'Cap|NoNew' /proc/self/status; pwd\n"
+            "id -u; id -g; id -G; echo $$$$; umask; whoami 2>&1; grep -E 'Cap|NoNew' /proc/self/status; pwd\n"
             "touch /x /tmp/x /root/x 2>&1; ls -A /tmp | grep -v ^v$; hostname; ps ax | wc -l"
         )
         security = {"securityContext": RESTRICTED}
         pod, log = run(script, pod=security, container={"securityContext": NO_RIGHTS})
         lines = log.splitlines()
         assert lines[:5] == ["1000", "1000", "1000", "1", "0022"]
+        assert lines.pop(5).startswith("whoami: cannot find name")
         assert lines[5:11] == [
             *(f"Cap{name}:\t0000000000000000" for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")),
             "NoNewPrivs:\t1",
@@ -219,12 +220,11 @@ class TestPods:
 
     def test_pods_die_with_the_test(self, tmp_path):
         script = f"""
-import sys, time
+import time
 from tests.fake_kubernetes import FakeCluster
-from tests.test_fake_kubernetes import job
 from tests.fake_kubernetes.controllers import prepare
 with FakeCluster({str(tmp_path / "cluster")!r}) as cluster:
-    made = job("exec sleep 100")
+    made = {job("exec sleep 100")}
     made["metadata"]["namespace"] = "ml"
     cluster.store.add("jobs", prepare(cluster, "jobs", made))
     cluster.wait(lambda: [p for p in cluster.pods() if p["status"]["phase"] == "Running"])
@@ -750,9 +750,16 @@ class TestTrainJobs:
     def test_suspended(self, cluster, objects, train):
         train("echo ready; exec sleep 100", pod={"terminationGracePeriodSeconds": 0})
         cluster.wait(lambda: ready(cluster))
-        made = objects.get_namespaced_custom_object(*TRAINJOBS, "t")
-        made["spec"]["suspend"] = True
-        objects.replace_namespaced_custom_object(*TRAINJOBS, "t", made)
+
+        def suspend():  # until nobody has changed its status meanwhile
+            made = objects.get_namespaced_custom_object(*TRAINJOBS, "t")
+            made["spec"]["suspend"] = True
+            with suppress(ApiException):
+                objects.replace_namespaced_custom_object(*TRAINJOBS, "t", made)
+                return made
+            return None
+
+        made = cluster.wait(suspend)
         cluster.wait_for("trainjobs", "t", "Suspended")
         cluster.wait(lambda: not cluster.pods())
         del made["metadata"]["resourceVersion"]

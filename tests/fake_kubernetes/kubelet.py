@@ -39,7 +39,7 @@ def readable_folders() -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.join(os.path.dirname(program), os.readlink(program))
-    folders = sorted(filter(os.path.isdir, found))
+    folders = sorted(each for each in found - {"/", "/tmp"} if os.path.isdir(each))
     inner = {a for a in folders for b in folders if a.startswith(b + "/")}
     return [each for each in folders if each not in inner]
 
@@ -329,13 +329,14 @@ class Kubelet:
     def _system_files(self, pod, folder):
         """Return the files that a container runtime and the DNS of a cluster would provide."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "nsswitch.conf").write_text("hosts: files\n")  # a name is known, or it is not
-        (folder / "nsswitch.conf").chmod(0o644)
         self._cluster.write_hosts(pod, folder / "hosts")
-        names = ("hosts", "nsswitch.conf")
+        texts = {"nsswitch.conf": "hosts: files\n", "passwd": "root:x:0:0:root:/root:/bin/sh\n"}
+        for name, text in texts.items():  # a host is known or not; the user of a pod has no name
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o644)
         return [
             {"path": f"/etc/{name}", "source": f"{folder}/{name}", "read_only": True}
-            for name in names
+            for name in ("hosts", *texts)
         ]
 
     def _volumes(self, pod, container, image):
@@ -393,12 +394,13 @@ class Kubelet:
 
     def set_ended(self, container, result):
         """Write the end of a container into its pod; of a node that is lost nobody can do it."""
-        shutil.rmtree(self._cluster.folder / "pods" / container.pod["metadata"]["uid"])
+        with self._store.changed:  # nobody updates its files meanwhile
+            shutil.rmtree(self._cluster.folder / "pods" / container.pod["metadata"]["uid"])
         if container.lost:
             return
-        code, reason = result.get("exit", 128), container.reason
+        code, reason = result.get("exit", 137), container.reason
         if "problem" in result:
-            reason = "StartError"
+            code, reason = 128, "StartError"
         reason = reason or ("Error" if code else "Completed")
         with self._store.edit("pods", container.pod) as pod:
             if pod["status"]["phase"] in ENDED:
