@@ -27,7 +27,8 @@ for epoch in run.epochs(default=10**6, done=done):
     time.sleep(0.2)
     run.report(epoch=epoch, accuracy=0.5 if os.path.exists("/app/enough") else 0.0)
     if "forgets" not in sys.argv:
-        path.write_text(json.dumps({"epoch": epoch}))
+        path.with_suffix(".new").write_text(json.dumps({"epoch": epoch}))
+        path.with_suffix(".new").replace(path)
 print(f"ends after epoch {epoch}", flush=True)
 """
 
@@ -290,7 +291,8 @@ def test_two_nodes_make_a_train_job_and_one_record(submits):
     trial = only_trial(result)
     assert (trial["status"], trial["host_count"], trial["world_size"]) == ("REACHED", 2, 2)
     name = trial["allocation"].rpartition("/")[2]
-    assert [each[0] for each in trial["hosts"]] == [f"{name}-node-0-{n}.{name}" for n in (0, 1)]
+    hosts = [each[0] for each in trial["hosts"]]
+    assert hosts == [f"{name}-node-0-0", f"{name}-node-0-1.{name}"]
     (job,) = submits.cluster.store.all("trainjobs")
     status = job["status"]["trainerStatus"]
     assert status["progressPercentage"] == 100

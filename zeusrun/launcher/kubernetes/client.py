@@ -209,7 +209,9 @@ def read_job(name: str) -> KubernetesJob:
 
 
 def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJob:
-    conditions = _conditions(found, "True")
+    # One that is being deleted may count as failed while its pods still save.
+    deleted = "deletionTimestamp" in found["metadata"]
+    conditions = {} if deleted else _conditions(found, "True")
     ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
