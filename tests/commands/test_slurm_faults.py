@@ -12,7 +12,8 @@ from rich.console import Console
 
 from tests.factories import PREEMPTED
 from zeusrun.commands import current
-from zeusrun.commands.slurm import _Follower
+from zeusrun.commands.follow import Follower
+from zeusrun.commands.slurm import _QueuedSource
 from zeusrun.errors import ZeusrunError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
@@ -41,7 +42,8 @@ def test_a_terminal_that_is_closed_after_ctrl_c_does_not_kill_a_job_that_saves(
 ):
     slurm.put("1")
     console, received = Console(file=io.StringIO()), [signal.SIGINT]
-    follower = _Follower("slurm:1", new_files(tmp_path), console, received, quiet=False)
+    source = _QueuedSource("slurm:1", new_files(tmp_path))
+    follower = Follower("slurm:1", source, source.stop, console, received)
     follower._take_signals()
     received.append(second)
     with contextlib.suppress(ZeusrunError):
