@@ -29,7 +29,7 @@ _SCHEDULERS = {
     "slurm": ("zeusrun.launcher.slurm.client", re.compile(r"\d{1,12}", re.ASCII)),
     "kubernetes": (
         "zeusrun.launcher.kubernetes.client",
-        re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,63}"),
+        re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}"),
     ),
 }
 _AGAIN_S = 0.5
