@@ -229,7 +229,7 @@ def explain_refusal(error: ApiError, spec: JobSpec) -> str:
     if error.code in {401, 403}:
         return f"{text}. deploy/kubernetes/zeusrun.yaml has a Role with all that zeusrun needs"
     if error.code == 404 and (spec.launch.nnodes or 1) > 1:
-        return f"{text}. Several nodes need Kubeflow Trainer 2 in the cluster"
+        return f"{text}. Several nodes need Kubeflow Trainer 2.2 or later"
     if error.code is None:
         return f"{text}. `kubectl get pods` tells whether that is so"
     return f"{text}. Correct run_on.kubernetes; --dry-run shows the manifest"
