@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import urllib3
+import yaml
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 
@@ -147,13 +148,14 @@ class TestPods:
 
     def test_restricted_pod_has_the_rights_of_its_security_context(self, run):
         script = (
-            "id -u; id -g; id -G; echo $$$$; umask; grep -E 'Cap|NoNew' /proc/self/status; pwd\n"
+            "id -u; id -g; id -G; echo $$$$; umask; whoami 2>&1; grep -E 'Cap|NoNew' /proc/self/status; pwd\n"
             "touch /x /tmp/x /root/x 2>&1; ls -A /tmp | grep -v ^v$; hostname; ps ax | wc -l"
         )
         security = {"securityContext": RESTRICTED}
         pod, log = run(script, pod=security, container={"securityContext": NO_RIGHTS})
         lines = log.splitlines()
         assert lines[:5] == ["1000", "1000", "1000", "1", "0022"]
+        assert lines.pop(5).startswith("whoami: cannot find name")
         assert lines[5:11] == [
             *(f"Cap{name}:\t0000000000000000" for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")),
             "NoNewPrivs:\t1",
@@ -218,12 +220,11 @@ class TestPods:
 
     def test_pods_die_with_the_test(self, tmp_path):
         script = f"""
-import sys, time
+import time
 from tests.fake_kubernetes import FakeCluster
-from tests.test_fake_kubernetes import job
 from tests.fake_kubernetes.controllers import prepare
 with FakeCluster({str(tmp_path / "cluster")!r}) as cluster:
-    made = job("exec sleep 100")
+    made = {job("exec sleep 100")}
     made["metadata"]["namespace"] = "ml"
     cluster.store.add("jobs", prepare(cluster, "jobs", made))
     cluster.wait(lambda: [p for p in cluster.pods() if p["status"]["phase"] == "Running"])
@@ -347,6 +348,9 @@ class TestJobs:
             )
         assert [pod["metadata"]["name"] for pod in cluster.pods()] == [first]
         assert "failed" not in cluster.get("jobs", "j")["status"]
+        assert len(cluster.ran()) == 3
+        said_goodbye = [cluster.log(name) == "ready\nbye\n" for name in cluster.ran()]
+        assert said_goodbye == [how == "evict"] * 2 + [False]
 
     def test_memory(self, cluster, running):
         cluster.kill_for_memory(running("echo ready; exec sleep 100"))
@@ -572,3 +576,251 @@ class TestFaults:
         cluster.drop_connections()
         with pytest.raises(urllib3.exceptions.ProtocolError):
             stream.read()
+
+
+RUNTIME = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata: {name: zeusrun}
+spec:
+  mlPolicy: {numNodes: 1, torch: {}}
+  template:
+    spec:
+      failurePolicy:
+        maxRestarts: 1
+        rules: [{name: final, action: FailJobSet, onJobFailureReasons: [PodFailurePolicy]}]
+      replicatedJobs:
+      - name: node
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec:
+            backoffLimit: 0
+            podFailurePolicy:
+              rules: [{action: FailJob, onExitCodes: {operator: NotIn, values: [0, 75]}}]
+            template:
+              spec:
+                restartPolicy: Never
+                containers:
+                - name: node
+                  image: nothing
+                  env: [{name: OF_RUNTIME, value: "1"}]
+"""
+TRAINJOBS = ("trainer.kubeflow.org", "v1alpha1", "ml", "trainjobs")
+
+
+def trainjob(script, *, name="t", nodes=2, pod=None, env=()):
+    spec = {
+        "replicatedJobs": [
+            {"name": "node", "template": {"spec": {"template": {"spec": pod or {}}}}}
+        ]
+    }
+    patch = {"manager": "zeusrun.io/submit", "trainingRuntimeSpec": {"template": {"spec": spec}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runtimeRef": {"apiGroup": TRAINJOBS[0], "kind": "TrainingRuntime", "name": "zeusrun"},
+            "trainer": {
+                "image": IMAGE,
+                "command": ["sh", "-c", script],
+                "env": list(env),
+                "numNodes": nodes,
+                "resourcesPerNode": {"limits": {"cpu": "2500m"}},
+            },
+            "runtimePatches": [patch],
+        },
+    }
+
+
+class TestTrainJobs:
+    @pytest.fixture(autouse=True)
+    def runtime(self, cluster):
+        cluster.runtimes["ml"] = {"zeusrun": yaml.safe_load(RUNTIME)}
+
+    @pytest.fixture
+    def train(self, objects):
+        def create(*arguments, **values):
+            made = trainjob(*arguments, **values)
+            return objects.create_namespaced_custom_object(*TRAINJOBS, made)
+
+        return create
+
+    def test_nodes_have_names_ranks_and_addresses(self, cluster, train):
+        script = "hostname; env | sort | grep -E 'PET|JOB_|OF_'; hostname -I; cat /sys/class/net/eth0/type"
+        train(script, env=[{"name": "OF_JOB", "value": "2"}])
+        trainjob = cluster.wait_for("trainjobs", "t", "Complete")
+        first, second = sorted(cluster.pods(), key=lambda pod: pod["metadata"]["name"])
+        lines = cluster.log(second["metadata"]["name"]).splitlines()
+        assert lines == [
+            *("t-node-0-1", "JOB_COMPLETION_INDEX=1", "OF_JOB=2", "OF_RUNTIME=1"),
+            *("PET_MASTER_ADDR=t-node-0-0.t", "PET_MASTER_PORT=29500", "PET_NNODES=2"),
+            *("PET_NODE_RANK=1", "PET_NPROC_PER_NODE=3", second["status"]["podIP"] + " ", "1"),
+        ]
+        assert first["status"]["podIP"] != second["status"]["podIP"]
+        assert first["metadata"]["name"].startswith("t-node-0-0-")
+        assert (
+            first["metadata"]["labels"].items()
+            >= {
+                "batch.kubernetes.io/job-name": "t-node-0",
+                "batch.kubernetes.io/job-completion-index": "0",
+                "jobset.sigs.k8s.io/jobset-name": "t",
+                "jobset.sigs.k8s.io/replicatedjob-name": "node",
+            }.items()
+        )
+        assert condition(trainjob, "Complete")["reason"] == "AllJobsCompleted"
+        assert trainjob["status"]["jobsStatus"][0]["succeeded"] == 1
+
+    def test_a_name_resolves_once_its_pod_has_started(self, cluster, train):
+        script = (
+            'if [ "$JOB_COMPLETION_INDEX" = 0 ]; then\n'
+            "  getent hosts nowhere.t || echo ready $?\n"
+            "  until getent hosts t-node-0-1.t; do sleep 0.05; done; sleep 0.05\n"
+            f"  {sys.executable} -c \"import socket; socket.create_connection(('t-node-0-1.t', 29400)).send(b'hello')\"\n"
+            "else\n"
+            "  until getent hosts t-node-0-0.t; do sleep 0.05; done\n"
+            f"  {sys.executable} -c \"import socket; print(socket.create_server(('', 29400)).accept()[0].recv(9))\"\n"
+            "fi"
+        )
+        train(script)
+        cluster.wait_for("trainjobs", "t", "Complete")
+        first, second = sorted(cluster.pods(), key=lambda pod: pod["metadata"]["name"])
+        assert "ready 2\n" in cluster.log(first["metadata"]["name"])
+        assert "b'hello'\n" in cluster.log(second["metadata"]["name"])
+
+    def test_pods_reach_servers_of_the_test(self, cluster, train):
+        url = cluster.network.forward(int(cluster.url.rpartition(":")[2]))
+        assert url.startswith(f"http://{cluster.host_address}:")
+        train(
+            f"{sys.executable} -c \"import urllib.request as u; u.urlopen('{url}')\"; exit 0",
+            nodes=1,
+        )
+        cluster.wait_for("trainjobs", "t", "Complete")
+        assert "401: Unauthorized" in cluster.log(cluster.pods()[0]["metadata"]["name"])
+
+    @pytest.mark.parametrize(
+        ("code", "attempt", "reason"),
+        [(3, "0", "FailJobSetFailurePolicyAction"), (75, "1", "ReachedMaxRestarts")],
+    )
+    def test_failures(self, cluster, train, code, attempt, reason):
+        train(
+            f"[ $JOB_COMPLETION_INDEX = 0 ] && exit {code}; trap 'exit 75' TERM; while :; do sleep 0.02; done",
+            pod={"terminationGracePeriodSeconds": 1},
+        )
+        failed = cluster.wait_for("trainjobs", "t", "Failed")
+        assert condition(failed, "Failed")["reason"] == reason
+        (made,) = cluster.store.all("jobs")
+        assert made["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] == attempt
+        assert {pod["status"]["phase"] for pod in cluster.pods()} <= {"Failed"}
+
+    def test_patches_of_the_runtime(self, cluster, train, tmp_path):
+        cluster.claims["data"] = tmp_path / "data"
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+        node = {"name": "node", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+        node["securityContext"] = NO_RIGHTS
+        pod = {"volumes": [volume], "containers": [node], "securityContext": RESTRICTED}
+        train("id -u > /data/$JOB_COMPLETION_INDEX", pod=pod)
+        cluster.wait_for("trainjobs", "t", "Complete")
+        assert {path.name: path.read_text() for path in (tmp_path / "data").iterdir()} == {
+            "0": "1000\n",
+            "1": "1000\n",
+        }
+
+    def test_what_the_webhook_refuses(self, cluster, objects):
+        create = objects.create_namespaced_custom_object
+        pod = {"containers": [{"name": "node", "env": [{"name": "A", "value": "1"}]}]}
+        code, reason, text = refusal(create, *TRAINJOBS, trainjob("true", pod=pod))
+        assert (code, reason) == (403, "Forbidden")
+        assert "denied the request: must not have envs for the node" in text
+        cluster.runtimes.clear()
+        assert (
+            'trainingruntimes.trainer.kubeflow.org "zeusrun" not found'
+            in (refusal(create, *TRAINJOBS, trainjob("true"))[2])
+        )
+
+    def test_deleted_in_the_foreground(self, cluster, objects, train):
+        train("echo ready; exec sleep 100", pod={"terminationGracePeriodSeconds": 0})
+        cluster.wait(
+            lambda: len([p for p in cluster.pods() if p["status"]["phase"] == "Running"]) == 2
+        )
+        objects.delete_namespaced_custom_object(*TRAINJOBS, "t", propagation_policy="Foreground")
+        cluster.wait(lambda: not cluster.store.all("trainjobs"))
+        assert (cluster.store.all("jobs"), cluster.pods()) == ([], [])
+
+    def test_suspended(self, cluster, objects, train):
+        train("echo ready; exec sleep 100", pod={"terminationGracePeriodSeconds": 0})
+        cluster.wait(lambda: ready(cluster))
+
+        def suspend():  # until nobody has changed its status meanwhile
+            made = objects.get_namespaced_custom_object(*TRAINJOBS, "t")
+            made["spec"]["suspend"] = True
+            with suppress(ApiException):
+                objects.replace_namespaced_custom_object(*TRAINJOBS, "t", made)
+                return made
+            return None
+
+        made = cluster.wait(suspend)
+        cluster.wait_for("trainjobs", "t", "Suspended")
+        cluster.wait(lambda: not cluster.pods())
+        del made["metadata"]["resourceVersion"]
+        refused = refusal(objects.replace_namespaced_custom_object, *TRAINJOBS, "t", made)
+        assert refused[:2] == (422, "Invalid")
+
+    def test_status_server(self, cluster, train):
+        cluster.status_server = True
+        script = """
+import json, os, ssl, sys, urllib.error, urllib.request
+url, ca, token = (os.environ[f"KUBEFLOW_TRAINER_SERVER_{n}"] for n in ("URL", "CA_CERT", "TOKEN"))
+token = open(token).read()
+def post(status, url=url, token=token):
+    head = {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, json.dumps({"trainerStatus": status}).encode(), head)
+    try:
+        answer = urllib.request.urlopen(request, context=ssl.create_default_context(cafile=ca))
+        print(answer.status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+good = {"progressPercentage": 45, "lastUpdatedTime": "2025-06-01T12:00:00Z"}
+post(good | {"metrics": [{"name": "loss", "value": "0.5"}]})
+post(good | {"progressPercentage": 101})
+post(good | {"progressPercentage": 4.5})
+post({"progressPercentage": 4})
+post(good | {"metrics": [{"name": "loss", "value": 0.5}]})
+post(good | {"metrics": [{"name": "x" * 65, "value": "0.5"}]})
+post(good, token="wrong")
+post(good, url=url.replace("/t/", "/u/"))
+"""
+        script = f"exec {sys.executable} -c '{script}'"
+        train(script, nodes=1, pod={"securityContext": RESTRICTED})
+        done = cluster.wait_for("trainjobs", "t", "Complete")
+        log = cluster.log(cluster.pods()[0]["metadata"]["name"])
+        assert log.split() == ["200", *["422"] * 5, "403", "403"]
+        assert done["status"]["trainerStatus"]["metrics"] == [{"name": "loss", "value": "0.5"}]
+        assert [code for _, _, code, _ in cluster.status.posts] == [
+            int(code) for code in log.split()
+        ]
+
+
+class TestCronJobs:
+    CRONJOBS = ("batch", "v1", "ml", "cronjobs")
+
+    def test_it_makes_jobs(self, cluster, objects):
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": job("exec sleep 100")["spec"]}
+        made = {
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "metadata": {"name": "c"},
+            "spec": {
+                "schedule": "0 2 * * *",
+                "concurrencyPolicy": "Forbid",
+                "jobTemplate": template,
+            },
+        }
+        objects.create_namespaced_custom_object(*self.CRONJOBS, made)
+        name = cluster.fire("c")
+        assert name.startswith("c-")
+        child = cluster.get("jobs", name)["metadata"]
+        assert (child["labels"], child["ownerReferences"][0]["name"]) == ({"a": "b"}, "c")
+        assert cluster.fire("c") is None
+        objects.delete_namespaced_custom_object(*self.CRONJOBS, "c")
+        cluster.wait(lambda: not cluster.store.all("jobs"))

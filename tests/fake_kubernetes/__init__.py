@@ -22,10 +22,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fake_kubernetes import status
 from tests.fake_kubernetes.api import Handler, Server
-from tests.fake_kubernetes.controllers import Controllers
-from tests.fake_kubernetes.kubelet import Kubelet, collect_garbage
+from tests.fake_kubernetes.controllers import Controllers, fire
+from tests.fake_kubernetes.kubelet import Container, Kubelet, collect_garbage
+from tests.fake_kubernetes.network import HOST, Network
+from tests.fake_kubernetes.status import StatusServer
 from tests.fake_kubernetes.store import Failure, Store, condition, set_condition
+from tests.fake_kubernetes.trainjobs import JOBSET
 
 __all__ = ["IMAGE", "FakeCluster", "Image", "cluster", "condition", "missing"]
 
@@ -98,10 +102,13 @@ class FakeCluster:
         absent: API groups that are not installed.
         schedulable: Whether there is room for pods; ``unschedulable_message`` says why not.
         starting: While it is not set, containers are being created.
+        status_server: Whether TrainJobs get Kubeflow's server for their status, which is ``status``.
+        host_address: Where pods of TrainJobs find this machine; see ``network``.
         backoff_s: How long a job waits before it replaces a pod that has failed.
     """
 
     node = "node-1"
+    host_address = HOST
 
     def __init__(self, folder) -> None:
         self.folder = Path(folder)
@@ -119,6 +126,10 @@ class FakeCluster:
         self.schedulable = True
         self.unschedulable_message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self.backoff_s = 0.05
+        self.status_server = False
+        self.fired = 0
+        self._network: Network | None = None
+        self._status: StatusServer | None = None
         self.token = uuid.uuid4().hex
         self.answering, self.starting = threading.Event(), threading.Event()
         self._faults: list[_Fault] = []
@@ -143,6 +154,9 @@ class FakeCluster:
         self.stop()
         self._manager.join()
         self.kubelet.close()
+        for each in (self._status, self._network):
+            if each:
+                each.close()
 
     def _manage(self):
         seen = 0
@@ -253,18 +267,24 @@ class FakeCluster:
 
         return self.wait(look, seconds)
 
-    def container(self, pod, namespace="ml"):
-        """Return the container of a pod: its ``pid``, and its log in ``lines()``."""
-        return self.kubelet.container_of(self.get("pods", pod, namespace))
+    def ran(self, namespace="ml") -> list[str]:
+        """Return the names of all pods whose containers were started, those that are gone, too."""
+        pods = [each.pod["metadata"] for each in self.kubelet.containers()]
+        return [pod["name"] for pod in pods if pod["namespace"] == namespace]
+
+    def container(self, pod, namespace="ml") -> Container:
+        """Return the container of a pod, which may be gone; it has the ``pid`` of the command."""
+        wanted = (namespace, pod)
+        for each in self.kubelet.containers():
+            if (each.pod["metadata"]["namespace"], each.pod["metadata"]["name"]) == wanted:
+                return each
+        raise LookupError(f"no container of {pod} was started")
 
     def log(self, pod, namespace="ml") -> str:
-        """Return what a pod has written so far."""
-        found = []
-        for _, line in self.container(pod, namespace).lines():
-            if line is None:
-                break
-            found.append(line)
-        return b"".join(found).decode()
+        """Return what a pod has written so far; nothing if its container was not started."""
+        if pod not in self.ran(namespace):
+            return ""
+        return b"".join(self.container(pod, namespace).written()).decode()
 
     def delete_pod(self, name, namespace="ml", *, grace=None):
         self.store.delete("pods", self.get("pods", name, namespace), grace=grace)
@@ -296,17 +316,66 @@ class FakeCluster:
         with self.store.edit("pods", self.get("pods", name, namespace)) as pod:
             set_condition(pod, "DisruptionTarget", reason, text)
 
-    # For the pods of TrainJobs.
+    def fire(self, name, namespace="ml") -> str | None:
+        """Let the schedule of a CronJob be due; return the name of the job, if it made one."""
+        return fire(self, self.get("cronjobs", name, namespace))
+
+    # For the pods of TrainJobs: names, addresses, and the server for their status.
+
+    @property
+    def network(self) -> Network:
+        """Their network; ``network.forward(port)`` lets them reach a server of this machine."""
+        with self.store.changed:
+            self._network = self._network or Network()
+            return self._network
+
+    @property
+    def status(self) -> StatusServer:
+        with self.store.changed:
+            self._status = self._status or StatusServer(self, self.folder / "status")
+            return self._status
 
     def network_of(self, pod):
-        return None
+        return self.network.plug(pod["metadata"]["uid"]) if _jobset_of(pod) else None
+
+    def status_extra(self, trainjob) -> dict:
+        return self.status.extra(trainjob) if self.status_server else {}
+
+    def token_files(self, pod) -> Path:
+        return self.status.token_files(pod["metadata"]["namespace"], _jobset_of(pod)[1])
 
     def write_hosts(self, pod, path):
-        name = pod["spec"].get("hostname", pod["metadata"]["name"])
-        path.write_text(f"127.0.0.1 localhost\n{pod['status']['podIP']} {name}\n")
+        """Write the names that a pod can resolve: its own, and those of pods that have started."""
+        lines = ["127.0.0.1 localhost", f"{pod['status']['podIP']} {_hostname(pod)}"]
+        if jobset := _jobset_of(pod):
+            lines.append(f"{HOST} {status.NAME}")
+            for other in self.store.all("pods"):
+                if _jobset_of(other) == jobset and other["status"]["phase"] == "Running":
+                    short = f"{_hostname(other)}.{jobset[1]}"
+                    names = [short + rest for rest in ("", f".{jobset[0]}", f".{jobset[0]}.svc")]
+                    lines.append(" ".join([other["status"]["podIP"], *names]))
+        text = "\n".join(lines) + "\n"
+        with open(path, "r+" if path.exists() else "w") as stream:  # the file is mounted: no other
+            stream.write(text)
+            stream.truncate()
+            os.fchmod(stream.fileno(), 0o644)
 
-    def started(self, pod):
-        pass
+    def update_hosts(self):
+        with self.store.changed:
+            for pod in self.store.all("pods"):
+                path = self.folder / "pods" / pod["metadata"]["uid"] / "hosts"
+                if path.exists() and _jobset_of(pod):
+                    self.write_hosts(pod, path)
+
+
+def _hostname(pod):
+    return pod["spec"].get("hostname", pod["metadata"]["name"])
+
+
+def _jobset_of(pod) -> tuple[str, str] | None:
+    """Return the namespace and the name of the JobSet of a pod, which is also its TrainJob's."""
+    name = pod["metadata"].get("labels", {}).get(f"{JOBSET}jobset-name")
+    return name and (pod["metadata"]["namespace"], name)
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
+def _without_nulls(value):
+    """Return an object as it is read: a field that is null is not there."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 class Server(ThreadingHTTPServer):
     """The server; it can drop all connections at once."""
 
@@ -76,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if fault and not fault.after:
                 fault.happen()
-            code, answer = self._answer(url.path, json.loads(body or b"null") or {})
+            code, answer = self._answer(url.path, _without_nulls(json.loads(body or b"{}")))
             if fault:
                 fault.happen()
         except Failure as failure:

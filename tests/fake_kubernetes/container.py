@@ -75,7 +75,7 @@ class Root:
     def __init__(self, base, readable):
         self.path = f"{base}/root"
         self._readable = [each for each in readable if os.path.isdir(each)]
-        self._layers = []
+        self._layers, self._volumes = [], set()
         points = mount_points()
         mount(None, "/", None, RECURSIVE | PRIVATE)
         mount("tmpfs", base, "tmpfs", 0, "mode=755")
@@ -157,6 +157,7 @@ class Root:
 
     def add_volume(self, path, source, *, read_only=False, mode=0o777, group=0):
         """Mount a folder or a file of this machine; an empty tmpfs if ``source`` is ``None``."""
+        self._volumes.add(self.path + os.path.realpath(path))
         if source is None:
             self.cover(path, f"mode={mode:o},gid={group}")
         else:
@@ -165,7 +166,7 @@ class Root:
 
     def enter(self, *, read_only):
         if read_only:
-            for each in self._layers:
+            for each in set(self._layers) - self._volumes:
                 protect(each)
         os.chdir(self.path)
         _call("pivot_root", ".", ".")

@@ -9,6 +9,7 @@ import time
 
 from tests.fake_kubernetes.store import (
     ENDED,
+    Failure,
     condition,
     copy,
     now,
@@ -16,19 +17,58 @@ from tests.fake_kubernetes.store import (
     owner_of,
     set_condition,
 )
+from tests.fake_kubernetes.trainjobs import INDEX, TrainJobs, admit
 
 TRACKED = "batch.kubernetes.io/job-tracking"
-INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def prepare(cluster, resource, thing) -> dict:
     """Return an object as it is stored when it is created: with the defaults of its fields."""
     thing["status"] = {}
+    if resource == "trainjobs":
+        admit(cluster, thing)
     if resource == "jobs":
         spec = thing["spec"]
         usual = {"backoffLimit": 6, "completions": 1, "parallelism": 1, "suspend": False}
         thing["spec"] = {**usual, "completionMode": "NonIndexed", **spec}
+        if spec["template"]["spec"].get("restartPolicy") != "Never":
+            text = 'spec.template.spec.restartPolicy: this cluster has "Never" only'
+            name = thing["metadata"]["name"]
+            raise Failure(422, "Invalid", f'Job.batch "{name}" is invalid: {text}')
     return thing
+
+
+def fire(cluster, cronjob) -> str | None:
+    """Do what happens when the schedule of a CronJob is due.
+
+    Returns:
+        The name of the new job; ``None`` if there is none, since the CronJob is suspended or does
+        not allow a second job while the first one runs.
+    """
+    store, spec = cluster.store, cronjob["spec"]
+    uid, meta = cronjob["metadata"]["uid"], cronjob["metadata"]
+    mine = [job for job in store.all("jobs") if owner_of(job).get("uid") == uid]
+    active = [job for job in mine if not (condition(job, "Complete") or condition(job, "Failed"))]
+    policy = spec.get("concurrencyPolicy", "Allow")
+    if spec.get("suspend") or (active and policy == "Forbid"):
+        return None
+    if policy == "Replace":
+        for job in active:
+            store.delete("jobs", job)
+    template = copy(spec["jobTemplate"])
+    cluster.fired += 1
+    name = f"{meta['name']}-{int(time.time()) // 60 + cluster.fired}"
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": template["spec"]}
+    job["metadata"] = {
+        **template.get("metadata", {}),
+        "name": name,
+        "namespace": meta["namespace"],
+        "ownerReferences": owned(cronjob, "CronJob", "batch/v1"),
+    }
+    store.add("jobs", prepare(cluster, "jobs", job))
+    with store.edit("cronjobs", cronjob) as new:
+        new["status"]["lastScheduleTime"] = now()
+    return name
 
 
 def _template_of(job, index=None) -> dict:
@@ -95,9 +135,12 @@ class Controllers:
     def __init__(self, cluster) -> None:
         self._cluster, self._store = cluster, cluster.store
         self._not_before: dict[str, float] = {}
+        create = lambda job: self._store.add("jobs", prepare(cluster, "jobs", job))  # noqa: E731
+        self._trainjobs = TrainJobs(cluster, create)
 
     def step(self):
         """Do what there is to do now."""
+        self._trainjobs.step()
         pods = self._store.all("pods")
         for job in self._store.all("jobs"):
             uid = job["metadata"]["uid"]

@@ -24,7 +24,6 @@ from tests.fake_kubernetes.store import ENDED, FOREGROUND, now, set_condition
 ROOT = Path(__file__).resolve().parents[2]
 _SHIM = Path(__file__).with_name("container.py")
 _VARIABLE = re.compile(r"\$(\$|\(([^)]*)\))")
-TOKEN_FOLDER = "/var/run/secrets/kubeflow/trainer"
 
 
 class Waiting(Exception):  # noqa: N818
@@ -40,7 +39,7 @@ def readable_folders() -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.join(os.path.dirname(program), os.readlink(program))
-    folders = sorted(filter(os.path.isdir, found))
+    folders = sorted(each for each in found - {"/", "/tmp"} if os.path.isdir(each))
     inner = {a for a in folders for b in folders if a.startswith(b + "/")}
     return [each for each in folders if each not in inner]
 
@@ -100,6 +99,8 @@ class Container:
         self.has_begun = self.lost = self._log_ended = False
         self.reason: str | None = None
         self.pid: int | None = None
+        self._process: subprocess.Popen | None = None
+        self._orders = b""
         self._timer: threading.Timer | None = None
         self._grace = float("inf")
         self.ended = threading.Event()
@@ -125,6 +126,10 @@ class Container:
                     if len(self._log) == position and not self._log_ended:
                         self._written.wait(0.3)
 
+    def written(self) -> list[bytes]:
+        with self._written:
+            return [line for _, line in self._log]
+
     def stop(self, grace):
         """Send SIGTERM, and SIGKILL after the grace; a shorter grace replaces a longer one."""
         if grace >= self._grace or self.ended.is_set():
@@ -145,13 +150,16 @@ class Container:
         self.reason = self.reason or reason
         self._order(b"K")
 
-    def close(self):
-        """Kill it, and wait until it is gone."""
-        with suppress(OSError, ValueError, AttributeError):
-            self._process.stdin.close()
+    def join(self):
         self.thread.join(20)
+        if self.thread.is_alive():
+            raise RuntimeError(f"{self.pod['metadata']['name']} outlives SIGKILL")
 
     def _order(self, order):
+        with self._written:
+            if self._process is None:  # it is being started
+                self._orders += order
+                return
         with suppress(OSError, ValueError):  # it has ended
             self._process.stdin.write(order)
 
@@ -162,7 +170,7 @@ class Container:
         path.touch(0o600)
         path.write_text(json.dumps(self._spec))
         reader, writer = os.pipe()
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-IS", _SHIM, path, str(writer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -173,19 +181,22 @@ class Container:
             start_new_session=True,  # Ctrl+C ends the tests, which end it
         )
         os.close(writer)
+        with self._written:
+            self._process = process
+            process.stdin.write(self._orders)
         log = threading.Thread(target=self._read_log, args=(reader,), daemon=True)
         log.start()
         result = {"exit": 137}
-        for line in self._process.stdout:
+        for line in process.stdout:
             said = json.loads(line)
             if "pid" in said:
                 self.pid, self.has_begun = said["pid"], True
                 self._kubelet.set_running(self)
             result = said
-        self._process.stdout.close()
-        self._process.wait()
+        process.stdout.close()
+        process.wait()
         with suppress(OSError):
-            self._process.stdin.close()
+            process.stdin.close()
         log.join()
         if self._timer:
             self._timer.cancel()
@@ -219,14 +230,15 @@ class Kubelet:
     def container_of(self, pod) -> Container | None:
         return self._containers.get(pod["metadata"]["uid"])
 
+    def containers(self) -> list[Container]:
+        """Return all that were ever started, oldest first."""
+        return list(self._containers.values())
+
     def step(self):
         """Do what there is to do now."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._store.all("pods")}
         for uid in self._containers.keys() - pods.keys():
-            gone = self._containers[uid]
-            gone.kill()  # deleted with a grace of zero
-            if gone.ended.is_set():
-                del self._containers[uid]
+            self._containers[uid].stop(0)
         for uid, pod in pods.items():
             doomed = "deletionTimestamp" in pod["metadata"]
             if container := self._containers.get(uid):
@@ -240,11 +252,10 @@ class Kubelet:
                     self._try(pod)
 
     def close(self):
-        containers = list(self._containers.values())
-        for container in containers:
+        for container in self.containers():
             container.kill()
-        for container in containers:
-            container.close()
+        for container in self.containers():
+            container.join()
 
     def _try(self, pod):
         missing = self._missing_claim(pod)
@@ -318,12 +329,14 @@ class Kubelet:
     def _system_files(self, pod, folder):
         """Return the files that a container runtime and the DNS of a cluster would provide."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "nsswitch.conf").write_text("hosts: files\n")  # a name is known, or it is not
         self._cluster.write_hosts(pod, folder / "hosts")
-        names = ("hosts", "nsswitch.conf")
+        texts = {"nsswitch.conf": "hosts: files\n", "passwd": "root:x:0:0:root:/root:/bin/sh\n"}
+        for name, text in texts.items():  # a host is known or not; the user of a pod has no name
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o644)
         return [
             {"path": f"/etc/{name}", "source": f"{folder}/{name}", "read_only": True}
-            for name in names
+            for name in ("hosts", *texts)
         ]
 
     def _volumes(self, pod, container, image):
@@ -377,16 +390,17 @@ class Kubelet:
             pod["status"] |= {"phase": "Running", "startTime": now()}
             pod["status"]["podIP"] = container.pod["status"]["podIP"]
             self._set_state(pod, "running", {"startedAt": now()})
-        self._cluster.started(container.pod)
+        self._cluster.update_hosts()
 
     def set_ended(self, container, result):
         """Write the end of a container into its pod; of a node that is lost nobody can do it."""
-        shutil.rmtree(self._cluster.folder / "pods" / container.pod["metadata"]["uid"])
+        with self._store.changed:  # nobody updates its files meanwhile
+            shutil.rmtree(self._cluster.folder / "pods" / container.pod["metadata"]["uid"])
         if container.lost:
             return
-        code, reason = result.get("exit", 128), container.reason
+        code, reason = result.get("exit", 137), container.reason
         if "problem" in result:
-            reason = "StartError"
+            code, reason = 128, "StartError"
         reason = reason or ("Error" if code else "Completed")
         with self._store.edit("pods", container.pod) as pod:
             if pod["status"]["phase"] in ENDED:
@@ -397,6 +411,7 @@ class Kubelet:
                 state["message"] = f"failed to create containerd task: {result['problem']}"
             self._set_state(pod, "terminated", state)
             pod["status"]["phase"] = "Failed" if code else "Succeeded"
+        self._cluster.update_hosts()
 
 
 def collect_garbage(store):

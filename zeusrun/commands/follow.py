@@ -37,7 +37,7 @@ class Source(Protocol):
         """Return its job as it was a moment ago; ``None``: no response."""
 
     def has_ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether nothing more comes."""
 
 
 @dataclass
@@ -104,24 +104,17 @@ def show_output(name: str, *, follow: bool) -> None:
     if is_remote(name):
         from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - few need it
 
-        opened = PodOutput(name)
+        opened = PodOutput(name, follow=follow)
     else:
         from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
 
-        opened = open_source(name)
+        opened = open_source(name, follow=follow)
     with opened as source:
-        show_source(name, source, follow=follow)
-
-
-def show_source(name: str, source: Source, *, follow: bool) -> None:
-    """Print what a submit has printed, with ``follow`` until its job has ended."""
-    job = source.read_job()
-    options.tell(describe_job(name, job))
-    ends = not follow or job is None
-    while True:
-        ended = ends or source.has_ended()
-        for line in source.read_lines(final=ended):
-            typer.echo(plain_log_line(line))
-        if ended:
-            return
-        time.sleep(_POLL_S)
+        job = source.read_job()
+        options.tell(describe_job(name, job))
+        ended = False
+        while not ended:
+            ended = job is None or source.has_ended()
+            for line in source.read_lines(final=ended):
+                typer.echo(plain_log_line(line))
+            time.sleep(0.0 if ended else _POLL_S)

@@ -227,7 +227,7 @@ def explain_refusal(error: ApiError, spec: JobSpec) -> str:
     """Return what a user should do if the API did not take a manifest."""
     text = f"Kubernetes did not take the job: {error}"
     if error.code in {401, 403}:
-        return f"{text}. deploy/kubernetes/zeusrun.yaml has a Role with all that zeusrun needs"
+        return f"{text}. deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"
     if error.code == 404 and (spec.launch.nnodes or 1) > 1:
         return f"{text}. Several nodes need Kubeflow Trainer 2.2 or later"
     if error.code is None:

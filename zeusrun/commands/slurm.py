@@ -135,6 +135,7 @@ class _QueuedSource:
 
     name: str  # of its job
     files: QueuedFiles
+    follows: bool = True
     job: SlurmJob | None = None  # as Slurm described it last
     result: dict[str, Any] | None = None  # what the batch step wrote at its end
     _asked_t: float | None = None
@@ -155,6 +156,8 @@ class _QueuedSource:
         return self.job
 
     def has_ended(self) -> bool:
+        if not self.follows:
+            return True
         self.result = self.files.read_result()
         job, now_t = self.read_job(), time.monotonic()
         if self.result is not None or job is None or not job.has_ended:
@@ -163,13 +166,13 @@ class _QueuedSource:
         return now_t > self._ended_t + (_WRITTEN_S if job.nodes else 0.0)
 
 
-def open_source(name: str) -> contextlib.nullcontext[_QueuedSource]:
+def open_source(name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
     """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
     home = trusted_home(os.environ)
     files = find_files(home, name)
     if files is None:
         raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
-    return contextlib.nullcontext(_QueuedSource(name, files))
+    return contextlib.nullcontext(_QueuedSource(name, files, follow))
 
 
 def _conclude(

@@ -209,11 +209,13 @@ def read_job(name: str) -> KubernetesJob:
 
 
 def _judge(found: Mapping[str, Any], kind: str, pod: Pod | None) -> KubernetesJob:
-    conditions = _conditions(found, "True")
+    # One that is being deleted may count as failed while its pods still save.
+    deleted = "deletionTimestamp" in found["metadata"]
+    conditions = {} if deleted else _conditions(found, "True")
     ended = next((name for name in ("Complete", "Failed") if name in conditions), None)
     told = conditions.get(ended or "Suspended", {})
     cause = told.get("message") or told.get("reason") or (None if pod is None else pod.cause)
-    runs = pod is not None and pod.begun and pod.exit_code is None
+    runs = pod is not None and pod.begun  # once it has ended, a controller is about to act on it
     return KubernetesJob(ended or ("RUNNING" if runs else "QUEUED"), kind, cause, pod)
 
 
@@ -270,12 +272,14 @@ def watch_pod(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
             yield _read_pod(event["object"])
 
 
-def follow_log(name: str, pod: Pod, since_s: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a pod, each after its time, until it ends or is silent for a moment.
+def follow_log(
+    name: str, pod: Pod, since_s: int | None, *, follow: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a pod, each after its time; with ``follow``, until it ends or is silent.
 
     ``since_s``: only those of so many seconds. Raises ``ApiError``.
     """
-    api, options = _api(), {"follow": True, "timestamps": True}
+    api, options = _api(), {"follow": follow, "timestamps": True}
     since = {} if since_s is None else {"since_seconds": since_s}
     method, namespace = api.core.read_namespaced_pod_log, _place(name)[0]
     for line in api.stream(method, pod.name, namespace, **options, **since):

@@ -26,6 +26,7 @@ _WATCH_S = 20  # then the job is read again: not all of its changes are those of
 _AGAIN_S = 1.0
 _MARGIN_S = 5.0  # of the clocks, if a log is opened again
 _CLOSE_S = 1.0
+_ANSWER_S = 60.0
 _AT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?")
 
 
@@ -35,19 +36,20 @@ class PodOutput:
     A context manager, which reads in a thread. See ``Source`` in ``commands/follow.py``.
     """
 
-    def __init__(self, name: str) -> None:
-        """Prepare; nothing is asked yet. ``name`` is that of the job in records."""
-        self.name = name
+    def __init__(self, name: str, *, follow: bool = True) -> None:
+        """Prepare; nothing is asked yet. Without ``follow``, what there is now is read."""
+        self.name, self._follows = name, follow
         self.job: KubernetesJob | None = None  # as it was described last
         self.error: LaunchError | None = None  # why nothing is known of it
         self._lines: deque[str] = deque()
-        self._stopped = threading.Event()
+        self._stopped, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-pods", daemon=True)
         self._uid, self._last, self._at_last = "", ("", ""), 0  # the pod, and where it is read
         self._read_t: float | None = None  # when its last line came
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self._answered.wait(_ANSWER_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,17 +67,18 @@ class PodOutput:
         return self.job
 
     def has_ended(self) -> bool:
-        """Whether the job has ended, and everything is read."""
+        """Whether nothing more comes."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                job = read_job(self.name)
+                job = self.job = read_job(self.name)
+                self._answered.set()
                 if job.pod is not None and job.pod.begun:
-                    self._follow(job.pod, job)
-                self.job, self.error = job, None
-                if job.has_ended:
+                    self._follow(job.pod)
+                self.error = None
+                if job.has_ended or not self._follows:
                     return
                 if job.pod is None or not job.pod.begun:
                     self._wait_for_change(job)
@@ -83,6 +86,7 @@ class PodOutput:
                     self._stopped.wait(_AGAIN_S)
             except LaunchError as error:
                 self.error = error
+                self._answered.set()
                 if isinstance(error, ApiError) and error.code in {401, 403}:
                     return
                 self._stopped.wait(_AGAIN_S)
@@ -95,16 +99,15 @@ class PodOutput:
         if time.monotonic() < began_t + _AGAIN_S:  # it was refused, or cut off
             self._stopped.wait(_AGAIN_S)
 
-    def _follow(self, pod: Pod, job: KubernetesJob) -> None:
+    def _follow(self, pod: Pod) -> None:
         """Take the lines of a pod until it ends or is silent; some come a second time."""
-        self.job = job
         if pod.uid != self._uid:
             self._uid, self._last, self._at_last, self._read_t = pod.uid, ("", ""), 0, None
         since_s = None
         if self._read_t is not None:
             since_s = math.ceil(time.monotonic() - self._read_t + _MARGIN_S)
         again = self._at_last
-        for at, text in follow_log(self.name, pod, since_s):
+        for at, text in follow_log(self.name, pod, since_s, follow=self._follows):
             self._read_t = time.monotonic()
             stamp = _parse(at)
             if stamp < self._last:

@@ -243,7 +243,8 @@ def _wait_for_joins(
         else:
             given = ""
         names = ", ".join(host.name for host in hosts)
-        show(f"waiting for {names}; run there: {given}zeusrun join {endpoint.address}:{port}")
+        how = f"; run there: {given}zeusrun join {endpoint.address}:{port}"
+        show(f"waiting for {names}{how if run_on.kubernetes is None else ''}")  # pods do
         server.settimeout(_POLL_S)
         until_t = time.monotonic() + _PERSON_S
         while len(nodes) < len(hosts):
