@@ -88,6 +88,20 @@ def test_every_file_that_the_image_takes_is_there():
     )
 
 
+@pytest.mark.parametrize("name", ["mnist", "mnist_ddp"])
+def test_the_manifests_of_the_examples_are_what_submit_creates(cli, name):
+    job = f"jobs/{name}_kubernetes.yaml"
+    first, _, manifest = read(f"kubernetes/{name}.yaml").partition("\n")
+    assert f"`zeusrun submit {job} --dry-run`" in first
+    assert cli("submit", ROOT / job, "--dry-run") == (0, manifest, "")
+
+
+def test_every_file_that_the_image_for_pods_takes_is_there():
+    copied = re.findall(r"^COPY (.*) \S+$", read("kubernetes/Dockerfile"), re.MULTILINE)
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists(), name
+
+
 def test_systemd_accepts_the_unit(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze is installed")

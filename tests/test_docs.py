@@ -130,8 +130,9 @@ def test_the_page_on_job_files_lists_every_key_its_default_and_every_placeholder
         section = re.search(r"#/\$defs/(\w+)", str(value))
         keys = dict(schema["$defs"][section[1]]["properties"]) if section else {"": value}
         if name == "run_on":
-            inner = schema["$defs"]["Slurm"]["properties"]
-            keys |= {f"slurm.{key}": rule for key, rule in inner.items()}
+            for inner in ("Slurm", "Kubernetes"):
+                rules = schema["$defs"][inner]["properties"]
+                keys |= {f"{inner.lower()}.{key}": rule for key, rule in rules.items()}
         for key, rule in keys.items():
             default = f"`{json.dumps(rule['default'])}`" if "default" in rule else "—"
             defaults[f"{name}.{key}".rstrip(".")] = default

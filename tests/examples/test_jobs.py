@@ -8,9 +8,12 @@ import pytest
 
 from tests.factories import ROOT
 from tests.runs import check_that_it_imports
+from zeusrun.jobfile.spec import load_spec
 
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/train.py"))
+# What a job for a cluster needs to train on this machine instead, as far as it can.
+HERE = ("run_on=local", "history.url=null", "launch.nnodes=null")
 NEEDS = {"imagenet": "torchvision", "timm": "timm", "qa": "transformers", "lightning": "lightning"}
 
 
@@ -41,7 +44,10 @@ def test_every_readme_shows_both_commands_on_one_screen(example):
 def test_the_default_reaches_the_target(zeusrun, job):
     if job.stem in NEEDS:
         check_that_it_imports(NEEDS[job.stem])
-    code, result, errors = zeusrun.submit(job)
+    changes = ()
+    if (spec := load_spec(job)).kubernetes is not None:
+        changes = (*HERE, f"launch.nproc_per_node={spec.launch.nnodes or 1}")
+    code, result, errors = zeusrun.submit(job, *(f"--set={change}" for change in changes))
     assert code == 0, errors
     (trial,) = result["trials"]
     assert trial["status"] == "REACHED"

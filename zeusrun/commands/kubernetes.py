@@ -75,7 +75,10 @@ def print_manifest(manifest: dict[str, Any], as_json: bool) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes texts of several lines as such, and what is there twice, twice."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, indentless=False)
@@ -226,7 +229,7 @@ def explain_refusal(error: ApiError, spec: JobSpec) -> str:
     if error.code in {401, 403}:
         return f"{text}. deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"
     if error.code == 404 and (spec.launch.nnodes or 1) > 1:
-        return f"{text}. Several nodes need Kubeflow Trainer 2 in the cluster"
+        return f"{text}. Several nodes need Kubeflow Trainer 2.2 or later"
     if error.code is None:
         return f"{text}. `kubectl get pods` tells whether that is so"
     return f"{text}. Correct run_on.kubernetes; --dry-run shows the manifest"

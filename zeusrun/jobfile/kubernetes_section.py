@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003 - pydantic needs it
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from zeusrun.jobfile.section import Section
 
@@ -21,6 +21,8 @@ HISTORY, TOKEN = "ZEUSRUN_HISTORY", "ZEUSRUN_TOKEN"
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?")
+_RESOURCE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|[^/]+/[^/]+")
+_BYTES = re.compile(r"[0-9]{1,6}(\.[0-9]+)?m?")  # less than a megabyte
 # What ``pod`` may add: https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1
 _POD = (
     *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "serviceAccountName"),
@@ -28,7 +30,12 @@ _POD = (
 )
 _ONE_POD = ("priorityClassName", "runtimeClassName", "schedulerName")
 """What a Job takes, and the patch of a TrainJob does not."""
-_OWN = ("ZEUSRUN_JOB", "ZEUSRUN_REQUEST", "ZEUSRUN_ALLOCATION", "ZEUSRUN_HOME")
+_OWN = (
+    *("HOME", "USER", "ZEUSRUN_ALLOCATION", "ZEUSRUN_HOME", "ZEUSRUN_JOB", "ZEUSRUN_NAME"),
+    *("ZEUSRUN_NAMESPACE", "ZEUSRUN_REQUEST"),
+)
+"""Variables that zeusrun sets in a pod."""
+_MOUNTED = ("/zeusrun", "/tmp", "/dev/shm")  # noqa: S108 - of each pod
 
 
 def _matches(form: str, wanted: str) -> Callable[[str], str]:
@@ -41,29 +48,56 @@ def _matches(form: str, wanted: str) -> Callable[[str], str]:
 
 
 def _check_variable(name: str) -> str:
-    if name in _OWN or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ValueError("is not a variable that can be set here")
+    if name in _OWN:
+        raise ValueError("is set by zeusrun itself; remove it")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError("is no name of a variable, such as HF_TOKEN")
     return name
 
 
-def _check_quantity(value: str | int) -> str | int:
-    if not _QUANTITY.fullmatch(str(value)):
-        raise ValueError(f"must be a quantity such as 4, 500m or 16Gi, not {value!r}")
-    return value
+def _read_quantity(value: object) -> object:
+    """Return a quantity as a whole number or a text; raises ``ValueError``."""
+    text = str(value)
+    if not isinstance(value, (str, int, float)) or not _QUANTITY.fullmatch(text):
+        given = "" if isinstance(value, (Mapping, list)) else f", not {value!r}"
+        raise ValueError(f"must be a quantity such as 4, 500m or 16Gi{given}")
+    return text if isinstance(value, float) else value
+
+
+def _check_form(limits: object) -> object:
+    """Raise ``ValueError`` for the form that a container has: ``{limits: {cpu: 4}}``."""
+    for name in ("limits", "requests"):
+        if isinstance(limits, Mapping) and name in limits:
+            raise ValueError(f"are limits themselves: {{cpu: 4, memory: 16Gi}}; remove '{name}:'")
+    return limits
 
 
 def _check_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     if missing := [name for name in ("cpu", "memory") if name not in limits]:
         raise ValueError(f"needs {' and '.join(missing)}: {{cpu: 4, memory: 16Gi}}")
+    if unknown := [name for name in limits if not _RESOURCE.fullmatch(name)]:
+        raise ValueError(
+            f"has {unknown[0]}, which Kubernetes does not know; a GPU is nvidia.com/gpu: 1"
+        )
+    memory = str(limits["memory"])
+    if _BYTES.fullmatch(memory):
+        raise ValueError(f"has memory: {memory}, which is in bytes; write 16Gi for gigabytes")
     return limits
+
+
+def _check_volumes(volumes: Mapping[str, str]) -> Mapping[str, str]:
+    for path in volumes:
+        if path in _MOUNTED:
+            raise ValueError(
+                f"has {path}, where each pod has a volume of its own; use another path"
+            )
+    return volumes
 
 
 def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in pod:
         if key not in (*_POD, *_ONE_POD):
-            raise ValueError(
-                f"cannot have {key}; zeusrun passes on {', '.join((*_POD, *_ONE_POD))}"
-            )
+            raise ValueError(f"cannot have {key}; it takes {', '.join((*_POD, *_ONE_POD))}")
     return pod
 
 
@@ -75,9 +109,23 @@ _AsDict = PlainSerializer(dict)
 _Namespace = Annotated[
     str, AfterValidator(_matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team"))
 ]
-_MountPath = Annotated[
+_Image = Annotated[
+    str, AfterValidator(_matches(r"[^\s]+", "an image such as registry.example/train:1"))
+]
+_Claim = Annotated[
     str,
-    AfterValidator(_matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data")),
+    AfterValidator(
+        _matches(
+            r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?",
+            "the name of a PersistentVolumeClaim, such as zeusrun-home",
+        )
+    ),
+]
+_Path = Annotated[
+    str,
+    AfterValidator(
+        _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
+    ),
 ]
 _Reference = Annotated[
     str, AfterValidator(_matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token"))
@@ -87,14 +135,13 @@ _Reference = Annotated[
 class Kubernetes(Section):
     """What Kubernetes runs: a Job, or a TrainJob if launch has several nodes."""
 
-    image: str = Field(
-        min_length=1, description="Container image with zeusrun, torch and the script."
-    )
+    image: _Image = Field(description="Container image with zeusrun, torch and the script.")
     namespace: _Namespace | None = Field(
         None, description="Namespace; null: that of the current context of kubectl."
     )
     resources: Annotated[
-        Mapping[str, Annotated[str | int, AfterValidator(_check_quantity)]],
+        Mapping[str, Annotated[str | int | float, BeforeValidator(_read_quantity)]],
+        BeforeValidator(_check_form),
         AfterValidator(_check_limits),
         AfterValidator(_frozen),
         _AsDict,
@@ -111,12 +158,17 @@ class Kubernetes(Section):
         description="Variables from Secrets of the namespace, each as SECRET/KEY: "
         "{ZEUSRUN_TOKEN: zeusrun/token}.",
     )
-    home: str | None = Field(
+    home: _Claim | None = Field(
         None,
         description="PersistentVolumeClaim for checkpoints and logs; null: they are gone with "
         "the pod.",
     )
-    volumes: Annotated[Mapping[_MountPath, str], AfterValidator(_frozen), _AsDict] = Field(
+    volumes: Annotated[
+        Mapping[_Path, _Claim],
+        AfterValidator(_check_volumes),
+        AfterValidator(_frozen),
+        _AsDict,
+    ] = Field(
         {}, description="PersistentVolumeClaims by where they are mounted: {/data: imagenet}."
     )
     labels: Annotated[Mapping[str, str], AfterValidator(_frozen), _AsDict] = Field(
@@ -130,7 +182,7 @@ class Kubernetes(Section):
         "imagePullSecrets and others.",
     )
     user: int = Field(1000, ge=1, description="User and group that the pods run as.")
-    folder: _MountPath | None = Field(
+    folder: _Path | None = Field(
         None,
         description="Folder of the image with what the folder of the job file has; null: the "
         "working directory of the image.",
@@ -146,5 +198,5 @@ class Kubernetes(Section):
         if nodes > 1 and (refused := [key for key in self.pod if key in _ONE_POD]):
             raise ValueError(
                 f"has nnodes: {nodes}, and a TrainJob cannot set run_on.kubernetes.pod."
-                f"{refused[0]}; set it in the TrainingRuntime"
+                f"{refused[0]}; set it in the TrainingRuntime of deploy/kubernetes/zeusrun.yaml"
             )

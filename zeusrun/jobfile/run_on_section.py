@@ -121,8 +121,8 @@ class RunOn(Section):
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes; "
-                f"it has {' and '.join(given) or 'none'}"
+                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes, "
+                f"such as {{image: ..., resources: ...}}; it has {' and '.join(given) or 'none'}"
             )
         return self
 
@@ -189,12 +189,13 @@ def read_run_on(value: object) -> object:
         return {SLURM: {}}
     if value == "kubernetes":
         raise ValueError(
-            "needs an image: {kubernetes: {image: registry.example/train:1, resources: {cpu: 4, "
-            "memory: 16Gi}}}"
+            "needs an image and resources: {kubernetes: {image: registry.example/train:1, "
+            "resources: {cpu: 4, memory: 16Gi}}}"
         )
     if isinstance(value, (str, list)) and value != LOCAL:
         raise ValueError(
-            f"must be local, slurm, or a section such as {{hosts: [a, b]}}, not {value!r}"
+            "must be local, slurm, or a section such as {hosts: [a, b]} or {kubernetes: {...}}, "
+            f"not {value!r}"
         )
     return None if value == LOCAL else value
 

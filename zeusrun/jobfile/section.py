@@ -52,6 +52,17 @@ _OTHER_NAMES = {
     "lr": "learning_rate.base",
     "machines": "run_on.hosts",
     "nodes": "run_on.hosts",
+    "run_on.kubernetes.affinity": "run_on.kubernetes.pod.affinity",
+    "run_on.kubernetes.cpu": "run_on.kubernetes.resources.cpu",
+    "run_on.kubernetes.gpus": "run_on.kubernetes.resources.nvidia.com/gpu",
+    "run_on.kubernetes.imagepullsecrets": "run_on.kubernetes.pod.imagePullSecrets",
+    "run_on.kubernetes.limits": "run_on.kubernetes.resources",
+    "run_on.kubernetes.memory": "run_on.kubernetes.resources.memory",
+    "run_on.kubernetes.nodes": "launch.nnodes",
+    "run_on.kubernetes.nodeselector": "run_on.kubernetes.pod.nodeSelector",
+    "run_on.kubernetes.requests": "run_on.kubernetes.resources",
+    "run_on.kubernetes.serviceaccountname": "run_on.kubernetes.pod.serviceAccountName",
+    "run_on.kubernetes.tolerations": "run_on.kubernetes.pod.tolerations",
     "run_on.slurm.nodes": "launch.nnodes",
     "sizes": "batch_size.candidates",
     "timeout": "timeout_s",
@@ -72,13 +83,13 @@ def list_keys(
 ) -> dict[str, list[str]]:
     """Return the keys of a section and of those within it, by their dotted names.
 
-    ``hidden`` are fields that are no keys.
+    ``hidden`` are fields of the section itself that are no keys.
     """
     found = {name: [key for key in section.model_fields if key not in hidden]}
     for key, field in section.model_fields.items():
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, Section):
-                found |= list_keys(kind, hidden, f"{name}.{key}" if name else key)
+                found |= list_keys(kind, (), f"{name}.{key}" if name else key)
     return found
 
 
@@ -180,12 +191,13 @@ def _meant(section: str, key: str, sections: Mapping[str, Sequence[str]]) -> tup
     word = key.lower().replace("-", "_")
     if close := difflib.get_close_matches(word, sections[section], n=1, cutoff=0.85):
         return _join(section, close[0]), f"did you mean '{close[0]}'?"
-    homes = [name for name, keys in sections.items() if key in keys]
+    other = _OTHER_NAMES.get(f"{section}.{word}")
+    homes = [] if other else [name for name, keys in sections.items() if key in keys]
     homes.sort(key=lambda home: not home.startswith(f"{section}."))  # those within it first
     if homes:
         place = f"under '{homes[0]}'" if homes[0] else "at the top level"
         return _join(homes[0], key), f"'{key}' belongs {place}"
-    other = _OTHER_NAMES.get(_join(section, word), _OTHER_NAMES.get(word))
+    other = other or _OTHER_NAMES.get(word)
     if other is None and (close := difflib.get_close_matches(word, sections[section], n=1)):
         other = _join(section, close[0])
     elsewhere = {key: name for name, keys in sections.items() if name for key in keys}

@@ -20,6 +20,7 @@ from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.registry import default_name
 from zeusrun.jobfile.kubernetes_section import HISTORY
 from zeusrun.launcher.request import Request
+from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
     from zeusrun.jobfile.kubernetes_section import Kubernetes
@@ -173,9 +174,10 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
 
 
 def _history(spec: JobSpec) -> str:
-    """Return the address of the history; raises ``UsageError`` if it is that of one machine."""
+    """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
     name = spec.history.url or default_name(os.environ)
-    if not name.startswith(("http://", "https://", "postgresql://")):
+    reachable = name.startswith(("http://", "https://", "postgresql://"))
+    if not reachable or hide_password(name) != name:
         raise UsageError(
             f"{spec.source}: pods need a history that they can reach: set history to the address "
             "of a zeusrun server, or, for a database, take its URL from a Secret: "
