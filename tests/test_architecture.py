@@ -158,6 +158,7 @@ def test_only_cli_exits_zeusrun_and_only_the_worker_ends_a_rank():
         "cli.py",
         "commands/gpu.py",
         "commands/job.py",
+        "commands/kubernetes.py",
         "commands/schedule.py",
         "commands/slurm.py",
         "commands/submit.py",

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories import DONE, REACHED, load_job
-from zeusrun.commands import compose
+from zeusrun.commands import compose, follow
 from zeusrun.commands import slurm as verbs
 from zeusrun.errors import BusyError, HistoryError
 from zeusrun.history.tinydb.store import TinyDBHistory
@@ -52,7 +52,8 @@ def submit(cli, job):
 @pytest.fixture
 def hasty(monkeypatch):
     """Follow without pauses."""
-    for name in ("_POLL_S", "_ASK_S", "_WRITTEN_S"):
+    monkeypatch.setattr(follow, "_POLL_S", 0.01)
+    for name in ("_ASK_S", "_WRITTEN_S"):
         monkeypatch.setattr(verbs, name, 0.01)
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from tests.factories import PREEMPTED
 from zeusrun.commands import current
-from zeusrun.commands.slurm import _Follower
+from zeusrun.commands import slurm as verbs
+from zeusrun.commands.follow import Follower
 from zeusrun.errors import ZeusrunError
 from zeusrun.history.tinydb.store import TinyDBHistory
 from zeusrun.launcher.queue.tickets import Tickets
@@ -41,7 +42,8 @@ def test_a_terminal_that_is_closed_after_ctrl_c_does_not_kill_a_job_that_saves(
 ):
     slurm.put("1")
     console, received = Console(file=io.StringIO()), [signal.SIGINT]
-    follower = _Follower("slurm:1", new_files(tmp_path), console, received, quiet=False)
+    source = verbs._QueuedSource("slurm:1", new_files(tmp_path))
+    follower = Follower("slurm:1", source, source.stop, console, received)
     follower._take_signals()
     received.append(second)
     with contextlib.suppress(ZeusrunError):
@@ -115,3 +117,36 @@ def test_a_local_submit_replaces_one_that_is_queued_in_slurm(slurm, zeusrun, cli
         tickets.take("job", "queued", allocation=slurm.put("8", "PENDING")).leave()
     assert cli("submit", zeusrun.job(), "--overlap", "replace")[0] == 0
     assert slurm.calls("scancel") == [["scancel", "8"]]
+
+
+def test_a_submit_in_a_scheduler_that_is_not_known_is_shown_and_left_alone(zeusrun, cli):
+    with Tickets(zeusrun.home) as tickets:
+        tickets.take("job", "queued", allocation="nomad:1").leave()
+    code, out, _ = cli("status")
+    shown = " ".join(out.split())
+    assert (code, "nomad:1: this version of zeusrun does not know" in shown) == (0, True)
+    code, _, told = cli("cancel", "job")
+    assert (code, "nomad:1 is a job of no scheduler that this version" in told) == (5, True)
+    assert [each.allocation for each in Tickets(zeusrun.home).present()] == ["nomad:1"]
+
+
+def test_slurm_which_may_be_slow_is_not_asked_once_the_result_is_there(
+    slurm, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(verbs, "_ASK_S", 0.0)
+    files = new_files(tmp_path)
+    source = verbs._QueuedSource(slurm.put("1"), files)
+    assert not source.has_ended()
+    assert not source.has_ended()
+    assert len(slurm.calls()) == 2
+    files.write("result.json", b'{"exit_code": 0}')
+    assert source.has_ended()
+    assert source.result == {"exit_code": 0}
+    assert len(slurm.calls()) == 2
+
+
+@pytest.mark.parametrize(("nodes", "ends"), [("n1", False), ("", True)])
+def test_a_node_may_write_the_last_lines_after_the_end_of_its_job(slurm, tmp_path, nodes, ends):
+    source = verbs._QueuedSource(slurm.put("1", "FAILED", nodes=nodes), new_files(tmp_path))
+    assert not source.has_ended()
+    assert source.has_ended() is ends

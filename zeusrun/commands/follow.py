@@ -12,13 +12,12 @@ from rich.text import Text
 
 from zeusrun.commands import options
 from zeusrun.errors import ExitCode, ZeusrunError
-from zeusrun.launcher.schedulers import describe_job, is_remote
+from zeusrun.launcher.schedulers import describe_job
 from zeusrun.plain_text import plain_log_line
 from zeusrun.view.export import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from contextlib import AbstractContextManager
 
     from rich.console import Console
 
@@ -56,9 +55,9 @@ class Follower:
     def follow(self) -> None:
         """Raise ``ZeusrunError`` if this process is to end; the job goes on."""
         while not self.source.has_ended():
+            self._show_state()
             self._print()
             self._take_signals()
-            self._show_state()
             time.sleep(_POLL_S)
         self._print(final=True)
 
@@ -98,23 +97,13 @@ def tell_queued(name: str, *, quiet: bool, as_json: bool) -> int:
     return ExitCode.REACHED
 
 
-def show_output(name: str, *, follow: bool) -> None:
-    """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
-    opened: AbstractContextManager[Source]
-    if is_remote(name):
-        from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - few need it
-
-        opened = PodOutput(name, follow=follow)
-    else:
-        from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
-
-        opened = open_source(name, follow=follow)
-    with opened as source:
-        job = source.read_job()
-        options.tell(describe_job(name, job))
-        ended = False
-        while not ended:
-            ended = job is None or source.has_ended()
-            for line in source.read_lines(final=ended):
-                typer.echo(plain_log_line(line))
-            time.sleep(0.0 if ended else _POLL_S)
+def show_source(name: str, source: Source) -> None:
+    """Print what a submit in a scheduler prints, until nothing more comes."""
+    job = source.read_job()
+    options.tell(describe_job(name, job))
+    ended = False
+    while not ended:
+        ended = job is None or source.has_ended()
+        for line in source.read_lines(final=ended):
+            typer.echo(plain_log_line(line))
+        time.sleep(0.0 if ended else _POLL_S)

@@ -32,8 +32,10 @@ from zeusrun.view.export import all_records, csv_text, json_line, print_json, pr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from zeusrun.commands.follow import Source
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
@@ -273,9 +275,7 @@ def logs(
 
     plain = rank is None and not (raw or as_json)
     if plain and (place := _find_job(name)) is not None:
-        from zeusrun.commands.follow import show_output  # noqa: PLC0415 - few need it
-
-        show_output(place, follow=follow)
+        _show_job(place, follow=follow)
         return
     found, paths, ranks = _open_logs(name, rank)
     if as_json and raw:
@@ -312,6 +312,23 @@ def _find_job(name: str) -> str | None:
         if is_remote(trial.allocation) and find_own(store, home, trial) is None:
             return trial.allocation
     return None
+
+
+def _show_job(name: str, *, follow: bool) -> None:
+    """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
+    from zeusrun.commands.follow import show_source  # noqa: PLC0415 - few need it
+
+    opened: AbstractContextManager[Source]
+    if is_remote(name):
+        from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - as above
+
+        opened = PodOutput(name, follow=follow)
+    else:
+        from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
+
+        opened = open_source(name, follow=follow)
+    with opened as source:
+        show_source(name, source)
 
 
 def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[int]]:

@@ -92,10 +92,7 @@ def submit_to_slurm(
         if detach:
             return tell_queued(name, quiet=request.quiet, as_json=as_json)
         source = _QueuedSource(name, files)
-        follower = Follower(
-            name, source, lambda n: stop_job(name, at_once=n > 1), shown, signals.received
-        )
-        follower.quiet = request.quiet
+        follower = Follower(name, source, source.stop, shown, signals.received, request.quiet)
         follower.follow()
         if (result := source.result) is None:
             return _conclude(spec, home, history, source, follower.interrupts)
@@ -158,12 +155,18 @@ class _QueuedSource:
     def has_ended(self) -> bool:
         if not self.follows:
             return True
-        self.result = self.files.read_result()
+        if (result := self.files.read_result()) is not None:
+            self.result = result
+            return True
         job, now_t = self.read_job(), time.monotonic()
-        if self.result is not None or job is None or not job.has_ended:
-            return self.result is not None
+        if job is None or not job.has_ended:
+            return False
         self._ended_t = self._ended_t or now_t
         return now_t > self._ended_t + (_WRITTEN_S if job.nodes else 0.0)
+
+    def stop(self, interrupts: int) -> None:
+        """Ask the batch step to stop; the second time, cancel its job."""
+        stop_job(self.name, at_once=interrupts > 1)
 
 
 def open_source(name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:

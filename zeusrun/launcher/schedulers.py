@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-    from zeusrun.launcher.kubernetes.pod import PodAllocation
-    from zeusrun.launcher.slurm.allocation import SlurmAllocation
-
-    Allocation: TypeAlias = SlurmAllocation | PodAllocation
+    from zeusrun.reasons import ReasonCode
+    from zeusrun.trial import Outcome, Trial
 
 State: TypeAlias = Literal["queued", "running", "ended"]
 
@@ -31,7 +29,7 @@ _SCHEDULERS = {
     "slurm": ("zeusrun.launcher.slurm.client", re.compile(r"\d{1,12}", re.ASCII)),
     "kubernetes": (
         "zeusrun.launcher.kubernetes.client",
-        re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,63}"),
+        re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}"),
     ),
 }
 _AGAIN_S = 0.5
@@ -50,6 +48,33 @@ class SchedulerJob(Protocol):
         """What this says of the ticket of a submit whose launcher does not hold it."""
 
 
+class Allocation(Protocol):
+    """A job of a scheduler, seen from inside: by the launcher that runs in it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in records: ``slurm:1234``."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Its machines, that of the launcher first."""
+
+    def time_left_s(self) -> float | None:
+        """Return the seconds that a training may take from now on; ``None``: any."""
+
+    def find_cause(self) -> tuple[ReasonCode, str] | None:
+        """Return why the scheduler has signalled the job; ``None``: it did not, or unknown."""
+
+    def check_sentinel(self) -> str | None:
+        """Return, once, what ends the job, if the launcher got no signal."""
+
+    def judge(self, trial: Trial, outcome: Outcome, *, saved: bool) -> Outcome:
+        """Return the outcome of a trial, by what the job allows.
+
+        ``trial`` is as it was before this part; ``saved``: it has a checkpoint.
+        """
+
+
 def is_job(name: str) -> bool:
     """Whether a name is that of a job of a scheduler."""
     prefix, _, rest = name.partition(":")
@@ -62,7 +87,9 @@ def is_remote(allocation: str | None) -> bool:
 
 
 def _module(name: str) -> ModuleType:
-    """Return the client of the scheduler that has a job."""
+    """Return the client of the scheduler that has a job; raises ``LaunchError``."""
+    if not is_job(name):  # of a newer version; nor may it be an option of a command
+        raise LaunchError(f"{name} is a job of no scheduler that this version of zeusrun knows")
     return importlib.import_module(_SCHEDULERS[name.partition(":")[0]][0])
 
 
@@ -78,6 +105,8 @@ def read_jobs(names: Iterable[str]) -> dict[str, SchedulerJob]:
 
 def describe_job(name: str, job: SchedulerJob | None) -> str:
     """Return where a job is, in a sentence without its end."""
+    if not is_job(name):
+        return f"{name}: this version of zeusrun does not know its scheduler"
     return str(_module(name).describe_job(name, job))
 
 

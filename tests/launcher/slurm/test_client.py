@@ -8,6 +8,7 @@ import pytest
 
 from tests.contracts.slurm import SlurmContract
 from zeusrun.errors import LaunchError
+from zeusrun.launcher import schedulers
 from zeusrun.launcher.schedulers import find_ended, is_job
 from zeusrun.launcher.slurm.client import (
     GONE,
@@ -51,6 +52,7 @@ class TestSlurm(SlurmContract):
         ("slurm:1,2", None),
         ("slurm:\u0663", None),
         ("slurm:1234567890123", None),
+        ("slurm:--user=me", None),
         ("k8s:12", None),
         ("12", None),
         ("", None),
@@ -133,7 +135,7 @@ def test_those_who_wait_ask_slurm_every_few_seconds(slurm):
     for _ in range(3):
         assert find_ended(names) == {"slurm:2"}
     assert len(slurm.calls()) == 1
-    cancel_job("slurm:1")
+    schedulers.cancel_job("slurm:1")
     assert find_ended(names) == names
     assert len(slurm.calls("squeue")) == 2
 

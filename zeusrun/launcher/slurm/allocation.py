@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from zeusrun.clock import read_clock
 from zeusrun.errors import UsageError
-from zeusrun.launcher import schedulers
 from zeusrun.launcher.processes.fan_out import Sentinel
 from zeusrun.launcher.slurm.client import GONE, SlurmJob, list_hosts, name_of, read_jobs
 from zeusrun.reasons import ReasonCode
@@ -150,8 +149,8 @@ def explain_end(allocation: str, *, saved: bool) -> tuple[TrialStatus | None, st
     A status of ``None`` means that it says nothing of that. ``saved``: the trial has a checkpoint,
     so the next submit can continue what a time limit or a dead node has ended.
     """
-    job = schedulers.read_jobs([allocation]).get(allocation)
-    if not isinstance(job, SlurmJob) or job.state == GONE:
+    job = read_jobs([allocation]).get(allocation)
+    if job is None or job.state == GONE:
         return None
     status = {
         "CANCELLED": TrialStatus.CANCELLED,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.processes.programs import run_briefly
+from zeusrun.launcher.schedulers import is_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -107,7 +108,9 @@ def submit_script(
 
 def read_jobs(names: Iterable[str], timeout_s: float = _READ_S) -> dict[str, SlurmJob]:
     """Return the state of each job; one that is missing is unknown: Slurm does not respond."""
-    asked = sorted(set(names))
+    asked = sorted(name for name in set(names) if name.startswith(_PREFIX) and is_job(name))
+    if not asked:
+        return {}
     listed = ",".join(map(_id, asked))
     form = ",".join(f"{name}:|" for name in _COLUMNS)
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={listed}", f"--Format={form}")
