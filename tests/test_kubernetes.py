@@ -297,7 +297,7 @@ def test_two_nodes_make_a_train_job_and_one_record(submits):
     status = job["status"]["trainerStatus"]
     assert status["progressPercentage"] == 100
     assert {"name": "accuracy", "value": "0.5"} in status["metrics"]
-    assert "[rank1]" in seen
+    assert f"[{name}-node-0-1.{name} rank1] begins" in seen
 
 
 @pytest.mark.long

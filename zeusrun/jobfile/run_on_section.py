@@ -121,8 +121,8 @@ class RunOn(Section):
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes, "
-                f"such as {{image: ..., resources: ...}}; it has {' and '.join(given) or 'none'}"
+                "takes one of hosts, such as [a, b], hostfile, slurm, such as {}, and kubernetes; "
+                f"it has {' and '.join(given) or 'none'}"
             )
         return self
 

@@ -266,9 +266,9 @@ def watch_pod(name: str, kind: str, timeout_s: int) -> Iterator[Pod]:
     options = {**_pods(name, kind), "watch": True, "timeout_seconds": timeout_s}
     for line in api.stream(api.core.list_namespaced_pod, **options):
         event = json.loads(line)
-        if event["type"] == "ERROR":  # such as 410: too old
+        if event["type"] not in {"ADDED", "MODIFIED"}:  # it is deleted, or what is seen is too old
             return
-        if event["type"] in {"ADDED", "MODIFIED"} and _is_head(event["object"]):
+        if _is_head(event["object"]):
             yield _read_pod(event["object"])
 
 
