@@ -45,15 +45,16 @@ class StatusReporter:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Prepare; nothing is sent yet."""
-        names = ("URL", "CA_CERT", "TOKEN")
-        self._given = {name: environment.get(_VARIABLE + name, "") for name in names}
+        self._given = [
+            environment.get(_VARIABLE + name, "") for name in ("URL", "CA_CERT", "TOKEN")
+        ]
         self._starts: tuple[Trial, Usual] | None = None
-        self._status: dict[str, Any] | None = None  # the newest that was not sent
+        self._newest: tuple[Trial, Progress | None, Usual] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-kubeflow", daemon=True)
 
     def __enter__(self) -> Self:
-        if all(self._given.values()):
+        if all(self._given):
             self._thread.start()
         return self
 
@@ -67,56 +68,51 @@ class StatusReporter:
         match event:
             case TrialStarts(trial, _, usual):
                 self._starts = trial, usual
-                self._status = build_status(trial, None, UNKNOWN)
+                self._newest = trial, None, usual
             case Advanced(progress) if self._starts is not None:
-                self._status = build_status(self._starts[0], progress, self._starts[1])
+                self._newest = self._starts[0], progress, self._starts[1]
             case TrialEnded(trial, _):
-                self._status = build_status(trial, None, UNKNOWN)
+                self._newest = trial, None, UNKNOWN
 
     def _run(self) -> None:
-        while not self._ended.wait(_PERIOD_S):
-            self._send()
-        self._send()
+        sent = None
+        while True:
+            has_ended = self._ended.wait(_PERIOD_S)
+            if (newest := self._newest) is not None and newest is not sent:
+                sent = newest
+                with contextlib.suppress(Exception):  # any error: the next one may arrive
+                    self._send({"trainerStatus": build_status(*newest)})
+            if has_ended:
+                return
 
-    def _send(self) -> None:
-        status, self._status = self._status, None
-        if status is None:
-            return
-        with contextlib.suppress(Exception):  # any error: the next one may arrive
-            # It is renewed from time to time.
-            token = Path(self._given["TOKEN"]).read_text(encoding="utf-8").strip()
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            content = json.dumps({"trainerStatus": status}).encode()
-            request = urllib.request.Request(self._given["URL"], content, headers)  # noqa: S310 - Kubeflow's own
-            trusted = ssl.create_default_context(cafile=self._given["CA_CERT"])
-            urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted).close()  # noqa: S310 - as above
+    def _send(self, content: dict[str, Any]) -> None:
+        url, authority, token = self._given
+        bearer = Path(token).read_text(encoding="utf-8").strip()  # it is renewed now and then
+        headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(content).encode(), headers)  # noqa: S310 - Kubeflow's own
+        trusted = ssl.create_default_context(cafile=authority)
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted).close()  # noqa: S310 - as above
 
 
 def build_status(trial: Trial, progress: Progress | None, usual: Usual) -> dict[str, Any]:
     """Return the ``trainerStatus`` of a trial; ``progress`` is ``None`` if it does not run."""
-    done = trial.status is TrialStatus.REACHED
-    left = None if progress is None else estimate_remaining(trial, progress, usual)
-    percentage = 100 if done else None
-    if progress is not None and left is not None:
-        percentage = min(99, int(100 * progress.epochs / left.goal))
-    seen = trial if progress is None else progress
-    metrics = {
-        trial.metric: trial.best_metric if progress is None else progress.last_value,
-        "batch_size": float(trial.last_batch_size),
-        "epochs": seen.epochs,
-        "energy_j": seen.energy_j,
-        "cost_j": seen.cost_j,
-    }
-    known = {
-        "progressPercentage": percentage,
-        "estimatedRemainingSeconds": 0 if done else left and min(_MAX_S, math.ceil(left.seconds)),
-    }
+    status: dict[str, Any] = {}
+    value, seen = trial.best_metric, trial if progress is None else progress
+    if progress is not None:
+        value = progress.last_value
+        if (left := estimate_remaining(trial, progress, usual)) is not None:
+            status["progressPercentage"] = min(99, int(100 * progress.epochs / left.goal))
+            status["estimatedRemainingSeconds"] = min(_MAX_S, math.ceil(left.seconds))
+    elif trial.status is TrialStatus.REACHED:
+        status = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+    metrics = {trial.metric: value, "batch_size": trial.last_batch_size, "epochs": seen.epochs}
+    metrics |= {"energy_j": seen.energy_j, "cost_j": seen.cost_j}
     return {
-        **{name: value for name, value in known.items() if value is not None},
+        **status,
         "metrics": [
-            {"name": name[:_MAX_TEXT], "value": f"{value:.6g}"}
-            for name, value in metrics.items()
-            if value is not None
+            {"name": name[:_MAX_TEXT], "value": f"{number:.6g}"}
+            for name, number in metrics.items()
+            if number is not None
         ],
         "lastUpdatedTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }

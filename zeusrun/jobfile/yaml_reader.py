@@ -181,9 +181,23 @@ class _CoreLoader(yaml.SafeLoader):
 
 
 class _CoreDumper(yaml.SafeDumper):
-    """Quotes also the texts that are numbers here and text to PyYAML, such as ``1e-3``."""
+    """Quotes also the texts that are numbers here and text to PyYAML, such as ``1e-3``.
+
+    A text of several lines is written as such.
+    """
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Whether a value is written again where it comes a second time: aliases are not read."""
+        del data
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Return the node of a text."""
+        style = "|" if "\n" in data else None
+        return self.represent_scalar(_TAG + "str", data, style)
 
 
+_CoreDumper.add_representer(str, _CoreDumper.represent_str)
 _CoreDumper.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+.0123456789"))
 for _kind, _pattern, _first in (
     ("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""]),
