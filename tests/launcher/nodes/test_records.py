@@ -365,7 +365,7 @@ def test_the_hosts_of_an_allocation_replace_a_new_one_of_slurm(tmp_path):
 
 def test_standard_input_may_be_the_list(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("a slots=2\n"))
-    others = ["run_on.hostfile=null", "run_on.slurm=null"]
+    others = ["run_on.hostfile=null", "run_on.slurm=null", "run_on.kubernetes=null"]
     assert _read_nodes("-", None) == [*others, 'run_on.hosts=["a:2"]']
     assert _read_nodes(None, None) == []
 
