@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.factories import CHILDREN
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.placeholders import expand_placeholders
-from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.secrets import find_secrets, is_secret_name, mask_words
-from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
 from zeusrun.launcher.redact import copy_job, mask_job, mask_outcome, mask_run, restore_secrets
 from zeusrun.launcher.rundir.layout import RunPaths
 from zeusrun.trial import Outcome, TrialStatus

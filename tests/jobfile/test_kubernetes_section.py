@@ -10,9 +10,8 @@ from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.kubernetes_section import Kubernetes
 from zeusrun.jobfile.run_on_section import count_ranks
-from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.settings import read_settings
-from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
 
 IMAGE = "registry.example/train:1"
 LEAST = {"image": IMAGE, "resources": {"cpu": 4, "memory": "16Gi"}}

@@ -12,9 +12,8 @@ from tests.factories import load_job
 from zeusrun.errors import JobFileError
 from zeusrun.jobfile.hosts import Host
 from zeusrun.jobfile.run_on_section import count_ranks
-from zeusrun.jobfile.schema import spec_json_schema
 from zeusrun.jobfile.settings import read_settings
-from zeusrun.jobfile.spec import load_spec
+from zeusrun.jobfile.spec import load_spec, spec_json_schema
 
 
 def hosts_of(spec):

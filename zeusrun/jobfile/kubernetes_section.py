@@ -85,30 +85,22 @@ def _check_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return pod
 
 
-_Namespace = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
-_Image = _matches(r"[^\s]+", "an image such as registry.example/train:1")
+_NAMESPACE = _matches("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as ml-team")
+_PATH = _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
+_CLAIM = "the name of a PersistentVolumeClaim, such as zeusrun-home"
+_Image = Annotated[str, _matches(r"[^\s]+", "an image such as registry.example/train:1")]
 _Quantity = Annotated[str | int | float, BeforeValidator(_read_quantity)]
 _Variable = Annotated[str, AfterValidator(_check_variable)]
 _Reference = Annotated[str, _matches(r"[a-z0-9.-]+/[\w.-]+", "SECRET/KEY, such as hf/token")]
-_Path = Annotated[
-    str, _matches(r"/[^:\s]*[^:\s/]", "an absolute path such as /data, without a / at its end")
-]
-_Claim = Annotated[
-    str,
-    _matches(
-        r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?",
-        "the name of a PersistentVolumeClaim, such as zeusrun-home",
-    ),
-]
+_Path = Annotated[str, _PATH]
+_Claim = Annotated[str, _matches(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", _CLAIM)]
 
 
 class Kubernetes(Section):
     """What Kubernetes runs: a Job, or a TrainJob if launch has several nodes."""
 
-    image: Annotated[str, _Image] = Field(
-        description="Container image with zeusrun, torch and the script."
-    )
-    namespace: Annotated[str, _Namespace] | None = Field(
+    image: _Image = Field(description="Container image with zeusrun, torch and the script.")
+    namespace: Annotated[str, _NAMESPACE] | None = Field(
         None, description="Namespace; null: that of the current context of kubectl."
     )
     resources: Annotated[

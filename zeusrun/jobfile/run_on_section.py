@@ -96,8 +96,7 @@ class RunOn(Section):
         "short for slurm: {}.",
     )
     kubernetes: Kubernetes | None = Field(
-        None,
-        description="Instead of hosts: Kubernetes runs launch.nnodes pods.",
+        None, description="Instead of hosts: Kubernetes runs launch.nnodes pods."
     )
     nic: Annotated[str, AfterValidator(_check_nic)] | None = Field(
         None, description="Network interface; null: the one that leads to the other hosts."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations at run time
@@ -25,7 +26,7 @@ from zeusrun.job_name import check_job_name
 from zeusrun.jobfile.adapt_section import Adapt, Watch  # noqa: TC001 - pydantic needs them
 from zeusrun.jobfile.metrics_section import Metrics, find_metrics
 from zeusrun.jobfile.placeholders import expand_placeholders, find_placeholders, find_shares
-from zeusrun.jobfile.run_on_section import RunOn, check_launch, count_ranks, read_run_on
+from zeusrun.jobfile.run_on_section import WORDS, RunOn, check_launch, count_ranks, read_run_on
 from zeusrun.jobfile.secrets import Secret, hide_secret, mask_items, read_secrets, write_secrets
 from zeusrun.jobfile.section import Section, validate
 from zeusrun.jobfile.sections import (
@@ -124,10 +125,6 @@ def _check_adapt(adapt: Adapt | None, info: ValidationInfo) -> Adapt | None:
     if ranks is not None:
         adapt.check_divisible(ranks)
     return adapt
-
-
-OWN_FIELDS = frozenset({"source", "secrets"})
-"""Fields of ``JobSpec`` that are no keys of the file."""
 
 
 class JobSpec(Section):
@@ -352,20 +349,14 @@ def load_spec(path: Path, overrides: Sequence[str] = (), folder: Path | None = N
     values = {**document.data, "source": source, "secrets": secrets}
     hide = partial(hide_secret, secrets=secrets)
     try:
-        return validate(JobSpec, document, values, OWN_FIELDS, hide)
+        return validate(JobSpec, document, values, _OWN, hide)
     except JobFileError:
-        if not overrides or not _is_valid(path):
+        if not overrides:
             raise
-    document.blame_overrides()
-    return validate(JobSpec, document, values, OWN_FIELDS, hide)  # the same, with other places
-
-
-def _is_valid(path: Path) -> bool:
-    try:
-        load_spec(path)
-    except JobFileError:
-        return False
-    return True
+        with contextlib.suppress(JobFileError):
+            load_spec(path)
+            document.blame_overrides()  # the file alone is valid
+    return validate(JobSpec, document, values, _OWN, hide)  # the same, with other places
 
 
 def load_keep(path: Path) -> Keep:
@@ -376,6 +367,25 @@ def load_keep(path: Path) -> Keep:
         raise JobFileError(f"{path}: its section 'keep' is not usable") from None
 
 
+def spec_json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a job file, for editors: descriptions, defaults, no other keys."""
+    schema = JobSpec.model_json_schema()
+    for name in _OWN:
+        del schema["properties"][name]
+    schema["required"] = [name for name in schema["required"] if name not in _OWN]
+    sections = schema["properties"]["history"]
+    sections["anyOf"] = [{"type": "string"}, {"$ref": sections.pop("$ref")}]
+    schema["properties"]["run_on"]["anyOf"] += [{"const": word} for word in WORDS]
+    schema["oneOf"] = [{"required": ["script"]}, {"required": ["module"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "zeusrun job",
+        "description": "One recurring training job.",
+    }
+
+
+_OWN = frozenset({"source", "secrets"})  # fields that are no keys of the file
 _NO_SCRIPT = (".yaml", ".yml", ".json", ".sh", ".ipynb")
 
 
