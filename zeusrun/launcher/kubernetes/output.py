@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 20  # then the job is read again: not all of its changes are those of a pod
 _AGAIN_S = 1.0
+_TRIES = 3  # if an error may be one for ever
 _MARGIN_S = 5.0  # of the clocks, if a log is opened again
 _CLOSE_S = 1.0
 _ANSWER_S = 60.0
@@ -71,7 +72,8 @@ class PodOutput:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        left = _TRIES
+        while left and not self._stopped.is_set():
             try:
                 job = self.job = read_job(self.name)
                 self._answered.set()
@@ -87,8 +89,10 @@ class PodOutput:
             except LaunchError as error:
                 self.error = error
                 self._answered.set()
-                if isinstance(error, ApiError) and error.code in {401, 403}:
-                    return
+                is_refused = isinstance(error, ApiError) and error.code in {401, 403}
+                # The log of a job that has ended may be gone.
+                has_ended = self.job is not None and self.job.has_ended
+                left -= is_refused or has_ended or not self._follows
                 self._stopped.wait(_AGAIN_S)
 
     def _wait_for_change(self, job: KubernetesJob) -> None:
