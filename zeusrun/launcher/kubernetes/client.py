@@ -10,7 +10,7 @@ import contextlib
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.schedulers import KUBERNETES
@@ -29,22 +29,9 @@ GONE = "GONE"
 """State of a job that does not exist any more."""
 
 
-class _Kind(NamedTuple):
-    """How the API calls a kind of job, and which label of a pod has the name of its job."""
-
-    group: str
-    version: str
-    plural: str
-    label: str = ""
-
-
-_KINDS = {
-    "Job": _Kind("batch", "v1", "jobs", "batch.kubernetes.io/job-name"),
-    "TrainJob": _Kind(
-        "trainer.kubeflow.org", "v1alpha1", "trainjobs", "jobset.sigs.k8s.io/jobset-name"
-    ),
-    "CronJob": _Kind("batch", "v1", "cronjobs"),
-}
+_VERSIONS = {"Job": "batch/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1", "CronJob": "batch/v1"}
+# What a submit creates, and the label of its pods that has its name.
+_LABELS = {"Job": "batch.kubernetes.io/job-name", "TrainJob": "jobset.sigs.k8s.io/jobset-name"}
 
 
 @dataclass(frozen=True)
@@ -99,6 +86,7 @@ class _Api:
         """Connect as kubectl does; raises ``NoClusterError`` if nothing says how."""
         check_extra("run_on: kubernetes", "kubernetes", "kubernetes")
         from kubernetes import client, config  # noqa: PLC0415 - an extra, and 600 ms
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415 - of the extra
 
         self.namespace, configuration = "default", client.Configuration()
         configuration.retries = 1
@@ -117,34 +105,38 @@ class _Api:
                 ) from error
         api = client.ApiClient(configuration)
         api.set_default_header("Content-Type", "application/json")  # 37 sends none
-        self.host, self.error = configuration.host, client.ApiException
+        self.host, self.refusal = configuration.host, client.ApiException
+        self.silence = (HTTPError, OSError)
         self.objects, self.core = client.CustomObjectsApi(api), client.CoreV1Api(api)
 
     def call(self, method: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - its JSON
         """Call a method; raises ``ApiError``."""
-        import urllib3  # noqa: PLC0415 - of the extra
-
         try:
             return method(*args, **{"_request_timeout": _TIMEOUT_S, **options})
-        except self.error as error:
+        except self.refusal as error:
             message = error.reason
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 message = json.loads(error.body)["message"]
             raise ApiError(int(error.status or 0), str(message)) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except self.silence as error:
             reason = getattr(error, "reason", error)
             raise ApiError(None, f"{self.host} does not respond: {reason}") from error
 
-    def change(self, verb: str, kind: _Kind, place: Sequence[str], **options: Any) -> Any:  # noqa: ANN401 - as above
+    def change(
+        self, verb: str, kind: str, place: Sequence[str], **options: object
+    ) -> dict[str, Any]:
         """Call a verb on the job of a kind at a namespace and a name; raises ``ApiError``."""
         method = getattr(self.objects, f"{verb}_namespaced_custom_object")
-        namespace, *name = place
-        return self.call(method, kind.group, kind.version, namespace, kind.plural, *name, **options)
+        (namespace, *name), version = place, _VERSIONS[kind].split("/")
+        answer = self.call(method, *version, namespace, f"{kind.lower()}s", *name, **options)
+        return cast("dict[str, Any]", answer)
 
-    def find(self, kind: _Kind, place: Sequence[str]) -> dict[str, Any] | None:
-        """Return a job; ``None`` if there is none; raises ``ApiError``."""
+    def find(
+        self, verb: str, kind: str, place: Sequence[str], **options: object
+    ) -> dict[str, Any] | None:
+        """Do the same; ``None``: there is no such job."""
         try:
-            return cast("dict[str, Any]", self.change("get", kind, place))
+            return self.change(verb, kind, place, **options)
         except ApiError as error:
             if error.code != 404:
                 raise
@@ -152,12 +144,10 @@ class _Api:
 
     def stream(self, method: Any, *args: Any, **options: Any) -> Iterator[bytes]:  # noqa: ANN401 - of the extra
         """Yield the lines of an answer as they come; one that is cut off ends it."""
-        import urllib3  # noqa: PLC0415 - of the extra
-
         options |= {"_preload_content": False, "_request_timeout": _SILENT_S}
         answer, rest = self.call(method, *args, **options), b""
         with contextlib.closing(answer):
-            with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+            with contextlib.suppress(*self.silence):
                 for part in answer.stream(1 << 16):
                     *lines, rest = (rest + part).split(b"\n")
                     yield from lines
@@ -180,30 +170,23 @@ def create_job(manifest: Mapping[str, Any]) -> str:
     api, metadata = _api(), manifest["metadata"]
     namespace = metadata.get("namespace") or api.namespace
     given = {"body": dict(manifest), "field_validation": "Strict"}
-    api.change("create", _KINDS[manifest["kind"]], [namespace], **given)
+    api.change("create", manifest["kind"], [namespace], **given)
     return f"{KUBERNETES}{namespace}/{metadata['name']}"
 
 
 def replace_cron_job(manifest: Mapping[str, Any]) -> str:
     """Create a CronJob, or replace it; return its name; raises ``ApiError``."""
-    api, kind, metadata = _api(), _KINDS["CronJob"], manifest["metadata"]
+    api, metadata = _api(), manifest["metadata"]
     place = (metadata.get("namespace") or api.namespace, metadata["name"])
-    while (found := api.find(kind, place)) is not None:
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        try:
-            api.change("replace", kind, place, body={**manifest, "metadata": metadata | version})
-        except ApiError as error:
-            if error.code not in {404, 409}:  # else somebody has just changed it
-                raise
-        else:
-            return f"{KUBERNETES}{'/'.join(place)}"
-    return create_job(manifest)
+    if api.find("replace", "CronJob", place, body=dict(manifest)) is None:
+        return create_job(manifest)
+    return f"{KUBERNETES}{'/'.join(place)}"
 
 
 def read_job(name: str) -> KubernetesJob:
     """Return the state of a job; raises ``ApiError``."""
-    for kind in ("Job", "TrainJob"):
-        if (found := _api().find(_KINDS[kind], _place(name))) is not None:
+    for kind in _LABELS:
+        if (found := _api().find("get", kind, _place(name))) is not None:
             return _judge(found, kind, _find_pod(name, kind))
     return KubernetesJob(GONE)
 
@@ -227,15 +210,15 @@ def _conditions(found: Mapping[str, Any], status: str) -> dict[str, Any]:
 
 def _pods(name: str, kind: str) -> dict[str, str]:
     namespace, own = _place(name)
-    return {"namespace": namespace, "label_selector": f"{_KINDS[kind].label}={own}"}
+    return {"namespace": namespace, "label_selector": f"{_LABELS[kind]}={own}"}
 
 
 def _find_pod(name: str, kind: str) -> Pod | None:
     api = _api()
     answer = api.call(api.core.list_namespaced_pod, **_pods(name, kind), _preload_content=False)
     heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
-    heads.sort(key=lambda each: str(each["metadata"]["creationTimestamp"]))
-    return _read_pod(heads[-1]) if heads else None
+    newest = max(heads, key=lambda each: each["metadata"]["creationTimestamp"], default=None)
+    return None if newest is None else _read_pod(newest)
 
 
 def _is_head(pod: Mapping[str, Any]) -> bool:
@@ -317,13 +300,9 @@ def describe_job(name: str, job: SchedulerJob | None) -> str:
 
 def cancel_job(name: str) -> None:
     """Delete a job, whose pods then end within their grace period; raises ``ApiError``."""
-    for kind in ("Job", "TrainJob"):
-        try:
-            _api().change("delete", _KINDS[kind], _place(name), propagation_policy="Foreground")
-        except ApiError as error:
-            if error.code != 404:
-                raise
-        else:
+    options = {"propagation_policy": "Foreground"}
+    for kind in _LABELS:
+        if _api().find("delete", kind, _place(name), **options) is not None:
             return
 
 
@@ -334,4 +313,4 @@ interrupt_job = cancel_job
 def how_to_see(name: str) -> str:
     """Return the command that says why a job does not end."""
     namespace, own = _place(name)
-    return f"kubectl -n {namespace} describe pods -l {_KINDS['Job'].label}={own}"
+    return f"kubectl -n {namespace} describe pods -l {_LABELS['Job']}={own}"
