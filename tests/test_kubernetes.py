@@ -16,7 +16,8 @@ from tests.kubernetes_schemas import check
 from tests.runs import only_trial, wait_for
 from tests.servers import running
 
-DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy" / "kubernetes"
 TRAINS = """
 import json, os, sys, time, zeusrun
 run = zeusrun.current()
@@ -56,13 +57,8 @@ class Submits:
             (folder / "train.py").write_text(TRAINS)
         script = changes.pop("script", "train.py")
         section = {"image": IMAGE, "resources": {"cpu": 1, "memory": "1Gi"}}
-        if nodes > 1:  # they are in a network of their own
-            url = self.cluster.network.forward(int(self.server.url.rpartition(":")[2]))
-            asked = ("--job", "*", "--write", "--database-url", self.server.database_url)
-            token = self.zeusrun("token", "create", *asked).stdout.split()[-1]
-            self.zeusrun.variables["ZEUSRUN_TOKEN"] = token
-            keys = {"history": url, "token": token, "join-token": "that-of-the-test"}
-            self.cluster.secrets["ml"] = {"zeusrun": keys}
+        if nodes > 1:
+            self.add_secrets()
             section["secrets"] = {
                 "ZEUSRUN_HISTORY": "zeusrun/history",
                 "ZEUSRUN_TOKEN": "zeusrun/token",
@@ -77,6 +73,15 @@ class Submits:
         values = {"objective": {"max_epochs": 10**6}, "attempts": 1, "args": list(args), **changes}
         run_on = {"kubernetes": section}
         return self.zeusrun.job(script, run_on=run_on, launch={"nnodes": nodes}, **values)
+
+    def add_secrets(self):
+        """Add the Secret that pods in a network of their own need, and a token here."""
+        url = self.cluster.network.forward(int(self.server.url.rpartition(":")[2]))
+        asked = ("--job", "*", "--write", "--database-url", self.server.database_url)
+        token = self.zeusrun("token", "create", *asked).stdout.split()[-1]
+        self.zeusrun.variables["ZEUSRUN_TOKEN"] = token
+        keys = {"history": url, "token": token, "join-token": "that-of-the-test"}
+        self.cluster.secrets["ml"] = {"zeusrun": keys}
 
     def enough(self):
         """Let the training reach its target."""
@@ -125,6 +130,7 @@ def test_a_job_is_created_followed_and_recorded(submits):
     assert submits.zeusrun("logs", "job").stdout == submits.cluster.log(pod["metadata"]["name"])
 
 
+@pytest.mark.long
 def test_detached_it_is_shown_followed_and_cancelled(submits):
     name = submits.queue(submits.job())
     status = json.loads(submits.zeusrun("status", "--json").stdout)
@@ -327,6 +333,22 @@ def test_several_nodes_are_cancelled_and_a_failing_rank_ends_them(submits):
     code, result, seen = submits.zeusrun.submit(submits.job(script="fails.py", nodes=2))
     assert (code, only_trial(result)["status"]) == (3, "FAILED"), seen
     assert len(submits.cluster.pods()) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "ranks"), [("mnist", 1), ("mnist_ddp", 2)])
+def test_the_examples_reach_their_target_in_pods(submits, name, ranks):
+    image = submits.cluster.image["registry.example/zeusrun-train:1"] = submits.cluster.image[IMAGE]
+    image.mounts["/app"] = ROOT
+    submits.add_secrets()
+    history = "run_on.kubernetes.secrets.ZEUSRUN_HISTORY=zeusrun/history"
+    if ranks == 1:  # it shares the network of this machine
+        history = f"history.url={submits.server.url}"
+    job = ROOT / "jobs" / f"{name}_kubernetes.yaml"
+    changes = ("--set", "history.url=null", "--set", history)
+    code, result, seen = submits.zeusrun.submit(job, *changes)
+    assert code == 0, seen
+    assert only_trial(result)["world_size"] == ranks
 
 
 @pytest.mark.long

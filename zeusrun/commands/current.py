@@ -23,6 +23,7 @@ from zeusrun.launcher.rundir.ownership import files_of, find_own, lease_of
 from zeusrun.launcher.schedulers import (
     describe_job,
     end_job,
+    find_ended,
     interrupt_job,
     is_remote,
     read_jobs,
@@ -151,6 +152,8 @@ def _find_going(home: Path, store: History, name: str) -> Trial | str:
     going = store.unfinished(name) if name in store.jobs() else []
     tickets = read_waiting(home)
     queued = [t.allocation for t in tickets if t.allocation and name in {t.job, t.allocation}]
+    if is_remote(name) and not queued and not find_ended([name]):  # of another machine
+        queued = [name]
     names = {*queued, *(trial.allocation or trial.trial for trial in going)}
     if len(names) > 1:
         several = ", ".join(sorted(names))

@@ -17,7 +17,7 @@ from zeusrun.analysis.savings import find_savings
 from zeusrun.clock import read_clock, timestamp
 from zeusrun.commands import options
 from zeusrun.commands.follow import Follower, tell_queued
-from zeusrun.commands.node import join
+from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
 from zeusrun.errors import (
     BusyError,
@@ -30,6 +30,7 @@ from zeusrun.errors import (
 from zeusrun.export.kubeflow import StatusReporter
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.registry import remember_choice
+from zeusrun.jobfile.kubernetes_section import HISTORY
 from zeusrun.jobfile.yaml_reader import write_job_yaml
 from zeusrun.launcher.kubernetes import pod as pods
 from zeusrun.launcher.kubernetes.client import (
@@ -43,8 +44,7 @@ from zeusrun.launcher.kubernetes.client import (
 from zeusrun.launcher.kubernetes.manifest import build_cron_job, build_manifest, new_name
 from zeusrun.launcher.kubernetes.output import PodOutput
 from zeusrun.launcher.processes.signals import CaughtSignals
-from zeusrun.launcher.queue.admission import check_not_ended, end_allocated, queue_elsewhere
-from zeusrun.launcher.queue.tickets import Tickets
+from zeusrun.launcher.queue.admission import check_not_ended, wait_elsewhere
 from zeusrun.launcher.recover import cancel_preempted
 from zeusrun.launcher.recurrence import SubmitResult, exit_code
 from zeusrun.trial import TrialStatus
@@ -52,7 +52,7 @@ from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -110,12 +110,17 @@ def submit_to_kubernetes(
             stop = functools.partial(_stop, name)
             follower = Follower(name, output, stop, shown, signals.received, request.quiet)
             follower.follow()
+        if output.error is not None and not (output.job and output.job.has_ended):
+            raise LaunchError(f"{output.error}; {name} goes on without this process")
         trials = [t for t in history.trials(spec.name, NEWEST) if t.allocation == name]
         if trials and follower.interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
             trials[-1] = options.find_trial(trials[-1].trial, history)
-        code = _INTERRUPTED if follower.interrupts else None
-        code = _conclude(name, output.job, trials[-1] if trials else None, code)
+        last = trials[-1] if trials else None
+        if follower.interrupts and (last is None or last.status is TrialStatus.CANCELLED):
+            code = _INTERRUPTED
+        else:
+            code = _conclude(name, output.job, last)
     if as_json and trials:
         savings = find_savings(history.trials(spec.name, NEWEST))
         result = SubmitResult(trials[0].recurrence, tuple(trials), code)
@@ -128,21 +133,26 @@ def _create(
 ) -> str:
     """Take a ticket, wait for submits before it, and create the job; return its name."""
     remember_choice(home, spec.name, spec.history.url)
-    held, before = queue_elsewhere(spec.name, home, history, request.overlap)
-    numbers = {ticket.number for ticket in before}
+    if HISTORY in _secrets(spec) and not history.is_shared(spec.name):
+        options.tell(
+            f"this machine does not read the history of the pods: set {HISTORY} here, too, and "
+            "`zeusrun history` shows their runs"
+        )
     with contextlib.ExitStack() as undo:
+        held = wait_elsewhere(
+            spec.name, home, history, request, signals=received, show=options.tell
+        )
         undo.callback(held.release)
-        if request.overlap == "replace":
-            end_allocated(before)
-        while numbers & {ticket.number for ticket in Tickets(home).present()}:
-            check_not_ended(spec.name, received)
-            time.sleep(_POLL_S)
         name = _create_job(spec, request)
         undo.callback(cancel_job, name)
         held.write(allocation=name, state="queued")
         held.leave()
         undo.pop_all()
     return name
+
+
+def _secrets(spec: JobSpec) -> Collection[str]:
+    return spec.kubernetes.secrets if spec.kubernetes is not None else ()
 
 
 def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
@@ -157,7 +167,9 @@ def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:
 def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
     """Return what a user should do if the API did not take a manifest."""
     advice = "Correct run_on.kubernetes; --dry-run shows the manifest"
-    if error.code in {401, 403}:
+    if error.code == 401:
+        advice = "Log in to the cluster; then `kubectl get pods` works, too"
+    elif error.code == 403:
         advice = "deploy/kubernetes/zeusrun.yaml has what zeusrun needs in a namespace"
     elif error.code == 404 and (spec.launch.nnodes or 1) > 1:
         advice = "Several nodes need Kubeflow Trainer 2.2 or later"
@@ -168,17 +180,17 @@ def _explain_refusal(error: ApiError, spec: JobSpec) -> LaunchError:
 
 def _stop(name: str, interrupts: int) -> None:
     """Delete the job, so that its pods save and end; the second time, do not wait for that."""
+    cancel_job(name)
     if interrupts > 1:
         error = ZeusrunError(f"{name} is deleted; its pods end within their grace period")
         error.exit_code = _INTERRUPTED
         raise error
-    cancel_job(name)
 
 
-def _conclude(name: str, job: KubernetesJob | None, last: Trial | None, code: int | None) -> int:
-    """Say how a job ended whose run did not; return the exit code, which may be known."""
+def _conclude(name: str, job: KubernetesJob | None, last: Trial | None) -> int:
+    """Say how a job ended whose run did not; return the exit code."""
     pod = None if job is None else job.pod
-    code = code if code is not None or pod is None else pod.exit_code
+    code = None if pod is None else pod.exit_code
     if last is None and code != 0:
         options.tell(f"{describe_job(name, job)}, and began no run")
     elif last is not None and not last.status.finished:
@@ -187,7 +199,7 @@ def _conclude(name: str, job: KubernetesJob | None, last: Trial | None, code: in
             f"{last.trial} did not record its end{why}: if it does not within two minutes, the "
             "server records it as LOST"
         )
-        return code or ExitCode.TRAINING_FAILED
+        return ExitCode.TRAINING_FAILED if code is None else code
     if code is not None:
         return code
     # Somebody has deleted it.
@@ -233,13 +245,16 @@ def pod() -> None:
             sys.stdout.reconfigure(line_buffering=True)  # somebody follows it
         spec, request = pods.read_job(os.environ)
         hosts = pods.list_pods(request.allocation, spec.launch.nnodes or 1)
-        is_head = (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0"
-        if hosts[1:]:
-            pods.wait_for_names(spec.name, hosts if is_head else hosts[:1], signals.received)
-        if is_head:
+        if (os.environ.get("JOB_COMPLETION_INDEX") or "0") == "0":
+            if hosts[1:]:
+                pods.wait_for_names(spec.name, hosts, signals.received)
             raise typer.Exit(_run_head(spec, request, hosts, signals.received))
         port = ((spec.run_on and spec.run_on.ports) or (0,))[0]
-        join(f"{hosts[0]}:{port}")
+        try:
+            join_head(f"{hosts[0]}:{port}", lambda: check_not_ended(spec.name, signals.received))
+        except LaunchError as error:  # the head is gone: with this code, all pods start again
+            error.exit_code = ExitCode.BUSY
+            raise
 
 
 def _run_head(
@@ -247,7 +262,9 @@ def _run_head(
 ) -> int:
     """Run a recurrence in the head of a job; return its exit code."""
     _, history = options.open_own(spec)
-    earlier = options.find_allocated(request.allocation, history)
+    earlier = None
+    with contextlib.suppress(UnavailableError):  # the choice of a trial waits for the history
+        earlier = options.find_allocated(request.allocation, history)
     if earlier is not None and earlier.status is TrialStatus.REACHED:
         typer.echo(f"{earlier.trial} has reached the target already")  # its pods started again
         return ExitCode.REACHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument
@@ -14,6 +14,9 @@ from zeusrun.errors import LaunchError, UsageError
 from zeusrun.launcher.nodes.channel import PREAMBLE, Channel, ChannelError, authenticate, write_all
 from zeusrun.launcher.nodes.cluster import TOKEN_VARIABLE
 from zeusrun.launcher.nodes.node_launcher import NodeLauncher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _CONNECT_S = 600.0
 _AGAIN_S = 1.0
@@ -29,15 +32,21 @@ def node(number: Annotated[int, Argument(help="Of this node; the head is 0.")]) 
     NodeLauncher(Channel(reading, writing, number)).serve()
 
 
-def _connect(host: str, port: int) -> socket.socket:
-    """Connect to a submit, which may start later; raises ``OSError``."""
-    until_t, waits = time.monotonic() + _CONNECT_S, False
+def _connect(host: str, port: int, check: Callable[[], None] | None) -> socket.socket:
+    """Connect to a submit, which may start later; raises ``OSError``.
+
+    With ``check``, which is called while it waits, its host may start later, too.
+    """
+    until_t, waits = time.monotonic() + _CONNECT_S * (1 if check is None else 3), False
     while True:
         try:
             sock = socket.create_connection((host, port), timeout=_CONNECT_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > until_t:
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            if time.monotonic() > until_t or (check is None and not refused):
                 raise
+            if check is not None:
+                check()
             if not waits:
                 waits = True
                 typer.echo(f"nobody listens on {host}:{port} yet; waiting")
@@ -53,6 +62,11 @@ def join(
     ],
 ) -> None:
     """Give this host to a job that waits for it."""
+    join_head(endpoint)
+
+
+def join_head(endpoint: str, check: Callable[[], None] | None = None) -> None:
+    """Do so; see ``_connect`` for ``check``."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{endpoint} is not HOST:PORT, such as 10.0.0.1:29400")
@@ -60,7 +74,7 @@ def join(
     if not token:
         raise UsageError(f"set {TOKEN_VARIABLE} to the token of the run, as the submit shows it")
     try:
-        sock = _connect(host.strip("[]"), int(port))
+        sock = _connect(host.strip("[]"), int(port), check)
         auth = authenticate(sock.fileno(), token, head=False)
     except (OSError, OverflowError, UnicodeError) as error:
         raise LaunchError(f"{endpoint} cannot be reached: {error}") from error

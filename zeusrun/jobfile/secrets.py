@@ -129,6 +129,11 @@ def _secret_parts(name: str, value: str) -> tuple[str, ...]:
     return tuple(sorted(part for part in parts if not _NO_VALUE.fullmatch(part)))
 
 
+def looks_secret(text: str) -> bool:
+    """Whether a part of a text is secret by its form: a token, a URL with a password."""
+    return any(form.search(text) for form in _FORMS)
+
+
 def read_secrets(document: JobDocument, folder: Path) -> dict[KeyPath, Secret]:
     """Replace the markers in ``args`` and ``env`` by their texts; return what is secret.
 

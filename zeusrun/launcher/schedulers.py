@@ -44,6 +44,10 @@ class SchedulerJob(Protocol):
         """Whether it does not run any more, and will not run again."""
 
     @property
+    def grace_s(self) -> float:
+        """In so many seconds its processes end if it is cancelled."""
+
+    @property
     def state_of_ticket(self) -> State:
         """What this says of the ticket of a submit whose launcher does not hold it."""
 
@@ -143,8 +147,9 @@ def interrupt_job(name: str) -> None:
 
 def end_job(name: str, timeout_s: float) -> None:
     """Cancel a job, and wait until it has ended; raises ``LaunchError``."""
+    before = read_jobs([name]).get(name)
     cancel_job(name)
-    until_t = time.monotonic() + timeout_s
+    until_t = time.monotonic() + timeout_s + (0.0 if before is None else before.grace_s)
     while (job := read_jobs([name]).get(name)) is None or not job.has_ended:
         if time.monotonic() > until_t:
             how = _module(name).how_to_see(name)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zeusrun.errors import LaunchError, UsageError
@@ -22,8 +24,13 @@ if TYPE_CHECKING:
     from zeusrun.launcher.schedulers import SchedulerJob, State
 
 _TIMEOUT_S = (5.0, 20.0)  # to connect, to read
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # of a pod
+_READ_S = (5.0, 8.0)  # somebody waits for it
 _SILENT_S = (5.0, 10.0)  # then a stream is opened again
 _INDEX = "batch.kubernetes.io/job-completion-index"  # "0" or absent: the head
+
+CONTAINER = "node"
+"""The container with zeusrun, of several in a pod; Kubeflow's runtimes name theirs so."""
 
 GONE = "GONE"
 """State of a job that does not exist any more."""
@@ -45,6 +52,7 @@ class Pod:
     begun: bool = False  # whether its container has started
     exit_code: int | None = None  # of zeusrun, once it has ended
     end_cause: str | None = None  # such as OOMKilled
+    grace_s: float = 0.0  # in which it ends if it is deleted
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,11 @@ class KubernetesJob:
     def has_ended(self) -> bool:
         """Whether it does not run any more, and will not run again."""
         return self.state not in {"QUEUED", "RUNNING"}
+
+    @property
+    def grace_s(self) -> float:
+        """In so many seconds its pods end if it is deleted."""
+        return 0.0 if self.pod is None else self.pod.grace_s
 
     @property
     def state_of_ticket(self) -> State:
@@ -87,18 +100,21 @@ class _Api:
         check_extra("run_on: kubernetes", "kubernetes", "kubernetes")
         from kubernetes import client, config  # noqa: PLC0415 - an extra, and 600 ms
         from urllib3.exceptions import HTTPError  # noqa: PLC0415 - of the extra
+        from yaml import YAMLError  # noqa: PLC0415 - only for these errors
 
-        self.namespace, configuration = "default", client.Configuration()
-        configuration.retries = 1
+        configuration = client.Configuration()
+        configuration.retries = 0
+        broken = (config.ConfigException, OSError, YAMLError, ValueError, TypeError, LookupError)
         try:
             config.load_kube_config(client_configuration=configuration)
             context = config.list_kube_config_contexts()[1]["context"]
-            self.namespace = context.get("namespace") or self.namespace
-        except (config.ConfigException, OSError) as error:
+            self.namespace = context.get("namespace") or "default"
+        except broken as error:
             try:
                 config.load_incluster_config(configuration)
-            except config.ConfigException:
-                why = str(error).rstrip(".")
+                self.namespace = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+            except (config.ConfigException, OSError):
+                why = " ".join(str(error).split()).rstrip(".")
                 raise NoClusterError(
                     f"kubectl has no cluster here: {why}. Set KUBECONFIG, or train on this machine "
                     "with --set run_on=local"
@@ -146,12 +162,11 @@ class _Api:
         """Yield the lines of an answer as they come; one that is cut off ends it."""
         options |= {"_preload_content": False, "_request_timeout": _SILENT_S}
         answer, rest = self.call(method, *args, **options), b""
-        with contextlib.closing(answer):
-            with contextlib.suppress(*self.silence):
-                for part in answer.stream(1 << 16):
-                    *lines, rest = (rest + part).split(b"\n")
-                    yield from lines
-            if rest:
+        with contextlib.closing(answer), contextlib.suppress(*self.silence):
+            for part in answer.stream(1 << 16):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from lines
+            if rest:  # not if it was cut off
                 yield rest
 
 
@@ -170,8 +185,14 @@ def create_job(manifest: Mapping[str, Any]) -> str:
     api, metadata = _api(), manifest["metadata"]
     namespace = metadata.get("namespace") or api.namespace
     given = {"body": dict(manifest), "field_validation": "Strict"}
-    api.change("create", manifest["kind"], [namespace], **given)
-    return f"{KUBERNETES}{namespace}/{metadata['name']}"
+    place = (namespace, metadata["name"])
+    try:
+        api.change("create", manifest["kind"], [namespace], **given)
+    except ApiError as error:
+        lost = error.code is None or error.code >= 500  # perhaps only the answer
+        if not lost or api.find("get", manifest["kind"], place) is None:
+            raise
+    return f"{KUBERNETES}{'/'.join(place)}"
 
 
 def replace_cron_job(manifest: Mapping[str, Any]) -> str:
@@ -186,7 +207,8 @@ def replace_cron_job(manifest: Mapping[str, Any]) -> str:
 def read_job(name: str) -> KubernetesJob:
     """Return the state of a job; raises ``ApiError``."""
     for kind in _LABELS:
-        if (found := _api().find("get", kind, _place(name))) is not None:
+        found = _api().find("get", kind, _place(name), _request_timeout=_READ_S)
+        if found is not None:
             return _judge(found, kind, _find_pod(name, kind))
     return KubernetesJob(GONE)
 
@@ -214,8 +236,8 @@ def _pods(name: str, kind: str) -> dict[str, str]:
 
 
 def _find_pod(name: str, kind: str) -> Pod | None:
-    api = _api()
-    answer = api.call(api.core.list_namespaced_pod, **_pods(name, kind), _preload_content=False)
+    api, options = _api(), {"_preload_content": False, "_request_timeout": _READ_S}
+    answer = api.call(api.core.list_namespaced_pod, **_pods(name, kind), **options)
     heads = [each for each in json.loads(answer.data)["items"] if _is_head(each)]
     newest = max(heads, key=lambda each: each["metadata"]["creationTimestamp"], default=None)
     return None if newest is None else _read_pod(newest)
@@ -227,8 +249,9 @@ def _is_head(pod: Mapping[str, Any]) -> bool:
 
 
 def _read_pod(found: Mapping[str, Any]) -> Pod:
-    containers = (found.get("status") or {}).get("containerStatuses") or [{}]
-    state = containers[0].get("state") or {}
+    containers = (found.get("status") or {}).get("containerStatuses") or ()
+    own: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
+    state = own.get("state") or {}
     ended = state.get("terminated") or {}
     waits = state.get("waiting") or _conditions(found, "False").get("PodScheduled", {})
     texts = [waits[key] for key in ("reason", "message") if waits.get(key)]
@@ -240,6 +263,7 @@ def _read_pod(found: Mapping[str, Any]) -> Pod:
         bool(state.get("running") or ended),
         ended.get("exitCode"),
         ended.get("reason"),
+        float(found["spec"].get("terminationGracePeriodSeconds") or 0),
     )
 
 
@@ -262,7 +286,7 @@ def follow_log(
 
     ``since_s``: only those of so many seconds. Raises ``ApiError``.
     """
-    api, options = _api(), {"follow": follow, "timestamps": True}
+    api, options = _api(), {"follow": follow, "timestamps": True, "container": CONTAINER}
     since = {} if since_s is None else {"since_seconds": since_s}
     method, namespace = api.core.read_namespaced_pod_log, _place(name)[0]
     for line in api.stream(method, pod.name, namespace, **options, **since):
@@ -273,17 +297,20 @@ def follow_log(
 def read_jobs(names: Iterable[str]) -> dict[str, KubernetesJob]:
     """Return the state of each job; one that is missing is unknown: no response.
 
-    A machine without a cluster, such as a pod, takes the jobs for ended: it cannot wait for them.
+    A pod, which has no rights, takes the jobs of others for ended: it cannot wait for them.
     """
+    names = set(names)
+    if "ZEUSRUN_ALLOCATION" in os.environ:
+        return dict.fromkeys(names, KubernetesJob(GONE))
     found = {}
-    for name in set(names):
+    for name in names:
         try:
             found[name] = read_job(name)
-        except (NoClusterError, UsageError):
-            found[name] = KubernetesJob(GONE)
         except ApiError as error:
             if error.code is None:  # nor does it respond for the others
                 break
+        except (NoClusterError, UsageError):
+            break
     return found
 
 

@@ -5,6 +5,7 @@ What does not depend on the job is in ``job.yaml``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -19,16 +20,17 @@ import yaml
 from zeusrun.errors import JobFileError, UsageError
 from zeusrun.history.registry import default_name
 from zeusrun.jobfile.kubernetes_section import HISTORY
+from zeusrun.jobfile.secrets import load_secrets, looks_secret
+from zeusrun.launcher.kubernetes.client import CONTAINER
 from zeusrun.launcher.request import Request
 from zeusrun.redaction import hide_password
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zeusrun.jobfile.kubernetes_section import Kubernetes
     from zeusrun.jobfile.spec import JobSpec
     from zeusrun.jobfile.validators import Overlap
-
-CONTAINER = "node"
-"""The name of the container, and of the replicated job in Kubeflow's runtimes."""
 
 _TRAINER = "trainer.kubeflow.org"
 _RUNTIME = "zeusrun"  # the TrainingRuntime in deploy/kubernetes/zeusrun.yaml
@@ -93,7 +95,7 @@ def build_cron_job(
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
-        "metadata": {"name": _base(spec.name), **job["metadata"]},
+        "metadata": {"name": _cron_name(spec.name), **job["metadata"]},
         "spec": {
             "schedule": cron,
             "timeZone": zone,
@@ -102,6 +104,13 @@ def build_cron_job(
             "jobTemplate": {"metadata": job["spec"]["template"]["metadata"], "spec": job["spec"]},
         },
     }
+
+
+def _cron_name(job: str) -> str:
+    """Return the name of the CronJob of a job, which is that of no other job."""
+    base = _base(job)[:38]  # a CronJob has 52 characters at most
+    differs = "" if base == job else f"-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
+    return f"zeusrun-{base}{differs}"
 
 
 def _section(spec: JobSpec) -> Kubernetes:
@@ -167,7 +176,10 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
     kept = ("overrides", "batch_size", "why", "until", "quiet")
     record = {"file": spec.source.name, "folder": section.folder}
     record |= {key: given[key] for key in kept if given[key] != plain[key]}
-    values = {"ZEUSRUN_JOB": _read_job(spec), "ZEUSRUN_REQUEST": json.dumps(record)}
+    values = {
+        "ZEUSRUN_JOB": _read_job(spec, request.overrides),
+        "ZEUSRUN_REQUEST": json.dumps(record),
+    }
     if HISTORY not in section.secrets:
         values[HISTORY] = _history(spec)
     return [{"name": name, "value": _escape(text)} for name, text in values.items()]
@@ -176,7 +188,8 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
 def _history(spec: JobSpec) -> str:
     """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
     name = spec.history.url or default_name(os.environ)
-    reachable = name.startswith(("http://", "https://", "postgresql://"))
+    host = name.partition("://")[2].partition("/")[0]
+    reachable = name.startswith(("http://", "https://", "postgresql://")) and "@" not in host
     if not reachable or hide_password(name) != name:
         raise UsageError(
             f"{spec.source}: pods need a history that they can reach: set history to the address "
@@ -186,19 +199,21 @@ def _history(spec: JobSpec) -> str:
     return name
 
 
-def _read_job(spec: JobSpec) -> str:
+def _read_job(spec: JobSpec, overrides: Sequence[str]) -> str:
     """Return the text of the job file; raises ``JobFileError`` if it cannot be in a manifest."""
-    if spec.secrets:
-        section, name = next(iter(spec.secrets))
+    try:
+        text = spec.source.read_text("utf-8-sig")
+    except OSError as error:
+        raise JobFileError(f"{spec.source} cannot be read: {error.strerror}") from error
+    # Overrides may hide one of the file, and bring another.
+    found = [*spec.secrets, *load_secrets(spec.source)]
+    if found or any(map(looks_secret, (text, *overrides))):
+        section, name = found[0] if found else ("it", "")
         where = f"{section}.{name}" if section == "env" else section
         raise JobFileError(
             f"{spec.source}: {where} contains a secret, and a manifest must not. Put it into a "
             "Secret, and name that: run_on.kubernetes.secrets: {VARIABLE: SECRET/KEY}"
         )
-    try:
-        text = spec.source.read_text("utf-8-sig")
-    except OSError as error:
-        raise JobFileError(f"{spec.source} cannot be read: {error.strerror}") from error
     if len(text.encode()) > _MAX_BYTES:
         raise JobFileError(f"{spec.source} is too long for a pod: {_MAX_BYTES:,} bytes at most")
     return text

@@ -7,8 +7,10 @@ import re
 import threading
 import time
 from collections import deque
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from zeusrun.clock import read_clock
 from zeusrun.errors import LaunchError
 from zeusrun.launcher.kubernetes.client import (
     ApiError,
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
 _WATCH_S = 20  # then the job is read again: not all of its changes are those of a pod
 _AGAIN_S = 1.0
-_MARGIN_S = 5.0  # of the clocks, if a log is opened again
+_TRIES = 3  # if an error may be one for ever
+_MARGIN_S = 300.0  # by which clocks may differ, if a log is opened again
 _CLOSE_S = 1.0
 _ANSWER_S = 60.0
-_AT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?")
+_AT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
 
 
 class PodOutput:
@@ -44,8 +47,7 @@ class PodOutput:
         self._lines: deque[str] = deque()
         self._stopped, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-pods", daemon=True)
-        self._uid, self._last, self._at_last = "", ("", ""), 0  # the pod, and where it is read
-        self._read_t: float | None = None  # when its last line came
+        self._uid, self._last, self._at_last = "", (0.0, ""), 0  # the pod, and where it is read
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -71,7 +73,8 @@ class PodOutput:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        left = _TRIES
+        while left and not self._stopped.is_set():
             try:
                 job = self.job = read_job(self.name)
                 self._answered.set()
@@ -87,8 +90,10 @@ class PodOutput:
             except LaunchError as error:
                 self.error = error
                 self._answered.set()
-                if isinstance(error, ApiError) and error.code in {401, 403}:
-                    return
+                is_refused = isinstance(error, ApiError) and error.code in {401, 403}
+                # The log of a job that has ended may be gone.
+                has_ended = self.job is not None and self.job.has_ended
+                left -= is_refused or has_ended or not self._follows
                 self._stopped.wait(_AGAIN_S)
 
     def _wait_for_change(self, job: KubernetesJob) -> None:
@@ -102,19 +107,16 @@ class PodOutput:
     def _follow(self, pod: Pod) -> None:
         """Take the lines of a pod until it ends or is silent; some come a second time."""
         if pod.uid != self._uid:
-            self._uid, self._last, self._at_last, self._read_t = pod.uid, ("", ""), 0, None
-        since_s = None
-        if self._read_t is not None:
-            since_s = math.ceil(time.monotonic() - self._read_t + _MARGIN_S)
-        again = self._at_last
+            self._uid, self._last, self._at_last = pod.uid, (0.0, ""), 0
+        since_s, again = None, self._at_last
+        if again:
+            since_s = max(1, math.ceil(read_clock() - self._last[0] + _MARGIN_S))
         for at, text in follow_log(self.name, pod, since_s, follow=self._follows):
-            self._read_t = time.monotonic()
-            stamp = _parse(at)
-            if stamp < self._last:
+            stamp = _parse(at) or self._last
+            if again and stamp <= self._last:  # it is known
+                again -= stamp == self._last
                 continue
-            if stamp == self._last and again > 0:
-                again -= 1
-                continue
+            again = 0  # the clock of a node may be set back
             self._at_last = self._at_last + 1 if stamp == self._last else 1
             self._last = stamp
             self._lines.append(text)
@@ -122,7 +124,9 @@ class PodOutput:
                 return
 
 
-def _parse(at: str) -> tuple[str, str]:
-    """Return a time of a log as texts that have its order: seconds, and their fraction."""
-    match = _AT.match(at)
-    return (match[1], (match[2] or "").ljust(9, "0")) if match else ("", "")
+def _parse(at: str) -> tuple[float, str] | None:
+    """Return a time of a log in whole Unix seconds and their fraction, which have its order."""
+    if (match := _AT.fullmatch(at)) is None:
+        return None
+    zone = match[3].replace("Z", "+00:00")
+    return datetime.fromisoformat(match[1] + zone).timestamp(), (match[2] or "").ljust(9, "0")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zeusrun.errors import LaunchError, UsageError
 from zeusrun.files.private import build_known
 from zeusrun.jobfile.spec import load_spec
-from zeusrun.launcher.kubernetes.manifest import CONTAINER
+from zeusrun.launcher.kubernetes.client import CONTAINER
 from zeusrun.launcher.queue.admission import check_not_ended
 from zeusrun.launcher.request import Request
 from zeusrun.launcher.schedulers import is_job

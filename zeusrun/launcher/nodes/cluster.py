@@ -246,7 +246,9 @@ def _wait_for_joins(
         how = f"; run there: {given}zeusrun join {endpoint.address}:{port}"
         show(f"waiting for {names}{how if run_on.kubernetes is None else ''}")  # pods do
         server.settimeout(_POLL_S)
-        until_t = time.monotonic() + _PERSON_S
+        # Pods may have to load their image.
+        wait_s = _PERSON_S if run_on.kubernetes is None else 3 * _PERSON_S
+        until_t = time.monotonic() + wait_s
         while len(nodes) < len(hosts):
             check_not_ended(spec.name, signals)
             for node in cluster.nodes:
@@ -257,7 +259,7 @@ def _wait_for_joins(
             if time.monotonic() > until_t:
                 missing = [host.name for n, host in enumerate(hosts, 1) if n not in nodes]
                 raise LaunchError(
-                    f"{', '.join(missing)} did not join within {_PERSON_S / 60:g} minutes"
+                    f"{', '.join(missing)} did not join within {wait_s / 60:g} minutes"
                 )
             with contextlib.suppress(TimeoutError):
                 sock, peer = server.accept()

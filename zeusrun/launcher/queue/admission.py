@@ -98,6 +98,29 @@ def queue_elsewhere(
     return held, before
 
 
+def wait_elsewhere(
+    job: str,
+    home: Path,
+    history: History,
+    request: Request,
+    *,
+    signals: Sequence[int],
+    show: Callable[[str], None],
+) -> HeldTicket:
+    """Take the ticket of a submit that a scheduler will start, once its turn has come.
+
+    For schedulers in which no job waits for another. Raises ``BusyError`` as ``admitted``.
+    """
+    queue = _Queue(job, home, history, request.until, signals, show)
+    held = queue.take_ticket(request.overlap, ())
+    try:
+        queue.wait_for_turn(held, request.overlap)
+    except BaseException:
+        held.release()
+        raise
+    return held
+
+
 def end_allocated(tickets: Sequence[Ticket]) -> None:
     """End submits in a scheduler, of which many have no trial that could be asked to end."""
     for each in tickets:

@@ -15,6 +15,7 @@ from zeusrun.history.base import NEWEST
 from zeusrun.history.rules import job_of, offline_job
 from zeusrun.launcher.rundir.layout import RunPaths, find_run, numbered_runs, run_names
 from zeusrun.launcher.rundir.record import describes, has_begun
+from zeusrun.launcher.schedulers import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -139,6 +140,8 @@ def files_of(history: History, home: Path, trial: Trial) -> RunPaths:
         raise UsageError(f"the files of {name} are gone: {trial.run_dir}")
     if trial.host == platform.node():
         raise UsageError(f"the files of {name} are those {place} of this machine: {trial.run_dir}")
+    if is_remote(trial.allocation):
+        raise UsageError(f"{name} ran in a pod, and its files are not on this machine")
     verb = "ran" if trial.status.finished else "runs"
     raise UsageError(
         f"{name} {verb} {place}, and its files are there ({trial.run_dir}); run this command there"

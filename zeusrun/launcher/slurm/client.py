@@ -58,6 +58,7 @@ class SlurmJob:
     start_at: float | None = None  # Unix seconds; of a pending job, as Slurm expects it
     end_at: float | None = None  # when its time limit ends it; ``None``: it has none
     nodes: str | None = None  # such as n[1-4]
+    grace_s: float = 0.0
 
     @property
     def has_ended(self) -> bool:
