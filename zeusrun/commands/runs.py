@@ -32,10 +32,8 @@ from zeusrun.view.export import all_records, csv_text, json_line, print_json, pr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from zeusrun.commands.follow import Source
     from zeusrun.history.base import History
     from zeusrun.launcher.rundir.record import Live
     from zeusrun.trial import Trial
@@ -318,17 +316,15 @@ def _show_job(name: str, *, follow: bool) -> None:
     """Print what a submit in a scheduler has printed, with ``follow`` until its job has ended."""
     from zeusrun.commands.follow import show_source  # noqa: PLC0415 - few need it
 
-    opened: AbstractContextManager[Source]
     if is_remote(name):
         from zeusrun.launcher.kubernetes.output import PodOutput  # noqa: PLC0415 - as above
 
-        opened = PodOutput(name, follow=follow)
+        with PodOutput(name, follow=follow) as source:
+            show_source(name, source)
     else:
         from zeusrun.commands.slurm import open_source  # noqa: PLC0415 - as above
 
-        opened = open_source(name, follow=follow)
-    with opened as source:
-        show_source(name, source)
+        show_source(name, open_source(name, follow=follow))
 
 
 def _open_logs(name: str, rank: int | None) -> tuple[Trial, RunPaths, Sequence[int]]:

@@ -26,7 +26,7 @@ from zeusrun.files.home import trusted_home
 from zeusrun.files.tail import LineTail
 from zeusrun.jobfile.spec import load_spec
 from zeusrun.launcher.processes.signals import PREEMPTING, CaughtSignals
-from zeusrun.launcher.queue.admission import end_allocated, queue_elsewhere
+from zeusrun.launcher.queue.admission import end_allocated, queued_elsewhere
 from zeusrun.launcher.queue.tickets import Tickets
 from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
@@ -105,11 +105,12 @@ def _queue(
     spec: JobSpec, request: Request, files: QueuedFiles, home: Path, history: History
 ) -> str:
     """Take a ticket and hand the script to Slurm; return the name of its job."""
-    held, before = queue_elsewhere(spec.name, home, history, request.overlap)
-    request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
-    with contextlib.ExitStack() as undo:
+    queued = queued_elsewhere(
+        spec.name, home, history, request, signals=(), show=options.tell, waits=False
+    )
+    with queued as (held, before, undo):
         undo.callback(shutil.rmtree, files.folder, ignore_errors=True)
-        undo.callback(held.release)
+        request = replace(request, job_file=str(spec.source), ticket=held.ticket.number)
         files.write_request(request)
         files.write("script.sh", os.fsencode(build_script(spec, files, home)))
         files.write("output.log", b"")
@@ -119,8 +120,6 @@ def _queue(
         undo.callback(cancel_job, name)
         held.write(allocation=name)
         files.write_request(replace(request, allocation=name))
-        held.leave()
-        undo.pop_all()
     if request.overlap == "replace":
         end_allocated(before)
     return name
@@ -169,13 +168,13 @@ class _QueuedSource:
         stop_job(self.name, at_once=interrupts > 1)
 
 
-def open_source(name: str, *, follow: bool) -> contextlib.nullcontext[_QueuedSource]:
+def open_source(name: str, *, follow: bool) -> _QueuedSource:
     """Open what the batch step of a job prints; raises ``UsageError`` if that is not here."""
     home = trusted_home(os.environ)
     files = find_files(home, name)
     if files is None:
         raise UsageError(f"{home} has no output of {name}; `squeue` knows all jobs")
-    return contextlib.nullcontext(_QueuedSource(name, files, follow))
+    return _QueuedSource(name, files, follow)
 
 
 def _conclude(

@@ -48,7 +48,6 @@ class StatusReporter:
         self._given = [
             environment.get(_VARIABLE + name, "") for name in ("URL", "CA_CERT", "TOKEN")
         ]
-        self._starts: tuple[Trial, Usual] | None = None
         self._newest: tuple[Trial, Progress | None, Usual] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeusrun-kubeflow", daemon=True)
@@ -67,23 +66,21 @@ class StatusReporter:
         """Note an event of the submit."""
         match event:
             case TrialStarts(trial, _, usual):
-                self._starts = trial, usual
                 self._newest = trial, None, usual
-            case Advanced(progress) if self._starts is not None:
-                self._newest = self._starts[0], progress, self._starts[1]
+            case Advanced(progress) if self._newest is not None:
+                trial, _, usual = self._newest
+                self._newest = trial, progress, usual
             case TrialEnded(trial, _):
                 self._newest = trial, None, UNKNOWN
 
     def _run(self) -> None:
-        sent = None
-        while True:
+        sent, has_ended = None, False
+        while not has_ended:
             has_ended = self._ended.wait(_PERIOD_S)
             if (newest := self._newest) is not None and newest is not sent:
                 sent = newest
                 with contextlib.suppress(Exception):  # any error: the next one may arrive
                     self._send({"trainerStatus": build_status(*newest)})
-            if has_ended:
-                return
 
     def _send(self, content: dict[str, Any]) -> None:
         url, authority, token = self._given

@@ -24,12 +24,13 @@ State: TypeAlias = Literal["queued", "running", "ended"]
 KUBERNETES = "kubernetes:"
 """How the name of a job in Kubernetes begins; its namespace and its name follow."""
 
-# By prefix: the module that asks the scheduler, and the form of what follows.
+# By prefix: the module that asks the scheduler, the form of what follows, and what shows a job.
 _SCHEDULERS = {
-    "slurm": ("zeusrun.launcher.slurm.client", re.compile(r"\d{1,12}", re.ASCII)),
+    "slurm": ("zeusrun.launcher.slurm.client", r"\d{1,12}", "scontrol show job {}"),
     "kubernetes": (
         "zeusrun.launcher.kubernetes.client",
-        re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}"),
+        r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}",
+        "kubectl -n {} describe pods -l batch.kubernetes.io/job-name={}",
     ),
 }
 _AGAIN_S = 0.5
@@ -82,7 +83,8 @@ class Allocation(Protocol):
 def is_job(name: str) -> bool:
     """Whether a name is that of a job of a scheduler."""
     prefix, _, rest = name.partition(":")
-    return prefix in _SCHEDULERS and _SCHEDULERS[prefix][1].fullmatch(rest) is not None
+    form = prefix in _SCHEDULERS and _SCHEDULERS[prefix][1]
+    return bool(form and re.fullmatch(form, rest, re.ASCII))
 
 
 def is_remote(allocation: str | None) -> bool:
@@ -152,6 +154,7 @@ def end_job(name: str, timeout_s: float) -> None:
     until_t = time.monotonic() + timeout_s + (0.0 if before is None else before.grace_s)
     while (job := read_jobs([name]).get(name)) is None or not job.has_ended:
         if time.monotonic() > until_t:
-            how = _module(name).how_to_see(name)
+            prefix, _, rest = name.partition(":")
+            how = _SCHEDULERS[prefix][2].format(*rest.split("/"))
             raise LaunchError(f"{name} does not end; `{how}` says why")
         time.sleep(_AGAIN_S)

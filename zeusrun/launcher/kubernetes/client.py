@@ -335,9 +335,3 @@ def cancel_job(name: str) -> None:
 
 interrupt_job = cancel_job
 """Nothing less than that reaches a pod without the right to run commands in it."""
-
-
-def how_to_see(name: str) -> str:
-    """Return the command that says why a job does not end."""
-    namespace, own = _place(name)
-    return f"kubectl -n {namespace} describe pods -l {_LABELS['Job']}={own}"

@@ -81,24 +81,8 @@ def admitted(
             held.release()
 
 
-def queue_elsewhere(
-    job: str, home: Path, history: History, overlap: Overlap
-) -> tuple[HeldTicket, list[Ticket]]:
-    """Take the ticket of a submit that a scheduler will start; return the submits it waits for.
-
-    With ``replace``, those are asked to end. Raises ``BusyError`` if one is in the way.
-    """
-    queue = _Queue(job, home, history, None, (), lambda _text: None)
-    held = queue.take_ticket(overlap, ())
-    if held.ticket.state != "waiting":
-        return held, []
-    before = queue.find_earlier(held.ticket)
-    if overlap == "replace":
-        queue.ask_to_end(before)
-    return held, before
-
-
-def wait_elsewhere(
+@contextlib.contextmanager
+def queued_elsewhere(
     job: str,
     home: Path,
     history: History,
@@ -106,19 +90,30 @@ def wait_elsewhere(
     *,
     signals: Sequence[int],
     show: Callable[[str], None],
-) -> HeldTicket:
-    """Take the ticket of a submit that a scheduler will start, once its turn has come.
+    waits: bool,
+) -> Iterator[tuple[HeldTicket, Sequence[Ticket], contextlib.ExitStack]]:
+    """Hold the ticket of a submit until its job in a scheduler is created, and leave it to that.
 
-    For schedulers in which no job waits for another. Raises ``BusyError`` as ``admitted``.
+    With ``waits``, wait first until its turn has come, as ``admitted`` does: in some schedulers no
+    job waits for another.
+
+    Yields the ticket, the submits that the job has to wait for, which are asked to end if it
+    replaces them, and what is called if it cannot be created.
     """
     queue = _Queue(job, home, history, request.until, signals, show)
     held = queue.take_ticket(request.overlap, ())
-    try:
-        queue.wait_for_turn(held, request.overlap)
-    except BaseException:
-        held.release()
-        raise
-    return held
+    before: list[Ticket] = []
+    with contextlib.ExitStack() as undo:
+        undo.callback(held.release)
+        if waits:
+            queue.wait_for_turn(held, request.overlap)
+        elif held.ticket.state == "waiting":
+            before = queue.find_earlier(held.ticket)
+            if request.overlap == "replace":
+                queue.ask_to_end(before)
+        yield held, before, undo
+        held.leave()
+        undo.pop_all()
 
 
 def end_allocated(tickets: Sequence[Ticket]) -> None:

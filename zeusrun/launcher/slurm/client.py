@@ -172,11 +172,6 @@ def stop_job(name: str, *, at_once: bool = False) -> None:
         interrupt_job(name)
 
 
-def how_to_see(name: str) -> str:
-    """Return the command that says why a job does not end."""
-    return f"scontrol show job {_id(name)}"
-
-
 def interrupt_job(name: str) -> None:
     """Send SIGINT to the batch step of a job, which then stops its training."""
     with contextlib.suppress(LaunchError):  # a file asks it for the same
