@@ -19,14 +19,7 @@ from zeusrun.commands import options
 from zeusrun.commands.follow import Follower, tell_queued
 from zeusrun.commands.node import join_head
 from zeusrun.commands.recurrence import run_recurrence
-from zeusrun.errors import (
-    BusyError,
-    ExitCode,
-    HistoryError,
-    LaunchError,
-    UsageError,
-    ZeusrunError,
-)
+from zeusrun.errors import BusyError, ExitCode, HistoryError, LaunchError, UsageError, ZeusrunError
 from zeusrun.export.kubeflow import StatusReporter
 from zeusrun.history.base import NEWEST, UnavailableError
 from zeusrun.history.registry import remember_choice
@@ -52,7 +45,7 @@ from zeusrun.view.console import lasting_console
 from zeusrun.view.export import print_json, result_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zeusrun.history.base import History
@@ -133,7 +126,8 @@ def _create(
 ) -> str:
     """Take a ticket, wait for submits before it, and create the job; return its name."""
     remember_choice(home, spec.name, spec.history.url)
-    if HISTORY in _secrets(spec) and not history.is_shared(spec.name):
+    section = spec.kubernetes
+    if section and HISTORY in section.secrets and not history.is_shared(spec.name):
         options.tell(
             f"this machine does not read the history of the pods: set {HISTORY} here, too, and "
             "`zeusrun history` shows their runs"
@@ -146,10 +140,6 @@ def _create(
         undo.callback(cancel_job, name)
         held.write(allocation=name, state="queued")
     return name
-
-
-def _secrets(spec: JobSpec) -> Collection[str]:
-    return spec.kubernetes.secrets if spec.kubernetes is not None else ()
 
 
 def _create_job(spec: JobSpec, request: Request, left: int = _NAMES) -> str:

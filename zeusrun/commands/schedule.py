@@ -60,8 +60,7 @@ def add(
         bool, Option("--cron/--no-cron", help="Add an entry to the user's crontab.")
     ] = True,
     in_cluster: Annotated[
-        bool,
-        Option("--in-cluster", help="With run_on: kubernetes, make a CronJob instead."),
+        bool, Option("--in-cluster", help="With run_on: kubernetes, make a CronJob instead.")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -32,13 +32,7 @@ from zeusrun.launcher.recover import recover_lost
 from zeusrun.launcher.recurrence import exit_code
 from zeusrun.launcher.schedulers import cancel_job
 from zeusrun.launcher.slurm.allocation import open_allocation
-from zeusrun.launcher.slurm.client import (
-    name_of,
-    read_jobs,
-    requeue_job,
-    stop_job,
-    submit_script,
-)
+from zeusrun.launcher.slurm.client import name_of, read_jobs, requeue_job, stop_job, submit_script
 from zeusrun.launcher.slurm.queued import QueuedFiles, build_script, find_files, new_files
 from zeusrun.notify.notices import lost_notices
 from zeusrun.reasons import ReasonCode

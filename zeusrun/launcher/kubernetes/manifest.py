@@ -138,7 +138,9 @@ def _build_job(
     container["resources"] = {"limits": dict(section.resources)}
     # First, so that Kubernetes replaces nothing in the job file.
     container["env"] = [*_own_variables(spec, section, request), *container["env"]]
-    container["env"] += _name_variables(name)
+    if name is not None:  # that of a Job is a label of its pods
+        value = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
+        container["env"][-2:] = [{"name": "ZEUSRUN_ALLOCATION", "value": value}]
     for variable, reference in section.secrets.items():
         secret, _, key = reference.partition("/")
         source = {"secretKeyRef": {"name": secret, "key": key}}
@@ -157,17 +159,6 @@ def _claim(name: str) -> dict[str, Any]:
 
 def _label(job: str) -> str:
     return job[:63].rstrip("._-")
-
-
-def _name_variables(name: str | None) -> list[dict[str, Any]]:
-    """Return the variables that name the job in records; of a Job, Kubernetes knows the name."""
-    found: list[dict[str, Any]] = []
-    if name is None:
-        path = "metadata.labels['batch.kubernetes.io/job-name']"
-        found.append({"name": "ZEUSRUN_NAME", "valueFrom": {"fieldRef": {"fieldPath": path}}})
-        name = "$(ZEUSRUN_NAME)"
-    value = f"kubernetes:$(ZEUSRUN_NAMESPACE)/{name}"
-    return [*found, {"name": "ZEUSRUN_ALLOCATION", "value": value}]
 
 
 def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list[dict[str, str]]:
