@@ -57,8 +57,9 @@ class Submits:
             (folder / "train.py").write_text(TRAINS)
         script = changes.pop("script", "train.py")
         section = {"image": IMAGE, "resources": {"cpu": 1, "memory": "1Gi"}}
-        if nodes > 1:
+        if nodes > 1 and not self.cluster.secrets:
             self.add_secrets()
+        if nodes > 1:
             section["secrets"] = {
                 "ZEUSRUN_HISTORY": "zeusrun/history",
                 "ZEUSRUN_TOKEN": "zeusrun/token",
@@ -360,7 +361,7 @@ def test_a_cron_job_runs_the_job_and_is_replaced(submits):
         assert done.returncode == 0, done.stderr
     (cron_job,) = submits.cluster.store.all("cronjobs")
     assert cron_job["spec"]["schedule"] == "0 3 * * *"
-    name = submits.cluster.fire("job")
+    name = submits.cluster.fire("zeusrun-job")
     submits.cluster.wait_for("jobs", name, "Complete", seconds=60)
     (trial,) = submits.zeusrun.history()
     assert (trial["status"], trial["allocation"]) == ("REACHED", f"kubernetes:ml/{name}")

@@ -109,6 +109,7 @@ def submit_to_kubernetes(
         if trials and follower.interrupts and trials[-1].status is TrialStatus.PREEMPTED:
             cancel_preempted(history, trials[-1], home, timestamp())
             trials[-1] = options.find_trial(trials[-1].trial, history)
+            options.tell(f"{trials[-1].trial} is CANCELLED: {trials[-1].reason}")
         last = trials[-1] if trials else None
         if follower.interrupts and (last is None or last.status is TrialStatus.CANCELLED):
             code = _INTERRUPTED

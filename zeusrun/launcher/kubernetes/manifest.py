@@ -179,9 +179,8 @@ def _own_variables(spec: JobSpec, section: Kubernetes, request: Request) -> list
 def _history(spec: JobSpec) -> str:
     """Return the address of the history; raises ``UsageError`` if a manifest cannot name it."""
     name = spec.history.url or default_name(os.environ)
-    host = name.partition("://")[2].partition("/")[0]
-    reachable = name.startswith(("http://", "https://", "postgresql://")) and "@" not in host
-    if not reachable or hide_password(name) != name:
+    form = r"https?://[^/@]+(/.*)?|postgresql://.+"  # no user: it may be a token
+    if not re.fullmatch(form, name) or hide_password(name) != name:
         raise UsageError(
             f"{spec.source}: pods need a history that they can reach: set history to the address "
             "of a zeusrun server, or, for a database, take its URL from a Secret: "
