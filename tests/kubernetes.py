@@ -9,7 +9,7 @@ import struct
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -17,6 +17,9 @@ import yaml
 
 from tests.fake_kubernetes import IMAGE
 from zeusrun.launcher.kubernetes import client
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECTION = {"image": IMAGE, "resources": {"cpu": 1, "memory": "1Gi"}}
 # Pods take their history from a Secret, so that these tests need no server.
@@ -58,7 +61,9 @@ def check_strictly(document):
     """Return what ``check`` finds; a field that no schema has is told as a server tells it."""
     from tests.kubernetes_schemas import check  # takes a second
 
-    unexpected = re.compile(r"(.*): Additional properties are not allowed \('(.*?)' was unexpected\).*")
+    unexpected = re.compile(
+        r"(.*): Additional properties are not allowed \('(.*?)' was unexpected\).*"
+    )
     return [unexpected.sub(r'unknown field "\1.\2"', each) for each in check(document)]
 
 
@@ -172,11 +177,12 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_):
         pass
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802 - the name is given
         url = urlsplit(self.path)
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.answers.asked.append((self.command, url.path, dict(parse_qsl(url.query))))
