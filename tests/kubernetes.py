@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def do_GET(self):  # noqa: N802 - the name is given
+    def do_GET(self):
         url = urlsplit(self.path)
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.answers.asked.append((self.command, url.path, dict(parse_qsl(url.query))))

@@ -36,11 +36,11 @@ WAIT_S = 120  # an image may have to be pulled
 
 class KubernetesContract:
     @pytest.fixture
-    def core(self, image):  # noqa: ARG002 - whose cluster it is
+    def core(self, image):
         return library.client.CoreV1Api(self.connect())
 
     @pytest.fixture
-    def objects(self, image):  # noqa: ARG002 - as above
+    def objects(self, image):
         return library.client.CustomObjectsApi(self.connect())
 
     @staticmethod
