@@ -106,7 +106,7 @@ def kubeconfig(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Let nobody pause who waits for a cluster."""
+    """Let nobody pause who waits for a cluster, nor wait long for one that is silent."""
     for name in (
         "zeusrun.commands.follow._POLL_S",
         "zeusrun.commands.kubernetes._POLL_S",
@@ -114,6 +114,7 @@ def hasty(monkeypatch):
         "zeusrun.launcher.schedulers._AGAIN_S",
     ):
         monkeypatch.setattr(name, 0.01)
+    monkeypatch.setattr("zeusrun.launcher.kubernetes.client._SILENT_S", (5.0, 0.3))
 
 
 @pytest.fixture
@@ -132,7 +133,8 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self._found: dict[tuple[str, str], tuple[int, list[bytes], bool]] = {}
+        self.closing = threading.Event()
+        self._found: dict[tuple[str, str], tuple[int, list[bytes | float], bool]] = {}
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.answers = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -140,6 +142,7 @@ class Answers:
         self._thread.start()
 
     def close(self):
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -149,7 +152,7 @@ class Answers:
 
         Args:
             path: The end of it.
-            answer: JSON, or the bytes of a stream, each part of which is one chunk.
+            answer: JSON, or the bytes of a stream: each part is one chunk, or seconds of silence.
             code: Of HTTP.
             verb: Of HTTP.
             cut: Whether the connection is lost after the last part.
@@ -193,6 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             for part in parts:
+                if isinstance(part, float):
+                    self.server.answers.closing.wait(part)
+                    continue
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self.wfile.flush()
             if not cut:
